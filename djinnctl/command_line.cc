@@ -24,6 +24,12 @@
 namespace djinn::ctl {
 namespace {
 
+void tell_of_silence() {
+  write_error(
+      "djinnctl: djinnd has not answered yet. It may have much to do, or hang: 'journalctl -u "
+      "djinnd' says more; Ctrl-C ends this.\n");
+}
+
 // Says, once, that djinnd has been silent for a while. A service that cannot start is started again
 // and again, and its socket takes connections all the same.
 class SilenceNotice {
@@ -58,6 +64,7 @@ Result<std::unique_ptr<client::Client>> connect(const Invocation& invocation, bo
   options.name = "djinnctl";
   options.observer = observer;
   options.device = device;
+  if (observer && !invocation.quiet) options.on_silence = &tell_of_silence;
   auto connected = client::Client::connect(options, deadline);
   // No socket is no daemon: scripts tell it apart from an object that is not there.
   if (!connected && connected.error().code == ErrorCode::kNotFound) {

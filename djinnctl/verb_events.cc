@@ -7,9 +7,13 @@
 #include "djinnctl/command_line.h"
 #include "djinnctl/output.h"
 #include "djinnctl/text.h"
+#include "libdjinn-client/connect_advice.h"
 
 namespace djinn::ctl {
 namespace {
+
+// djinnd keeps some hundred; others may come while these are read.
+constexpr size_t kOldMax = size_t{64} << 10;
 
 struct EventOptions {
   bool follow = false;
@@ -51,12 +55,18 @@ Status print(const Invocation& invocation, const ipc::EventList& list) {
 Status events(const Invocation& invocation, const EventOptions& options) {
   DJINN_TRY(const auto client, observe(invocation));
   uint64_t after = 0;
+  size_t told = 0;
   bool old = true;  // what was before: it comes in pages, until one is empty
   for (;;) {
     DJINN_TRY(ipc::EventList list, client->events(after, options.follow && !old));
     if (after == 0) list.missed = 0;  // nobody asked for those
     after = list.last;
     if (!old || !options.new_only) DJINN_CHECK(print(invocation, list));
+    told += list.events.size();
+    if (old && told > kOldMax) {
+      return client::not_as_djinnd_answers(ErrorCode::kProtocolViolation,
+                                           "The daemon's events have no end.");
+    }
     if (old && !list.events.empty()) continue;
     if (!options.follow) return {};
     old = false;

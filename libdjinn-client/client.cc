@@ -35,6 +35,22 @@ constexpr uint64_t kStagingCommitMin = 64 * 1024;
 constexpr uint64_t kBlockBytes = 4096;
 constexpr std::string_view kScheme = "unix:";
 
+// What a list may have that changes while it is read, page by page.
+constexpr size_t kSessionsListed = size_t{2} * limits::kSessions;
+constexpr size_t kModelsListed = size_t{2} * limits::kModels;
+constexpr size_t kUsersListed = kSessionsListed + kModelsListed;  // who is there has one of them
+constexpr size_t kProgramsListed = size_t{limits::kSessions} * limits::kProgramsPerUser;
+
+Status check_listed(size_t reports, size_t most) {
+  if (reports <= most) return {};
+  return not_as_djinnd_answers(ErrorCode::kProtocolViolation,
+                               "The daemon's list is longer than any of djinnd's.");
+}
+
+Error bad_manifest(const char* what) {
+  return not_as_djinnd_answers(ErrorCode::kProtocolViolation, what);
+}
+
 std::string_view file_name_of(std::string_view path) {
   return path.substr(path.rfind('/') + 1);
 }
@@ -81,6 +97,7 @@ Result<std::unique_ptr<Client>> Client::connect(const ConnectOptions& options,
   DJINN_TRY(const auto welcome, control.ask<ipc::Welcome>(std::move(hello), &fds, {}, deadline));
   DJINN_TRY(ForkMark mark, ForkMark::make());
   control.set_interrupt(options.interrupt);
+  control.set_on_silence(options.on_silence);
   std::unique_ptr<Client> client(
       new Client(std::move(control), welcome, std::move(mark), options.interrupt));
   if (!options.observer) DJINN_CHECK(client->attach(std::move(fds)));
@@ -93,10 +110,15 @@ Client::~Client() {
 
 Status Client::attach(std::vector<Fd> fds) {
   if (fds.size() != 3) {
-    return Error{ErrorCode::kProtocolViolation, "The session came without its descriptors."};
+    return not_as_djinnd_answers(ErrorCode::kProtocolViolation,
+                                 "The session came without its descriptors.");
   }
   const uint64_t bytes = ipc::SessionLayout::bytes(welcome_.staging_bytes);
-  DJINN_CHECK(pal::verify_memfd(fds[0], bytes, pal::Seals::kShared));
+  const Status verified = pal::verify_memfd(fds[0], bytes, pal::Seals::kShared);
+  if (!verified) {
+    return not_as_djinnd_answers(verified.error().code, "The session's memory is refused: " +
+                                                            verified.error().message + ".");
+  }
   DJINN_TRY(memory_, pal::map_shared(fds[0], bytes, pal::Access::kReadWrite));
   memory_fd_ = std::move(fds[0]);
   submission_bell_ = std::move(fds[1]);
@@ -158,19 +180,25 @@ Result<ipc::ModelOpened> Client::ask_to_open(const ModelFiles& from, const srg::
 
 Result<srg::ModelManifest> Client::manifest_of(ipc::ModelOpened& opened) {
   if (opened.manifest_bytes > limits::kManifestBytes) {
-    return Error{ErrorCode::kProtocolViolation, "The model's manifest is over its limit."};
+    return bad_manifest("The model's manifest is over its limit.");
   }
   std::vector<std::byte> content = std::move(opened.manifest);
   while (content.size() < opened.manifest_bytes) {
     DJINN_TRY(const ipc::ManifestPart next,
               control_.ask<ipc::ManifestPart>(ipc::ReadManifest{opened.model, content.size()}));
-    if (next.bytes.empty()) break;
+    const uint64_t left = opened.manifest_bytes - content.size();
+    if (next.bytes.size() != std::min<uint64_t>(left, limits::kManifestPartBytes)) {
+      return bad_manifest("A part of the model's manifest is not as long as was said.");
+    }
     content.insert(content.end(), next.bytes.begin(), next.bytes.end());
   }
   if (content.size() != opened.manifest_bytes) {
-    return Error{ErrorCode::kProtocolViolation, "The model's manifest is not as long as was said."};
+    return bad_manifest("The model's manifest is not as long as was said.");
   }
-  return ipc::decode_manifest(content);
+  auto manifest = ipc::decode_manifest(content);
+  if (manifest) return manifest;
+  return not_as_djinnd_answers(manifest.error().code,
+                               "The model's manifest cannot be read: " + manifest.error().message);
 }
 
 Status Client::close_model(ModelId model) {
@@ -269,55 +297,54 @@ Result<ipc::StatusReport> Client::status(const Deadline* deadline) {
     if (page.workers.empty() && page.users.empty()) break;
     std::ranges::move(page.workers, std::back_inserter(all.workers));
     std::ranges::move(page.users, std::back_inserter(all.users));
+    DJINN_CHECK(check_listed(std::max(all.workers.size(), all.users.size()), kUsersListed));
   }
   return all;
 }
 
-Result<std::vector<ipc::SessionReport>> Client::sessions() {
-  std::vector<ipc::SessionReport> all;
+template <typename List, typename Report>
+Result<std::vector<Report>> Client::all_of(
+    std::vector<Report> List::*reports, size_t most,
+    const std::function<decltype(ipc::ClientRequest::body)(uint32_t first)>& ask_from) {
+  std::vector<Report> all;
   for (;;) {
-    ipc::ListSessions next;
-    next.first = static_cast<uint32_t>(all.size());
-    DJINN_TRY(auto page, control_.ask<ipc::SessionList>(next));
-    const bool last = page.sessions.empty() || all.size() + page.sessions.size() >= page.total;
-    std::ranges::move(page.sessions, std::back_inserter(all));
+    DJINN_TRY(auto page, control_.ask<List>(ask_from(static_cast<uint32_t>(all.size()))));
+    std::vector<Report>& more = page.*reports;
+    const bool last = more.empty() || all.size() + more.size() >= page.total;
+    std::ranges::move(more, std::back_inserter(all));
+    DJINN_CHECK(check_listed(all.size(), most));
     if (last) return all;
   }
+}
+
+Result<std::vector<ipc::SessionReport>> Client::sessions() {
+  return all_of(&ipc::SessionList::sessions, kSessionsListed, [](uint32_t first) {
+    ipc::ListSessions next;
+    next.first = first;
+    return next;
+  });
 }
 
 Result<std::vector<ipc::ModelReport>> Client::models() {
-  std::vector<ipc::ModelReport> all;
-  for (;;) {
+  return all_of(&ipc::ModelList::models, kModelsListed, [](uint32_t first) {
     ipc::ListModels next;
-    next.first = static_cast<uint32_t>(all.size());
-    DJINN_TRY(auto page, control_.ask<ipc::ModelList>(next));
-    const bool last = page.models.empty() || all.size() + page.models.size() >= page.total;
-    std::ranges::move(page.models, std::back_inserter(all));
-    if (last) return all;
-  }
+    next.first = first;
+    return next;
+  });
 }
 
 Result<std::vector<ipc::UseReport>> Client::uses(ModelId model) {
-  std::vector<ipc::UseReport> all;
-  for (;;) {
-    DJINN_TRY(auto page,
-              control_.ask<ipc::UseList>(ipc::ListUses{model, static_cast<uint32_t>(all.size())}));
-    const bool last = page.uses.empty() || all.size() + page.uses.size() >= page.total;
-    std::ranges::move(page.uses, std::back_inserter(all));
-    if (last) return all;
-  }
+  return all_of(&ipc::UseList::uses, kSessionsListed, [model](uint32_t first) {
+    return ipc::ListUses{model, first};
+  });
 }
 
 Result<std::vector<ipc::ProgramReport>> Client::programs() {
-  std::vector<ipc::ProgramReport> all;
-  for (;;) {
+  return all_of(&ipc::ProgramList::programs, kProgramsListed, [](uint32_t first) {
     ipc::ListPrograms next;
-    next.first = static_cast<uint32_t>(all.size());
-    DJINN_TRY(auto page, control_.ask<ipc::ProgramList>(next));
-    const bool last = page.programs.empty() || all.size() + page.programs.size() >= page.total;
-    std::ranges::move(page.programs, std::back_inserter(all));
-    if (last) return all;
-  }
+    next.first = first;
+    return next;
+  });
 }
 
 Result<std::vector<ipc::DeviceReport>> Client::devices() {
@@ -354,7 +381,12 @@ Result<ipc::Collected> Client::collect_garbage() {
 }
 
 Result<ipc::EventList> Client::events(uint64_t after, bool wait) {
-  return control_.ask<ipc::EventList>(ipc::FollowEvents{after, wait});
+  DJINN_TRY(ipc::EventList list, control_.ask<ipc::EventList>(ipc::FollowEvents{after, wait}));
+  if (!list.events.empty() && list.last <= after) {
+    return not_as_djinnd_answers(ErrorCode::kProtocolViolation,
+                                 "The daemon tells the same events again.");
+  }
+  return list;
 }
 
 Status Client::cancel_run(SessionId session) {

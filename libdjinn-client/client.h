@@ -47,6 +47,8 @@ struct ConnectOptions {
   std::string device;  // "cpu:0": where it is to run; empty: djinnd's first
   uint64_t staging_bytes = limits::kStagingBytesDefault;
   bool observer = false;  // control requests only
+  // Control::set_on_silence(), once the session is there; empty: nobody is told.
+  std::function<void()> on_silence;
   // It may end waits of the session, and outlives that. nullptr: nothing does.
   Interrupt* interrupt = nullptr;
 };
@@ -240,6 +242,11 @@ class Client {
   };
 
   Status attach(std::vector<Fd> fds);
+  // All of a list that comes in pages. Errors: kProtocolViolation for more than most reports.
+  template <typename List, typename Report>
+  Result<std::vector<Report>> all_of(
+      std::vector<Report> List::*reports, size_t most,
+      const std::function<decltype(ipc::ClientRequest::body)(uint32_t first)>& ask_from);
   Status commit_staging(const ipc::StagingRange& range);
   Status send_files(const ModelFiles& from);
   Result<ipc::ModelOpened> ask_to_open(const ModelFiles& from, const srg::LoadPlan* plan,

@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <numeric>
 #include <thread>
 
@@ -193,6 +194,58 @@ TEST_F(OpenModel, a_manifest_of_another_size_than_was_said_is_refused) {
     ASSERT_FALSE(opened) << said;
     EXPECT_EQ(opened.error().code, ErrorCode::kProtocolViolation) << said;
   }
+}
+
+TEST_F(OpenModel, a_manifest_that_comes_byte_by_byte_is_refused_at_the_first) {
+  const std::vector<std::byte> encoded = ipc::encode(large_manifest());
+  daemon_.set_manifest(encoded, encoded.size());
+  daemon_.set_endless(true);
+  const auto opened = open();
+  ASSERT_FALSE(opened);
+  EXPECT_EQ(opened.error().code, ErrorCode::kProtocolViolation);
+}
+
+class Lists : public ClientTest {
+ protected:
+  template <typename Report>
+  static void expect_refused(const Result<Report>& list) {
+    ASSERT_FALSE(list);
+    EXPECT_EQ(list.error().code, ErrorCode::kProtocolViolation);
+    EXPECT_NE(list.error().message.find("it is no djinnd of this version"), std::string::npos);
+  }
+};
+
+TEST_F(Lists, that_have_no_end_are_ended) {
+  daemon_.set_endless(true);
+  expect_refused(client_->status());
+  expect_refused(client_->sessions());
+  expect_refused(client_->models());
+  expect_refused(client_->uses(ModelId{1}));
+  EXPECT_TRUE(client_->events(4, false));
+  expect_refused(client_->events(5, false));
+}
+
+TEST_F(Lists, a_daemon_that_answers_no_request_is_told_of_once) {
+  std::atomic<int> told{0};
+  ConnectOptions options;
+  options.host = daemon_.host();
+  options.observer = true;
+  options.on_silence = [&] {
+    ++told;
+    daemon_.set_silent(false);
+    daemon_.stop();
+  };
+  auto client = Client::connect(options);
+  ASSERT_TRUE(client);
+  daemon_.set_silent(true);
+  EXPECT_EQ((*client)->status().error().code, ErrorCode::kDisconnected);
+  EXPECT_EQ(told, 1);
+}
+
+TEST_F(Lists, what_a_daemon_says_steers_no_terminal) {
+  daemon_.end_sessions(static_cast<uint16_t>(ErrorCode::kCancelled), "so\x1b]0;x\a\nit is");
+  ASSERT_TRUE(testing::eventually([&] { return !client_->check(); }));
+  EXPECT_EQ(client_->check().error().message, "so?]0;x?\nit is");
 }
 
 }  // namespace

@@ -44,6 +44,12 @@ Error nobody_answers(const std::string& path, bool is_service) {
           "No djinnd answers at " + path + ". " + start + ", or set DJINN_HOST to where it runs."};
 }
 
+Error not_as_djinnd_answers(ErrorCode code, const std::string& what) {
+  return {code, what +
+                    " So it is no djinnd of this version. Compare 'djinnctl version', and restart "
+                    "djinnd, or set DJINN_HOST to where another one runs."};
+}
+
 Stranger stranger_to(const std::string& path) {
   Stranger who{name_of_user(), "", false};
   struct stat socket {};

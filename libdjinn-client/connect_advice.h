@@ -19,6 +19,9 @@ inline constexpr const char* kServiceSocket = "/run/djinn/djinnd.sock";
 // is_service: the socket would be the service's.
 [[nodiscard]] Error nobody_answers(const std::string& path, bool is_service);
 
+// What answers is no djinnd of this version. what: a sentence.
+[[nodiscard]] Error not_as_djinnd_answers(ErrorCode code, const std::string& what);
+
 // A user who may not connect to a socket, and the group that may.
 struct Stranger {
   std::string user;    // empty: unknown

@@ -5,7 +5,9 @@
 #include <errno.h>
 #include <poll.h>
 
+#include <algorithm>
 #include <iterator>
+#include <string_view>
 #include <utility>
 
 #include "ipc/codec/control_codec.h"
@@ -19,6 +21,22 @@ namespace {
 // told, half as many.
 constexpr size_t kUnwantedMax = limits::kRequestsPending / 2;
 constexpr size_t kToldMax = kUnwantedMax / 2;
+
+constexpr int kSilenceMs = 2000;
+
+// The sentences of an error, line by line, without what would steer a terminal.
+void show(ipc::Failed& failed) {
+  std::string shown;
+  std::string_view rest = failed.message;
+  for (;;) {
+    const size_t line = std::min(rest.find('\n'), rest.size());
+    shown += ipc::showable_sentence(rest.substr(0, line));
+    if (line == rest.size()) break;
+    shown += '\n';
+    rest.remove_prefix(line + 1);
+  }
+  failed.message = std::move(shown);
+}
 
 // Whether its answer may be given up: nothing but what let_go() gives back comes of it.
 bool may_be_given_up(const decltype(ipc::ClientRequest::body)& body) {
@@ -68,6 +86,13 @@ Status Control::wait(short events, const Deadline* deadline) {
   }
 }
 
+Status Control::wait_for_answer(bool for_events, const Deadline* deadline) {
+  if (!on_silence_ || for_events || deadline != nullptr) return wait(POLLIN, deadline);
+  pollfd entry{socket_.get(), POLLIN, 0};
+  if (::poll(&entry, 1, kSilenceMs) == 0) std::exchange(on_silence_, {})();
+  return wait(POLLIN, nullptr);
+}
+
 Status Control::send(std::span<const std::byte> bytes, std::span<const int> fds,
                      const Deadline* deadline) {
   for (;;) {
@@ -104,7 +129,13 @@ Result<std::optional<Answer>> Control::receive_any() {
   if (!received) return end(std::move(received).error());
   std::optional<ipc::Datagram>& datagram = *received;
   if (!datagram) return std::optional<Answer>();
-  DJINN_TRY(ipc::DaemonReply reply, ipc::decode_daemon_reply(datagram->bytes));
+  auto decoded = ipc::decode_daemon_reply(datagram->bytes);
+  if (!decoded) {
+    return not_as_djinnd_answers(decoded.error().code,
+                                 "The daemon's answer cannot be read: " + decoded.error().message);
+  }
+  ipc::DaemonReply& reply = *decoded;
+  if (auto* failed = std::get_if<ipc::Failed>(&reply.body)) show(*failed);
   if (reply.number == 0) {
     if (const auto* failed = std::get_if<ipc::Failed>(&reply.body)) {
       return end({failed->code, failed->message});
@@ -116,7 +147,8 @@ Result<std::optional<Answer>> Control::receive_any() {
 Status Control::check_notices() {
   DJINN_TRY(const std::optional<Answer> answer, receive());
   if (answer) {
-    return Error{ErrorCode::kProtocolViolation, "The daemon answered a question nobody asked."};
+    return not_as_djinnd_answers(ErrorCode::kProtocolViolation,
+                                 "The daemon answered a question nobody asked.");
   }
   return {};
 }
@@ -139,6 +171,8 @@ Result<Answer> Control::request(decltype(ipc::ClientRequest::body) body, std::sp
   }
   const uint32_t number = ++last_number_;
   const bool may_give_up = may_be_given_up(body);
+  const auto* const follow = std::get_if<ipc::FollowEvents>(&body);
+  const bool for_events = follow != nullptr && follow->wait;
   DJINN_CHECK(send(ipc::encode(ipc::ClientRequest{number, std::move(body)}), fds, deadline));
   for (;;) {
     DJINN_TRY(std::optional<Answer> answer, receive());
@@ -147,11 +181,12 @@ Result<Answer> Control::request(decltype(ipc::ClientRequest::body) body, std::sp
       return Error{ErrorCode::kCancelled, "The call was cancelled before djinnd had answered."};
     }
     if (!answer) {
-      DJINN_CHECK(wait(POLLIN, deadline));
+      DJINN_CHECK(wait_for_answer(for_events, deadline));
       continue;
     }
     if (answer->reply.number != number) {
-      return Error{ErrorCode::kProtocolViolation, "The daemon answered another request."};
+      return not_as_djinnd_answers(ErrorCode::kProtocolViolation,
+                                   "The daemon answered another request.");
     }
     if (const auto* failed = std::get_if<ipc::Failed>(&answer->reply.body)) {
       return Error{failed->code, failed->message};

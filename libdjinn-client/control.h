@@ -3,6 +3,7 @@
 // Control: the control socket of one connection: a request goes out, its answer comes back.
 #pragma once
 
+#include <functional>
 #include <optional>
 #include <set>
 #include <string>
@@ -11,6 +12,7 @@
 #include "ipc/messages.h"
 #include "ipc/socket.h"
 #include "kernel/base/result.h"
+#include "libdjinn-client/connect_advice.h"
 #include "libdjinn-client/deadline.h"
 #include "libdjinn-client/interrupt.h"
 #include "libdjinn-client/lease_socket.h"
@@ -34,6 +36,10 @@ class Control {
   // defining a program. The answer is dropped when it comes, and what it gave is given back.
   // nullptr: none.
   void set_interrupt(Interrupt* interrupt) { interrupt_ = interrupt; }
+
+  // Called once, while a request waits for its answer for longer than two seconds, but for one that
+  // waits for events.
+  void set_on_silence(std::function<void()> on_silence) { on_silence_ = std::move(on_silence); }
 
   // Sends body with fds and waits for its answer; a Failed answer comes back as its Error.
   // deadline: nullptr waits as long as it takes; when it ends, so does the use of this connection,
@@ -66,6 +72,7 @@ class Control {
   }
   Error end(Error why);
   Status wait(short events, const Deadline* deadline);
+  Status wait_for_answer(bool for_events, const Deadline* deadline);
   Status send(std::span<const std::byte> bytes, std::span<const int> fds, const Deadline* deadline);
 
   LeaseSocket socket_;
@@ -73,6 +80,7 @@ class Control {
   std::optional<Error> ended_;
   bool is_observer_ = false;
   Interrupt* interrupt_ = nullptr;
+  std::function<void()> on_silence_;
   std::set<uint32_t> unwanted_;  // numbers of requests whose answers nobody waits for any more
 };
 
@@ -82,8 +90,8 @@ Result<Body> Control::ask(decltype(ipc::ClientRequest::body) body, std::vector<F
   DJINN_TRY(Answer answer, request(std::move(body), fds, deadline));
   Body* const wanted = std::get_if<Body>(&answer.reply.body);
   if (wanted == nullptr) {
-    return Error{ErrorCode::kProtocolViolation,
-                 "The daemon answered with another kind of message."};
+    return not_as_djinnd_answers(ErrorCode::kProtocolViolation,
+                                 "The daemon answered with another kind of message.");
   }
   if (fds_out != nullptr) *fds_out = std::move(answer.fds);
   return std::move(*wanted);

@@ -230,9 +230,27 @@ struct Refused {
   Error error;
 };
 
-[[noreturn]] void refuse_count(unsigned count, uint64_t limit) {
-  throw Refused{{ErrorCode::kLimitExceeded,
-                 fmt::format("A list has {} items; the limit is {}.", count, limit)}};
+// What a list is of, for people.
+struct ListName {
+  std::string_view what;
+  std::string_view owner = {};  // whose it is; as it came
+};
+
+// Enough to know it again, as far as a terminal may be shown it.
+std::string excerpt(std::string_view name) {
+  constexpr size_t kExcerptBytes = 80;
+  std::string text(name.substr(0, kExcerptBytes));
+  for (char& c : text) {
+    if (c < 0x20 || c > 0x7e) c = '?';
+  }
+  return text + (name.size() > kExcerptBytes ? "..." : "");
+}
+
+[[noreturn]] void refuse_count(const ListName& name, unsigned count, uint64_t limit) {
+  const std::string owner = name.owner.empty() ? "" : fmt::format(" of {}", excerpt(name.owner));
+  throw Refused{
+      {ErrorCode::kLimitExceeded, fmt::format("There are {} {}{}; the limit is {}. Give fewer.",
+                                              count, name.what, owner, limit)}};
 }
 
 // Items made from one message: what verify.h allows in nodes, and as many values, nodes and
@@ -280,8 +298,8 @@ struct Decoder {
 
   // list's elements by get(element), at most limit of them.
   template <typename List, typename Get>
-  auto read_list(const List& list, uint64_t limit, Get get) {
-    if (list.size() > limit) refuse_count(list.size(), limit);
+  auto read_list(const List& list, const ListName& name, uint64_t limit, Get get) {
+    if (list.size() > limit) refuse_count(name, list.size(), limit);
     budget.spend(list.size());
     std::vector<std::decay_t<decltype(get(list[0]))>> out;
     out.reserve(list.size());
@@ -291,20 +309,20 @@ struct Decoder {
   }
 
   template <typename List>
-  auto read_numbers(const List& list, uint64_t limit) {
-    return read_list(list, limit, [](auto number) { return number; });
+  auto read_numbers(const List& list, const ListName& name, uint64_t limit) {
+    return read_list(list, name, limit, [](auto number) { return number; });
   }
 
   template <typename List>
-  auto read_structs(const List& list, uint64_t limit) {
-    return read_list(list, limit, [this](auto item) { return read(item); });
+  auto read_structs(const List& list, const ListName& name, uint64_t limit) {
+    return read_list(list, name, limit, [this](auto item) { return read(item); });
   }
 
   srg::Term read(wire::Term::Reader in) { return {in.getSymbol(), in.getCoefficient()}; }
 
   srg::Expr read(wire::Expr::Reader in) {
     srg::Expr expr(in.getConstant());
-    expr.terms = read_structs(in.getTerms(), srg::limits::kTerms);
+    expr.terms = read_structs(in.getTerms(), {"terms in an expression"}, srg::limits::kTerms);
     return expr;
   }
 
@@ -324,8 +342,8 @@ struct Decoder {
     value.name = read_text(in.getName());
     value.storage = in.getStorage() - 1;
     value.dtype = read_dtype(in.getDtype());
-    value.sizes = read_structs(in.getSizes(), srg::limits::kRank);
-    value.strides = read_structs(in.getStrides(), srg::limits::kRank);
+    value.sizes = read_structs(in.getSizes(), {"sizes", value.name}, srg::limits::kRank);
+    value.strides = read_structs(in.getStrides(), {"strides", value.name}, srg::limits::kRank);
     value.offset = read(in.getOffset());
     value.claims_sizes = in.getClaimsSizes();
     value.criticality = in.getCriticality();
@@ -338,25 +356,26 @@ struct Decoder {
 
   srg::ArgumentValue read_argument(wire::Argument::Reader in) {
     constexpr uint32_t kItems = srg::limits::kListItems;
+    constexpr ListName kOf{"items in an argument"};
     switch (in.which()) {
       case wire::Argument::NONE:
         return srg::None{};
       case wire::Argument::VALUE:
         return srg::ValueRef{in.getValue()};
       case wire::Argument::VALUES:
-        return srg::ValueList{read_list(in.getValues(), kItems, read_entry)};
+        return srg::ValueList{read_list(in.getValues(), kOf, kItems, read_entry)};
       case wire::Argument::EXPR:
         return read(in.getExpr());
       case wire::Argument::EXPRS:
-        return srg::ExprList{read_structs(in.getExprs(), kItems)};
+        return srg::ExprList{read_structs(in.getExprs(), kOf, kItems)};
       case wire::Argument::DOUBLE:
         return in.getDouble();
       case wire::Argument::DOUBLES:
-        return srg::DoubleList{read_numbers(in.getDoubles(), kItems)};
+        return srg::DoubleList{read_numbers(in.getDoubles(), kOf, kItems)};
       case wire::Argument::BOOL:
         return in.getBool();
       case wire::Argument::BOOLS:
-        return srg::BoolList{read_numbers(in.getBools(), kItems)};
+        return srg::BoolList{read_numbers(in.getBools(), kOf, kItems)};
       case wire::Argument::TEXT:
         return read_text(in.getText());
       case wire::Argument::DTYPE:
@@ -384,17 +403,19 @@ struct Decoder {
   }
 
   srg::Node read(wire::Node::Reader in) {
-    return {read_text(in.getOp()), read_structs(in.getArguments(), srg::limits::kArguments),
-            read_numbers(in.getOutputs(), srg::limits::kNodeOutputs), read(in.getAnnotation())};
+    std::string op = read_text(in.getOp());
+    auto arguments = read_structs(in.getArguments(), {"arguments", op}, srg::limits::kArguments);
+    auto outputs = read_numbers(in.getOutputs(), {"results", op}, srg::limits::kNodeOutputs);
+    return {std::move(op), std::move(arguments), std::move(outputs), read(in.getAnnotation())};
   }
 
   srg::Graph read(wire::Graph::Reader in) {
     return {read_text(in.getName()),
-            read_structs(in.getSymbols(), srg::limits::kSymbols),
-            read_structs(in.getStorages(), srg::limits::kStorages),
-            read_structs(in.getValues(), srg::limits::kValues),
-            read_structs(in.getNodes(), srg::limits::kNodes),
-            read_numbers(in.getOutputs(), srg::limits::kOutputs)};
+            read_structs(in.getSymbols(), {"symbols in the graph"}, srg::limits::kSymbols),
+            read_structs(in.getStorages(), {"storages in the graph"}, srg::limits::kStorages),
+            read_structs(in.getValues(), {"values in the graph"}, srg::limits::kValues),
+            read_structs(in.getNodes(), {"nodes in the graph"}, srg::limits::kNodes),
+            read_numbers(in.getOutputs(), {"outputs of the graph"}, srg::limits::kOutputs)};
   }
 
   srg::Slice read(wire::Slice::Reader in) {
@@ -402,14 +423,17 @@ struct Decoder {
   }
 
   srg::Piece read(wire::Piece::Reader in) {
-    return {in.getFile(), read_text(in.getTensor()),
-            read_structs(in.getSlices(), srg::limits::kRank), in.getTranspose()};
+    std::string tensor = read_text(in.getTensor());
+    auto slices = read_structs(in.getSlices(), {"slices", tensor}, srg::limits::kRank);
+    return {in.getFile(), std::move(tensor), std::move(slices), in.getTranspose()};
   }
 
   srg::Destination read(wire::Destination::Reader in) {
-    return {read_text(in.getName()), read_dtype(in.getDtype()),
-            read_numbers(in.getSizes(), srg::limits::kRank), in.getConcatDimension(),
-            read_structs(in.getPieces(), srg::limits::kListItems)};
+    std::string name = read_text(in.getName());
+    auto sizes = read_numbers(in.getSizes(), {"sizes", name}, srg::limits::kRank);
+    auto pieces = read_structs(in.getPieces(), {"pieces", name}, srg::limits::kListItems);
+    return {std::move(name), read_dtype(in.getDtype()), std::move(sizes), in.getConcatDimension(),
+            std::move(pieces)};
   }
 
   srg::Alias read(wire::Alias::Reader in) {
@@ -417,22 +441,21 @@ struct Decoder {
   }
 
   srg::LoadPlan read(wire::LoadPlan::Reader in) {
-    return {read_structs(in.getDestinations(), limits::kModelTensors),
-            read_structs(in.getAliases(), limits::kModelTensors)};
+    return {read_structs(in.getDestinations(), {"tensors in the plan"}, limits::kModelTensors),
+            read_structs(in.getAliases(), {"aliases in the plan"}, limits::kModelTensors)};
   }
 
   srg::TensorEntry read(wire::TensorEntry::Reader in) {
-    return {read_text(in.getName()),
-            read_dtype(in.getDtype()),
-            read_numbers(in.getSizes(), srg::limits::kRank),
-            in.getExtent(),
-            in.getOffset(),
-            in.getBytes()};
+    std::string name = read_text(in.getName());
+    auto sizes = read_numbers(in.getSizes(), {"sizes", name}, srg::limits::kRank);
+    return {std::move(name),  read_dtype(in.getDtype()),
+            std::move(sizes), in.getExtent(),
+            in.getOffset(),   in.getBytes()};
   }
 
   srg::ModelManifest read(wire::ModelManifest::Reader in) {
-    return {read_numbers(in.getExtentBytes(), limits::kModelExtents),
-            read_structs(in.getTensors(), limits::kModelTensors)};
+    return {read_numbers(in.getExtentBytes(), {"extents of the model"}, limits::kModelExtents),
+            read_structs(in.getTensors(), {"tensors in the model"}, limits::kModelTensors)};
   }
 };
 

@@ -260,5 +260,21 @@ TEST(PlanCodec, a_plan_cannot_name_one_list_many_times) {
   EXPECT_EQ(plan.error().code, ErrorCode::kLimitExceeded) << plan.error().message;
 }
 
+TEST(LoadPlanDecoding, a_list_that_is_too_long_is_named_with_its_tensor) {
+  srg::LoadPlan plan;
+  plan.destinations.resize(1);
+  plan.destinations[0].sizes.resize(srg::limits::kRank + 1);
+  for (const auto& [name, shown] :
+       {std::pair(std::string("wte\x1b"), std::string("wte?")),
+        std::pair(std::string(500, 'w'), std::string(80, 'w') + "...")}) {
+    plan.destinations[0].name = name;
+    const auto decoded = decode_load_plan(encode(plan));
+    ASSERT_FALSE(decoded);
+    EXPECT_EQ(decoded.error().code, ErrorCode::kLimitExceeded);
+    EXPECT_EQ(decoded.error().message,
+              "There are 9 sizes of " + shown + "; the limit is 8. Give fewer.");
+  }
+}
+
 }  // namespace
 }  // namespace djinn::ipc

@@ -3,6 +3,7 @@
 #include "libdjinn-client/models/directory.h"
 
 #include <errno.h>
+#include <limits.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -46,14 +47,18 @@ Result<std::string> read_text(const std::string& path) {
 // Whether the name is that of a file in the directory itself: no path, and nothing that a system
 // call would cut short or a terminal would obey.
 bool is_file_name(const std::string& name) {
-  return !name.empty() && name != "." && name != ".." &&
+  return !name.empty() && name.size() <= NAME_MAX && name != "." && name != ".." &&
          std::ranges::find(name, '/') == name.end() && !has_control_characters(name);
 }
 
 // The files of a shard index. A name that leaves the directory is no name of a shard.
 Result<std::set<std::string>> shards_of(const std::string& index_text, const std::string& path) {
   const Json index = Json::parse(index_text, nullptr, false);
-  const Error malformed{ErrorCode::kMalformed, path + " is not an index of safetensors shards."};
+  const Error malformed{ErrorCode::kMalformed,
+                        path +
+                            " is not an index of safetensors shards: its weight_map gives each "
+                            "tensor the name of a file beside it. Save or download the model "
+                            "again."};
   if (!index.is_object() || !index.contains("weight_map") || !index["weight_map"].is_object()) {
     return malformed;
   }

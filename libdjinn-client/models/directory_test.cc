@@ -239,6 +239,15 @@ TEST(OpenModelDirectory, a_bad_index_is_a_typed_error) {
   }
 }
 
+TEST(OpenModelDirectory, a_shards_name_is_no_longer_than_a_files_and_its_error_neither) {
+  const Directory directory;
+  directory.write_index(R"({"weight_map": {"a": ")" + std::string(5'000'000, 'x') + "\"}}");
+  const auto model = open_model_directory(directory.path());
+  ASSERT_FALSE(model);
+  EXPECT_EQ(model.error().code, ErrorCode::kMalformed);
+  EXPECT_LT(model.error().message.size(), 1000u);
+}
+
 TEST(OpenModelDirectory, a_configuration_that_is_none_is_named_with_its_path) {
   const Directory directory;
   directory.write("config.json", "[]");

@@ -99,6 +99,7 @@ class FakeDaemon::Server {
 
   // What tell() and look() are for:
   bool silent_ = false;
+  bool endless_ = false;
   std::atomic<bool> stuck_ = false;
   std::optional<uint16_t> failure_;
   bool holds_opens_ = false;
@@ -265,12 +266,51 @@ class FakeDaemon::Server {
         session.socket.get(), ipc::encode(ipc::DaemonReply{number, std::move(body)}), fds);
   }
 
+  // Whether it is a request that can be answered so.
+  bool go_on_for_ever(Session& session, const ipc::ClientRequest& request) {
+    const auto list = [&](auto one, auto reports) {
+      one.total = UINT32_MAX;
+      (one.*reports).resize(1);
+      send(session, request.number, std::move(one));
+      return true;
+    };
+    if (std::holds_alternative<ipc::GetStatus>(request.body)) {
+      ipc::StatusReport report;
+      report.workers_total = report.users_total = UINT32_MAX;
+      report.users.resize(1);
+      send(session, request.number, std::move(report));
+      return true;
+    }
+    if (std::holds_alternative<ipc::ListSessions>(request.body)) {
+      return list(ipc::SessionList{}, &ipc::SessionList::sessions);
+    }
+    if (std::holds_alternative<ipc::ListModels>(request.body)) {
+      return list(ipc::ModelList{}, &ipc::ModelList::models);
+    }
+    if (std::holds_alternative<ipc::ListUses>(request.body)) {
+      return list(ipc::UseList{}, &ipc::UseList::uses);
+    }
+    if (std::holds_alternative<ipc::FollowEvents>(request.body)) {
+      ipc::EventList events;
+      events.last = 5;
+      events.events.resize(1);
+      send(session, request.number, std::move(events));
+      return true;
+    }
+    if (std::holds_alternative<ipc::ReadManifest>(request.body)) {
+      send(session, request.number, ipc::ManifestPart{std::vector<std::byte>(1)});
+      return true;
+    }
+    return false;
+  }
+
   void answer(Session& session, const ipc::ClientRequest& request) {
     const uint32_t number = request.number;
     if (const auto* hello = std::get_if<ipc::Hello>(&request.body)) {
       if (refusal_) return send(session, number, ipc::Failed{refusal_->code, refusal_->message});
       return welcome(session, number, *hello);
     }
+    if (endless_ && go_on_for_ever(session, request)) return;
     if (std::holds_alternative<ipc::GetStatus>(request.body)) {
       ipc::StatusReport report;
       report.sessions = static_cast<uint32_t>(made_);
@@ -344,6 +384,10 @@ void FakeDaemon::stop() {
 uint32_t FakeDaemon::stop_after_a_token() {
   return server_->stop_after_a_token();
 }
+void FakeDaemon::set_endless(bool endless) {
+  server_->tell([&] { server_->endless_ = endless; });
+}
+
 void FakeDaemon::set_silent(bool silent) {
   server_->tell([&] { server_->silent_ = silent; });
 }

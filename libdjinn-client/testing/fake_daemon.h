@@ -47,6 +47,8 @@ class FakeDaemon {
   uint32_t stop_after_a_token();
   // Takes connections and reads requests, and answers none.
   void set_silent(bool silent);
+  // Lists and events never end, and parts of manifests have one byte.
+  void set_endless(bool endless);
   // Leaves runs as they are, but those that are given up.
   void set_stuck(bool stuck);
   // Runs end with that code (kernel/base/error.h); nothing: they succeed.
