@@ -27,34 +27,56 @@ Error unbound(const std::string& name) {
           "The input '" + name + "' has no bytes. Bind it to staging or to a ref."};
 }
 
+// Writes to the device what is made here, a piece at a time.
+class Writer {
+ public:
+  Writer(exec::Lane& lane, DeviceAddress to) : lane_(lane), to_(to) {}
+
+  template <typename T>
+  void put(T value) {
+    if (used_ + sizeof value > piece_.size()) flush();
+    memcpy(piece_.data() + used_, &value, sizeof value);
+    used_ += sizeof value;
+  }
+  void flush() {
+    lane_.copy_in(std::span(piece_).first(used_), to_);
+    to_ = to_ + used_;
+    used_ = 0;
+  }
+
+ private:
+  exec::Lane& lane_;
+  DeviceAddress to_;
+  size_t used_ = 0;
+  std::array<std::byte, 16384> piece_;
+};
+
 // int64 [rows, tokens]: what the group's slots [past, past + tokens) hold.
-void write_token_ids(std::byte* out, const SequenceUse& sequence) {
+void write_token_ids(Writer& out, const SequenceUse& sequence) {
   DJINN_ASSERT(sequence.past() + sequence.tokens <= sequence.group->committed());
-  auto* ids = reinterpret_cast<int64_t*>(out);
   for (uint32_t row = 0; row < sequence.entry.rows; ++row) {
-    ids = std::copy_n(sequence.group->tokens(sequence.entry.bank, row) + sequence.past(),
-                      sequence.tokens, ids);
+    const int32_t* const ids = sequence.group->tokens(sequence.entry.bank, row) + sequence.past();
+    for (uint64_t i = 0; i < sequence.tokens; ++i) out.put(int64_t{ids[i]});
   }
 }
 
 // int64 [rows, tokens]: a token's position in its row, left padding not counted.
-void write_positions(std::byte* out, const SequenceUse& sequence) {
-  auto* positions = reinterpret_cast<int64_t*>(out);
+void write_positions(Writer& out, const SequenceUse& sequence) {
   for (uint32_t row = 0; row < sequence.entry.rows; ++row) {
     const uint64_t padding = sequence.entry.padding[row];
     for (uint64_t slot = sequence.past(); slot < sequence.past() + sequence.tokens; ++slot) {
-      *positions++ = static_cast<int64_t>(slot < padding ? 0 : slot - padding);
+      out.put(static_cast<int64_t>(slot < padding ? 0 : slot - padding));
     }
   }
 }
 
 // bool [rows, 1, tokens, past + tokens]: causal, and never into the padding.
-void write_mask(std::byte* out, const SequenceUse& sequence) {
+void write_mask(Writer& out, const SequenceUse& sequence) {
   const uint64_t keys = sequence.past() + sequence.tokens;
   for (uint32_t row = 0; row < sequence.entry.rows; ++row) {
     for (uint64_t slot = sequence.past(); slot < keys; ++slot) {
       for (uint64_t key = 0; key < keys; ++key) {
-        *out++ = std::byte{key >= sequence.entry.padding[row] && key <= slot};
+        out.put(std::byte{key >= sequence.entry.padding[row] && key <= slot});
       }
     }
   }
@@ -116,6 +138,10 @@ Status check_buffers(const srg::Graph& graph, std::span<const int64_t> symbols,
 }
 
 }  // namespace
+
+Error binds_no_input() {
+  return {ErrorCode::kInvalidArgument, "A binding names a storage that is not an input."};
+}
 
 Status check_padding(std::span<const uint32_t> padding, uint64_t tokens) {
   if (std::ranges::all_of(padding, [&](uint32_t n) { return n < tokens; })) return {};
@@ -194,7 +220,7 @@ Status Binder::bind(Step& step, const ipc::InputBinding& input) {
   const srg::Graph& graph = program_->graph();
   if (input.storage >= graph.storages.size() ||
       graph.storages[input.storage].kind != srg::StorageKind::kInput) {
-    return Error{ErrorCode::kInvalidArgument, "A binding names a storage that is not an input."};
+    return binds_no_input();
   }
   if (storages_[input.storage].data != nullptr) {
     return Error{ErrorCode::kInvalidArgument,
@@ -325,11 +351,11 @@ Status Binder::fill_role(srg::StorageIndex storage, const SequenceUse& sequence)
   const auto bytes = checked_mul<uint64_t>(cells, mask ? keys : sizeof(int64_t));
   if (!bytes) return Error{ErrorCode::kLimitExceeded, "The attention mask is too large."};
   DJINN_TRY(const DeviceAddress copy, private_copy(storage, *bytes));
-  role_.resize(*bytes);
-  if (role == srg::InputRole::kTokenIds) write_token_ids(role_.data(), sequence);
-  if (role == srg::InputRole::kPositions) write_positions(role_.data(), sequence);
-  if (mask) write_mask(role_.data(), sequence);
-  lane_.copy_in(role_, copy);
+  Writer out(lane_, copy);
+  if (role == srg::InputRole::kTokenIds) write_token_ids(out, sequence);
+  if (role == srg::InputRole::kPositions) write_positions(out, sequence);
+  if (mask) write_mask(out, sequence);
+  out.flush();
   storages_[storage] = {copy, *bytes, false};
   return {};
 }

@@ -80,9 +80,11 @@ class Binder {
   std::vector<exec::OutputPlace> places_;  // by output; empty: none has one
   std::vector<Copy> copies_;               // by storage
   uint64_t kept_bytes_ = 0;                // of copies_
-  std::vector<std::byte> role_;            // what is made for an input with a role
   uint64_t staged_bytes_ = 0;              // that the run binds from staging
 };
+
+// A binding is of something else.
+[[nodiscard]] Error binds_no_input();
 
 // Each row's padding leaves it one of so many tokens. Errors: kInvalidArgument.
 Status check_padding(std::span<const uint32_t> padding, uint64_t tokens);

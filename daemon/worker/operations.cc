@@ -13,6 +13,7 @@
 #include "kernel/base/assert.h"
 #include "kernel/base/checked.h"
 #include "kernel/srg/beginning.h"
+#include "kernel/srg/verify.h"
 
 namespace djinn::worker {
 namespace {
@@ -93,9 +94,7 @@ Status describe_outputs(Step& step, std::span<const exec::OutputView> views,
                         const ipc::StagingRange& range) {
   if (range.bytes == 0) return {};
   DJINN_TRY(const auto area, step.session.staging_range(range));
-  if (area.size() / sizeof(ipc::OutputDescription) < views.size()) {
-    return Error{ErrorCode::kOutOfRange, "The result range is too small for all outputs."};
-  }
+  DJINN_ASSERT(area.size() / sizeof(ipc::OutputDescription) >= views.size());  // check_block()
   for (size_t i = 0; i < views.size(); ++i) {
     const ipc::OutputDescription description = describe(views[i]);
     memcpy(area.data() + i * sizeof description, &description, sizeof description);
@@ -165,11 +164,20 @@ void doom_changed(Step& step, std::span<const srg::StorageIndex> written,
   }
 }
 
-Status check_outputs(const srg::Graph& graph, const ipc::RunBlock& block) {
-  if (block.outputs.size() == graph.outputs.size()) return {};
-  return Error{ErrorCode::kInvalidArgument,
-               "The program has " + std::to_string(graph.outputs.size()) + " outputs, and " +
-                   std::to_string(block.outputs.size()) + " are bound."};
+// What of a block is wrong whatever the graph's nodes are.
+Status check_block(const Session& session, const srg::Graph& graph, const ipc::RunBlock& block) {
+  if (block.outputs.size() != graph.outputs.size()) {
+    return Error{ErrorCode::kInvalidArgument,
+                 "The program has " + std::to_string(graph.outputs.size()) + " outputs, and " +
+                     std::to_string(block.outputs.size()) + " are bound."};
+  }
+  for (const ipc::InputBinding& input : block.inputs) {
+    if (input.storage >= graph.storages.size()) return binds_no_input();
+  }
+  if (block.result.bytes == 0) return {};
+  DJINN_TRY(const auto area, session.staging_range(block.result));
+  if (area.size() / sizeof(ipc::OutputDescription) >= graph.outputs.size()) return {};
+  return Error{ErrorCode::kOutOfRange, "The result range is too small for all outputs."};
 }
 
 // --- a run's sequence group
@@ -257,7 +265,10 @@ bool is_for_once(const Step& step, const srg::Graph& graph) {
 Result<Ending> run(Step& step, LaneTools& tools, exec::Program& program,
                    const ipc::RunBlock& block) {
   const srg::Graph& graph = program.graph();
-  DJINN_CHECK(check_outputs(graph, block));
+  if (Status fits = check_block(step.session, graph, block); !fits) {
+    step.is_whole = true;
+    return std::move(fits).error();
+  }
   std::optional<SequenceUse> sequence;
   if (block.sequence.valid()) {
     DJINN_TRY(sequence, use_sequence(step, graph, block));
@@ -281,13 +292,33 @@ Result<Ending> run(Step& step, LaneTools& tools, exec::Program& program,
 
 // --- a run of a series
 
-// What the submission runs.
+// What the submission runs its graph with.
 struct Work {
-  srg::Graph graph;
   std::shared_ptr<MappedModel> model;
   ipc::RunBlock block;
-  exec::AdmissionLimits limits;
 };
+
+Status go_on(Step& step, AdmissionBudget& budget) {
+  if (!budget.is_due()) return {};
+  step.session.state().beat();
+  if (step.session.gives_up(step.submission.run)) {
+    return Error{ErrorCode::kCancelled, "The run was given up before it had begun."};
+  }
+  const auto used = budget.used_ns();
+  if (used) return {};
+  step.is_whole = true;
+  return used.error();
+}
+
+// As a part of the step: it shows life, ends where the run is given up, and may take what a
+// program's admission may.
+Result<AdmittedProgram> admit_in_step(Step& step, LaneTools& tools, srg::Graph graph,
+                                      const std::shared_ptr<MappedModel>& model) {
+  AdmissionBudget budget(tools.clock, limits::kAdmissionCpuMs);
+  exec::AdmissionLimits limits = admission_limits();
+  limits.go_on = [&step, &budget] { return go_on(step, budget); };
+  return admit_verified(tools.executor, std::move(graph), model, limits);
+}
 
 // The bindings that the beginning takes.
 ipc::RunBlock block_for(const srg::Beginning& beginning, const ipc::RunBlock& whole) {
@@ -298,14 +329,18 @@ ipc::RunBlock block_for(const srg::Beginning& beginning, const ipc::RunBlock& wh
     input.storage = *beginning.storages[input.storage];
     block.inputs.push_back(input);
   }
-  for (const size_t output : beginning.outputs) block.outputs.push_back(whole.outputs[output]);
+  for (const size_t output : beginning.outputs) {
+    DJINN_ASSERT(output < whole.outputs.size());  // check_block()
+    block.outputs.push_back(whole.outputs[output]);
+  }
   return block;
 }
 
 Result<Ending> run_beginning(Step& step, LaneTools& tools, const Work& work,
                              const srg::Beginning& beginning) {
+  DJINN_CHECK(srg::verify(beginning.graph));
   DJINN_TRY(const AdmittedProgram admitted,
-            admit_verified(tools.executor, beginning.graph, work.model, work.limits));
+            admit_in_step(step, tools, beginning.graph, work.model));
   Result<Ending> ending = run(step, tools, *admitted.program, block_for(beginning, work.block));
   tools.lane.forget(*admitted.program);
   return ending;
@@ -329,12 +364,14 @@ bool ends_search(const Error& error) {
 // Runs the longest beginning that can be run, and gives the error of the node behind it.
 Result<Ending> keep_beginning(Step& step, LaneTools& tools, const Work& work) {
   Beginnings& tried = *step.session.beginnings;
-  while (tried.next > 0) {
+  while (tried.may_go_on()) {
+    ++tried.tries;
     begin_again(step);
-    const srg::Beginning beginning = srg::beginning_of(work.graph, tried.next);
+    const srg::Beginning beginning = srg::beginning_of(tried.graph, tried.next);
     const uint64_t begun = tools.lane.stats().begun;
     Result<Ending> ending = run_beginning(step, tools, work, beginning);
     if (!ending && ends_search(ending.error())) return ending;
+    if (!ending && step.is_whole) break;
     if (!ending) {
       tried.note_failure(std::move(ending).error(), tried.next, failed_at(tools.lane, begun));
     } else if (tried.fails == tried.next + 1) {
@@ -349,21 +386,23 @@ Result<Ending> keep_beginning(Step& step, LaneTools& tools, const Work& work) {
   return tried.why;
 }
 
-// whole(): runs the submission as it is. work(): what there is to cut.
-template <typename Whole, typename Cut>
-Result<Ending> run_or_keep(Step& step, LaneTools& tools, const Whole& whole, const Cut& work) {
-  if (!step.session.beginnings) {
-    const uint64_t begun = tools.lane.stats().begun;
-    Result<Ending> ending = whole();
-    if (ending || ends_search(ending.error()) || !step.is_of_series()) return ending;
-    const Result<Work> cut = work();
-    if (!cut || cut->graph.nodes.empty() || cut->block.sequence.valid()) return ending;
-    step.session.beginnings.emplace().note_failure(
-        std::move(ending).error(), cut->graph.nodes.size(), failed_at(tools.lane, begun));
-    return keep_beginning(step, tools, *cut);
+// whole(): runs the submission as it is. graph(): what there is to cut.
+template <typename Whole, typename ToCut>
+Result<Ending> run_or_keep(Step& step, LaneTools& tools, const Work& work, const Whole& whole,
+                           const ToCut& graph) {
+  if (step.session.beginnings) return keep_beginning(step, tools, work);
+  const uint64_t begun = tools.lane.stats().begun;
+  Result<Ending> ending = whole();
+  if (ending || ends_search(ending.error()) || !step.is_of_series() || step.is_whole) return ending;
+  Result<srg::Graph> cut = graph();
+  if (!cut || cut->nodes.empty() || work.block.sequence.valid() ||
+      !check_block(step.session, *cut, work.block)) {
+    return ending;
   }
-  DJINN_TRY(const Work cut, work());
-  return keep_beginning(step, tools, cut);
+  const size_t count = cut->nodes.size();
+  step.session.beginnings.emplace(*std::move(cut))
+      .note_failure(std::move(ending).error(), count, failed_at(tools.lane, begun));
+  return keep_beginning(step, tools, work);
 }
 
 // --- views of refs
@@ -446,51 +485,36 @@ void doom_products(Step& step, const LaneTools& tools) {
 }
 
 Result<Ending> run_program(Step& step, LaneTools& tools) {
-  DJINN_TRY(const ipc::RunBlock block, ipc::decode_run(step.block));
-  DJINN_CHECK(doom_outputs(step, block));
+  Work work;
+  DJINN_TRY(work.block, ipc::decode_run(step.block));
+  DJINN_CHECK(doom_outputs(step, work.block));
   const ProgramId id{step.submission.program};
   DJINN_TRY(exec::Program* const program, tools.programs.find(id));
+  work.model = tools.programs.model_of(id);
   return run_or_keep(
-      step, tools, [&] { return run(step, tools, *program, block); },
-      [&]() -> Result<Work> {
-        return Work{program->graph(), tools.programs.model_of(id), block, admission_limits()};
-      });
+      step, tools, work, [&] { return run(step, tools, *program, work.block); },
+      [&]() -> Result<srg::Graph> { return program->graph(); });
 }
 
-static Result<Ending> run_whole(Step& step, LaneTools& tools, std::span<const std::byte> graph,
+static Result<Ending> run_whole(Step& step, LaneTools& tools, std::span<const std::byte> bytes,
                                 const Work& work) {
+  DJINN_TRY(srg::Graph graph, read_graph(bytes));
   DJINN_TRY(const AdmittedProgram admitted,
-            admit_graph(tools.executor, graph, work.model, work.limits));
+            admit_in_step(step, tools, std::move(graph), work.model));
   Result<Ending> ending = run(step, tools, *admitted.program, work.block);
   tools.lane.forget(*admitted.program);
   return ending;
 }
 
-static Status go_on(Step& step, AdmissionBudget& budget) {
-  if (!budget.is_due()) return {};
-  step.session.state().beat();
-  if (step.session.gives_up(step.submission.run)) {
-    return Error{ErrorCode::kCancelled, "The run was given up before it had begun."};
-  }
-  DJINN_CHECK(budget.used_ns());
-  return {};
-}
-
-Result<Ending> run_graph_once(Step& step, LaneTools& tools, const Clock& clock) {
+Result<Ending> run_graph_once(Step& step, LaneTools& tools) {
   Work work;
   DJINN_TRY(work.block, ipc::decode_run(step.block));
   DJINN_CHECK(doom_outputs(step, work.block));
   DJINN_TRY(const std::vector<std::byte> copy, graph_bytes_of(step));
   DJINN_TRY(work.model, tools.programs.find_model(ModelId{step.submission.model}));
-  AdmissionBudget budget(clock, limits::kAdmissionCpuMs);
-  work.limits = admission_limits();
-  work.limits.go_on = [&step, &budget] { return go_on(step, budget); };
   return run_or_keep(
-      step, tools, [&] { return run_whole(step, tools, copy, work); },
-      [&]() -> Result<Work> {
-        DJINN_TRY(work.graph, read_graph(copy));
-        return work;
-      });
+      step, tools, work, [&] { return run_whole(step, tools, copy, work); },
+      [&] { return read_graph(copy); });
 }
 
 Result<Ending> read_ref(Step& step, const LaneTools& tools) {

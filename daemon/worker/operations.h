@@ -21,6 +21,7 @@ struct LaneTools {
   ProgramTable& programs;
   SequencePager& pager;
   Binder& binder;
+  const Clock& clock;
 };
 
 // A run that is given up before it begins makes and changes nothing: who reads what it would have
@@ -30,11 +31,12 @@ void doom_products(Step& step, const LaneTools& tools);
 // What of a run of a series stays where it fails (ipc/session_memory.h): the longest beginning of
 // its graph that can be run is run in its place, and the step keeps that. An operator that fails
 // says where this ends. For want of memory, and where admission refuses the graph, it is found by
-// halves. Both are done in one step, so a death repeats both.
+// halves. All is done in one step, so a death repeats all. Nothing is kept where the block does not
+// fit the graph, and where admission takes too long.
 Result<Ending> run_program(Step& step, LaneTools& tools);
 // Its admission is a part of the run: it shows life, ends where the run is given up, and may take
 // what a program's may.
-Result<Ending> run_graph_once(Step& step, LaneTools& tools, const Clock& clock);
+Result<Ending> run_graph_once(Step& step, LaneTools& tools);
 Result<Ending> read_ref(Step& step, const LaneTools& tools);
 Result<Ending> write_ref(Step& step);
 Result<Ending> release_refs(Step& step);

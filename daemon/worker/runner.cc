@@ -193,7 +193,7 @@ Result<Ending> Runner::perform(Step& step, gc::StepRecord& record) {
     case ipc::Operation::kRun:
       return run_program(step, tools_);
     case ipc::Operation::kRunOnce:
-      return run_graph_once(step, tools_, clock_);
+      return run_graph_once(step, tools_);
     case ipc::Operation::kGenerate:
       return generate_token(step, tools_, record);
     case ipc::Operation::kReadRef:

@@ -203,6 +203,12 @@ class SeriesTest : public RunnerTest {
     series_ = 5;
   }
   void submit_steps(std::string_view fails, std::vector<srg::Arg> arguments = {}) {
+    ipc::RunBlock block;
+    block.inputs = {from_staging(), {1, ipc::InputKind::kRef, {}, kState}};
+    block.outputs = {to_ref(), to_ref(kLater)};
+    submit_graph(steps(fails, std::move(arguments)), block);
+  }
+  static srg::Graph steps(std::string_view fails, std::vector<srg::Arg> arguments = {}) {
     srg::GraphBuilder g("steps");
     const srg::Tensor x = g.input("x", DType::kFloat32, {4});
     const srg::Tensor state = g.input("state", DType::kFloat32, {4});
@@ -215,10 +221,7 @@ class SeriesTest : public RunnerTest {
     const srg::Tensor z = g.op("fake::add_one", {x});
     g.claim(z, DType::kFloat32, {4});
     g.output("z", z);
-    ipc::RunBlock block;
-    block.inputs = {from_staging(), {1, ipc::InputKind::kRef, {}, kState}};
-    block.outputs = {to_ref(), to_ref(kLater)};
-    submit_graph(*std::move(g).finish(), block);
+    return *std::move(g).finish();
   }
   void submit_add_one_in_place() {
     ipc::RunBlock block;
@@ -296,6 +299,62 @@ TEST_F(SeriesTest, what_ended_its_workers_leaves_what_it_would_have_changed_as_i
   EXPECT_EQ(ended(), ErrorCode::kWorkerLost);
   EXPECT_EQ(value_of(kState), kInput);
   EXPECT_EQ(read(kRef), ErrorCode::kPoisoned);
+}
+
+TEST_F(SeriesTest, where_the_block_does_not_fit_the_graph_nothing_has_happened) {
+  using Change = void (*)(ipc::RunBlock&);
+  const Change changes[] = {
+      [](ipc::RunBlock& block) { block.outputs.clear(); },
+      [](ipc::RunBlock& block) { block.outputs.pop_back(); },
+      [](ipc::RunBlock& block) {
+        block.outputs.push_back(to_ref({9, 1}));
+      },
+      [](ipc::RunBlock& block) {
+        block.inputs.push_back({9, ipc::InputKind::kRef, {}, kState});
+      },
+      [](ipc::RunBlock& block) {
+        block.result = {kInputAt, 8};
+      },
+  };
+  uint32_t slot = 10;
+  for (const Change change : changes) {
+    ++series_;
+    ipc::RunBlock block;
+    block.inputs = {from_staging(), {1, ipc::InputKind::kRef, {}, kState}};
+    block.outputs = {to_ref({slot++, 1}), to_ref({slot++, 1})};
+    change(block);
+    submit_graph(steps("fake::nothing"), block);
+    const ErrorCode code = finish();
+    EXPECT_TRUE(code == ErrorCode::kInvalidArgument || code == ErrorCode::kOutOfRange);
+    EXPECT_EQ(value_of(kState), kInput);
+  }
+}
+
+// Its client wrote other bytes over them while the step waited.
+TEST_F(SeriesTest, a_beginning_is_of_the_graph_that_failed_whatever_lies_in_staging_by_then) {
+  const auto other_of = [](size_t bytes) {
+    for (std::string name = "a";; name += 'a') {
+      srg::GraphBuilder g(name);
+      g.op("fake::add_one_", {g.input("x", DType::kFloat32, {4})});
+      std::vector<std::byte> other = ipc::encode(*std::move(g).finish());
+      if (other.size() >= bytes) return other;
+    }
+  };
+  const size_t bytes = ipc::encode(steps("fake::take_heap", {1 << 20})).size();
+  const std::vector<std::byte> other = other_of(bytes);
+  ASSERT_EQ(other.size(), bytes);
+  refused_ = {ipc::GrantKind::kHeap};
+  submit_steps("fake::take_heap", {1 << 20});
+  bool changed = false;
+  for (int count = 0; !ended(); ++count) {
+    if (advance() == Runner::Advance::kWaiting) grant_all();
+    if (session_->beginnings) changed = true;
+    if (changed) copy_bytes(other, staging().subspan(kGraphAt));
+    ASSERT_LT(count, 100);
+  }
+  EXPECT_TRUE(changed);
+  EXPECT_EQ(value_of(kState), kInputAndOne);
+  EXPECT_EQ(value_of(kRef), kInputAndOne);
 }
 
 TEST_F(SeriesTest, a_run_of_no_series_keeps_nothing_where_it_fails) {

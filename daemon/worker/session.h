@@ -8,6 +8,7 @@
 // copy.
 #pragma once
 
+#include <bit>
 #include <map>
 #include <memory>
 #include <optional>
@@ -23,6 +24,7 @@
 #include "ipc/ring.h"
 #include "kernel/gc/session_state.h"
 #include "kernel/pal/memfd.h"
+#include "kernel/srg/graph.h"
 
 namespace djinn::worker {
 
@@ -34,13 +36,21 @@ static_assert(gc::kErrorTextBytes <= limits::kErrorTextBytes);
 
 // Which beginnings of a run were tried, by their number of nodes.
 //
-// invariant: works < fails; nobody knows of those between.
+// invariant: works < fails <= the graph's nodes; nobody knows of those between.
 struct Beginnings {
+  explicit Beginnings(srg::Graph whole) : graph(std::move(whole)) {}
+
+  srg::Graph graph;  // a copy: what is staged may be another one by the next try
   size_t works = 0;
   size_t fails = 0;
   size_t next = 0;  // to be tried; 0: the search has ended, and nothing can be kept
-  Error why;        // of the one that fails
+  size_t tries = 0;
+  Error why;  // of the one that fails
 
+  // Memory may get less while it searches, and a graph may tell of another failure each time.
+  [[nodiscard]] bool may_go_on() const {
+    return next > 0 && tries < 4 * static_cast<size_t>(std::bit_width(graph.nodes.size()));
+  }
   void note_success() {
     works = next;
     next = (works + fails) / 2;

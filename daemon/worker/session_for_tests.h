@@ -310,7 +310,7 @@ class SessionTest : public DjinndTest {
   SequencePager pager_{grants_, outbox_, waits_};
   Binder binder_{*lane_};
   LaneCounts counts_;
-  Runner runner_{{executor_, *lane_, programs_, pager_, binder_}, clock_, counts_};
+  Runner runner_{{executor_, *lane_, programs_, pager_, binder_, clock_}, clock_, counts_};
   std::unique_ptr<Session> session_;
 
  private:

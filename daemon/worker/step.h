@@ -19,6 +19,7 @@ struct Step {
   std::span<const std::byte> block;  // likewise, in the state extent
   std::vector<RefHandle> doomed{};   // refs that a failure poisons: those it would make or change
   bool keeps = false;                // it fails, and what is staged is to be committed with that
+  bool is_whole = false;             // of a series: what failed is no node's, so nothing is kept
   uint64_t failed_node = 0;          // of a series: in which node of the graph, from 1; 0: none
 
   [[nodiscard]] bool is_of_series() const { return submission.series != 0; }

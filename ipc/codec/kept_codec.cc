@@ -7,7 +7,9 @@
 namespace djinn::ipc::control {
 namespace {
 
-constexpr uint32_t kFormat = 3;
+// 4: tensors lie at multiples of 512 bytes; one that was read again would lie elsewhere than its
+// manifest says.
+constexpr uint32_t kFormat = 4;
 
 // What others call a model leaves room in its record for what it is.
 static_assert(limits::kModelNamesKept * 2 * limits::kNameBytes <= limits::kControlMessageBytes / 8);

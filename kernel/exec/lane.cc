@@ -251,7 +251,8 @@ Status CpuLane::record(const AdmittedGraph& graph, const RunBindings& bindings, 
 // It fits no plan, and is counted as such.
 Status CpuLane::run_in_arena(const AdmittedGraph& graph, const RunBindings& bindings,
                              const Plan& plan) {
-  DJINN_TRY(const std::span<std::byte> memory, clean_memory(plan.planned_bytes));
+  const uint64_t bytes = std::min(plan.planned_bytes, owner_.bytes_max);  // the rest: the heap's
+  DJINN_TRY(const std::span<std::byte> memory, clean_memory(bytes));
   ++stats_.plan_misses;
   stats_.planned_bytes = plan.planned_bytes;
   stats_.peak_live_bytes = 0;
@@ -321,6 +322,7 @@ Status CpuLane::execute(const AdmittedGraph& graph, const RunBindings& bindings,
   frame.placer = placer;
   frame.places = bindings.places;
   ++stats_.begun;
+  failed_at_.reset();
   DJINN_CHECK(bind_frame(graph, storages, frame));
   Status done = run_steps(graph, storages, frame);
   failed_at_ = frame.failed_at;

@@ -40,7 +40,8 @@ void Plan::learn(std::vector<vmu::Lifetime> recorded) {
   }
   const vmu::OffsetPlan plan = vmu::plan_offsets(lifetimes, kAlignment);
   DJINN_ASSERT(vmu::check_no_overlap(lifetimes, plan).ok());
-  placements.clear();
+  placements = {};
+  placements.reserve(lifetimes.size());
   for (size_t i = 0; i < lifetimes.size(); ++i) {
     placements.push_back({plan.offsets[i], lifetimes[i].bytes});
   }

@@ -19,8 +19,8 @@ struct Beginning {
 };
 
 // The first `count` nodes with what they use, and the outputs that they make. Symbols are those of
-// the whole. Precondition: verify() accepts the graph, which has as many nodes; it accepts the
-// beginning then.
+// the whole. Precondition: verify() accepts the graph, which has as many nodes. It may refuse the
+// beginning: the view that gives an input its role may not be in it.
 Beginning beginning_of(const Graph& graph, size_t count);
 
 }  // namespace djinn::srg
