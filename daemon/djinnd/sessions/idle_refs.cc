@@ -49,8 +49,10 @@ uint64_t IdleRefs::begin(DeviceId device, uint64_t bytes, bool idle_only) {
 
 std::optional<uint64_t> IdleRefs::ms_to_next_idle(DeviceId device) const {
   std::optional<uint64_t> next;
-  for (const Candidate& candidate : candidates(device)) {
-    const uint64_t ms = spill_.ms_to_idle(*candidate.session);
+  // Also of those whose refs take all by now: djinnd is not told of a release.
+  for (const auto& [id, session] : sessions_.all()) {
+    if (session->device != device || session->ref_bytes_granted == 0) continue;
+    const uint64_t ms = spill_.ms_to_idle(*session);
     next = std::min(next.value_or(ms), ms);
   }
   return next;
