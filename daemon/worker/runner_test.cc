@@ -333,9 +333,9 @@ TEST_F(SeriesTest, where_the_block_does_not_fit_the_graph_nothing_has_happened) 
 // Its client wrote other bytes over them while the step waited.
 TEST_F(SeriesTest, a_beginning_is_of_the_graph_that_failed_whatever_lies_in_staging_by_then) {
   const auto other_of = [](size_t bytes) {
-    for (std::string name = "a";; name += 'a') {
-      srg::GraphBuilder g(name);
-      g.op("fake::add_one_", {g.input("x", DType::kFloat32, {4})});
+    for (std::string filler = "a";; filler += 'a') {
+      srg::GraphBuilder g("other");
+      g.op_n(0, "fake::nothing", {filler});
       std::vector<std::byte> other = ipc::encode(*std::move(g).finish());
       if (other.size() >= bytes) return other;
     }
