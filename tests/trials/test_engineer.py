@@ -183,7 +183,7 @@ def test_a11_a_model_that_is_too_large_is_refused_with_a_way_out(
     assert not re.search(r"\d bytes", last), last
 
 
-def test_a13_an_operator_that_finds_no_memory_is_named_and_its_line_where_one_asks(
+def test_a13_an_operator_that_finds_no_memory_is_named_and_so_is_its_line(
     nursery: Nursery,
 ) -> None:
     with running("--memory", "512MiB") as small:
@@ -192,8 +192,7 @@ def test_a13_an_operator_that_finds_no_memory_is_named_and_its_line_where_one_as
     for error in (late, at_once):
         assert "aten::stack" in error.splitlines()[-1] or "aten::cat" in error.splitlines()[-1]
         assert "[64, 4096, 4096]" in error or "64, 4096, 4096" in error
-    assert "z.sum().item()" in late and "torch.stack" not in late.split("z.sum().item()")[0]
-    assert "z = torch.stack([y] * 64)" in at_once
+        assert "z = torch.stack([y] * 64)" in error, "what is so large is waited for"
 
 
 def test_a21_a_gpu_that_is_not_there(nursery: Nursery, daemon: Daemon, minilm: Path) -> None:

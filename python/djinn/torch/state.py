@@ -176,4 +176,4 @@ def capturing() -> Iterator[None]:
 
 
 def first_line(error: BaseException) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0][:300].rstrip(".")
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
