@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // What sessions' refs took and take no more: djinnd as a process, with a worker without kernels.
-#include "daemon/djinnd/testing/test_daemon.h"
+#include "daemon/djinnd/testing/contested_memory.h"
 
 namespace djinn::daemon {
 namespace {
 
 using testing::eventually;
 using testing::TestClient;
-using testing::TestDaemon;
+using testing::want_refs;
 
 constexpr uint64_t kMiB = 1 << 20;
 constexpr uint64_t kLarge = 20 * kMiB;
@@ -16,40 +16,11 @@ constexpr uint64_t kLarge = 20 * kMiB;
 constexpr uint32_t kDiesTwice = 102;
 constexpr uint32_t kHangs = 200;
 
-// A djinnd with 64 MiB, two clients, and an observer.
-struct Host {
-  explicit Host(const std::vector<std::string>& more = {})
-      : daemon([&] {
-          std::vector<std::string> options{"--memory", std::to_string(64 * kMiB)};
-          options.insert(options.end(), more.begin(), more.end());
-          return options;
-        }()),
-        client(daemon),
-        other(daemon),
-        observer(daemon) {
-    client.greet();
-    other.greet();
-    observer.greet(true);
-  }
+struct Host : testing::ContestedMemory {
+  using ContestedMemory::ContestedMemory;
   [[nodiscard]] uint64_t sessions_bytes() { return pool().reserved_bytes; }
-  // Of what sessions have.
-  ipc::MemoryReport pool() {
-    for (const auto& pool : observer.ask<ipc::MemoryList>(ipc::ListMemory{}).pools) {
-      if (pool.pool == ipc::MemoryPool::kSessions) return pool;
-    }
-    return {};
-  }
-
-  TestDaemon daemon;
-  TestClient client;
-  TestClient other;
-  TestClient observer;
 };
 
-ErrorCode write(TestClient& client, uint64_t bytes) {
-  client.submit_write(bytes);
-  return client.completion();
-}
 ErrorCode release(TestClient& client, uint32_t nth) {
   client.submit_release(nth);
   return client.completion();
@@ -58,29 +29,29 @@ ErrorCode release(TestClient& client, uint32_t nth) {
 TEST(IdleRefs, what_refs_take_no_more_is_anothers_who_asks) {
   Host host;
   const uint64_t before = host.sessions_bytes();
-  ASSERT_EQ(write(host.client, 2 * kLarge), ErrorCode::kOk);
+  ASSERT_EQ(want_refs(host.client, 2 * kLarge), ErrorCode::kOk);
   EXPECT_EQ(host.pool().evictable_bytes, 0u);
-  EXPECT_EQ(write(host.other, 2 * kLarge), ErrorCode::kOutOfMemory) << "it is in use";
+  EXPECT_EQ(want_refs(host.other, 2 * kLarge), ErrorCode::kOutOfMemory) << "it is in use";
   ASSERT_EQ(release(host.client, 1), ErrorCode::kOk);
   EXPECT_EQ(host.sessions_bytes(), before + 2 * kLarge) << "for whoever uses it again";
   EXPECT_EQ(host.pool().cached_bytes, 2 * kLarge);
   EXPECT_EQ(host.pool().evictable_bytes, 2 * kLarge);
-  EXPECT_EQ(write(host.other, 2 * kLarge), ErrorCode::kOk);
+  EXPECT_EQ(want_refs(host.other, 2 * kLarge), ErrorCode::kOk);
   EXPECT_EQ(host.sessions_bytes(), before + 2 * kLarge);
-  EXPECT_EQ(write(host.client, 2 * kLarge), ErrorCode::kOutOfMemory);
+  EXPECT_EQ(want_refs(host.client, 2 * kLarge), ErrorCode::kOutOfMemory);
   ASSERT_EQ(release(host.other, 2), ErrorCode::kOk);
-  EXPECT_EQ(write(host.client, 2 * kLarge), ErrorCode::kOk);
+  EXPECT_EQ(want_refs(host.client, 2 * kLarge), ErrorCode::kOk);
 }
 
 TEST(IdleRefs, what_lies_between_refs_goes_and_they_stay) {
   Host host;
   for (const uint64_t bytes : {kMiB, kLarge, kMiB, kLarge}) {
-    ASSERT_EQ(write(host.client, bytes), ErrorCode::kOk);
+    ASSERT_EQ(want_refs(host.client, bytes), ErrorCode::kOk);
   }
   ASSERT_EQ(release(host.client, 2), ErrorCode::kOk);
   ASSERT_EQ(release(host.client, 4), ErrorCode::kOk);
-  EXPECT_EQ(write(host.other, 2 * kLarge), ErrorCode::kOk);
-  EXPECT_EQ(write(host.client, 2 * kLarge), ErrorCode::kOutOfMemory);
+  EXPECT_EQ(want_refs(host.other, 2 * kLarge), ErrorCode::kOk);
+  EXPECT_EQ(want_refs(host.client, 2 * kLarge), ErrorCode::kOutOfMemory);
   EXPECT_EQ(release(host.client, 1), ErrorCode::kOk);
   EXPECT_EQ(release(host.client, 3), ErrorCode::kOk);
 }
@@ -88,7 +59,7 @@ TEST(IdleRefs, what_lies_between_refs_goes_and_they_stay) {
 TEST(IdleRefs, a_quota_has_room_for_what_refs_take_no_more) {
   Host host({"--session-quota", std::to_string(32 * kMiB)});
   const uint64_t before = host.sessions_bytes();
-  ASSERT_EQ(write(host.client, kLarge), ErrorCode::kOk);
+  ASSERT_EQ(want_refs(host.client, kLarge), ErrorCode::kOk);
   ASSERT_EQ(release(host.client, 1), ErrorCode::kOk);
   const ipc::SequenceGeometry group{1, 10, 8, 64, DType::kFloat32, 256, 2};
   const auto made = host.client.ask<ipc::SequenceMade>(ipc::MakeSequence{group});
@@ -101,17 +72,17 @@ TEST(IdleRefs, a_quota_has_room_for_what_refs_take_no_more) {
 TEST(IdleRefs, a_session_has_what_it_needs_in_one_piece_of_what_it_has_in_others) {
   Host host;
   for (const uint64_t bytes : {kLarge, kMiB, kLarge, kMiB}) {
-    ASSERT_EQ(write(host.client, bytes), ErrorCode::kOk);
+    ASSERT_EQ(want_refs(host.client, bytes), ErrorCode::kOk);
   }
   ASSERT_EQ(release(host.client, 1), ErrorCode::kOk);
-  EXPECT_EQ(write(host.client, kLarge + kMiB), ErrorCode::kOk) << "behind the others";
-  EXPECT_EQ(write(host.client, kLarge), ErrorCode::kOutOfMemory);
+  EXPECT_EQ(want_refs(host.client, kLarge + kMiB), ErrorCode::kOk) << "behind the others";
+  EXPECT_EQ(want_refs(host.client, kLarge), ErrorCode::kOutOfMemory);
 }
 
 TEST(IdleRefs, who_runs_nothing_for_a_while_gives_it_back_where_memory_gets_short) {
   Host host({"--spill-after", "100ms"});
   const uint64_t before = host.sessions_bytes();
-  ASSERT_EQ(write(host.client, 50 * kMiB), ErrorCode::kOk) << "over four fifths, with the rest";
+  ASSERT_EQ(want_refs(host.client, 50 * kMiB), ErrorCode::kOk) << "over four fifths, with the rest";
   ASSERT_EQ(release(host.client, 1), ErrorCode::kOk);
   EXPECT_TRUE(eventually([&] { return host.sessions_bytes() == before; }));
 }
@@ -119,10 +90,10 @@ TEST(IdleRefs, who_runs_nothing_for_a_while_gives_it_back_where_memory_gets_shor
 TEST(IdleRefs, a_worker_that_dies_when_it_is_asked_costs_no_memory) {
   Host host;
   const uint64_t before = host.sessions_bytes();
-  ASSERT_EQ(write(host.client, 2 * kLarge), ErrorCode::kOk);
+  ASSERT_EQ(want_refs(host.client, 2 * kLarge), ErrorCode::kOk);
   ASSERT_EQ(release(host.client, 1), ErrorCode::kOk);
   host.client.let_workers_die(kDiesTwice);
-  EXPECT_EQ(write(host.other, 2 * kLarge), ErrorCode::kOk);
+  EXPECT_EQ(want_refs(host.other, 2 * kLarge), ErrorCode::kOk);
   EXPECT_EQ(host.sessions_bytes(), before + 2 * kLarge);
   host.client.disconnect();
   host.other.disconnect();
@@ -131,7 +102,7 @@ TEST(IdleRefs, a_worker_that_dies_when_it_is_asked_costs_no_memory) {
 
 TEST(IdleRefs, a_worker_that_does_not_answer_is_replaced) {
   Host host({"--hang-timeout", "300ms"});
-  ASSERT_EQ(write(host.client, 2 * kLarge), ErrorCode::kOk);
+  ASSERT_EQ(want_refs(host.client, 2 * kLarge), ErrorCode::kOk);
   ASSERT_EQ(release(host.client, 1), ErrorCode::kOk);
   host.client.let_workers_die(kHangs);
   host.other.submit_write(2 * kLarge);
@@ -146,7 +117,7 @@ TEST(IdleRefs, a_worker_that_does_not_answer_is_replaced) {
 
 TEST(IdleRefs, a_client_that_leaves_meanwhile_is_no_loss) {
   Host host({"--hang-timeout", "60s"});
-  ASSERT_EQ(write(host.client, 2 * kLarge), ErrorCode::kOk);
+  ASSERT_EQ(want_refs(host.client, 2 * kLarge), ErrorCode::kOk);
   ASSERT_EQ(release(host.client, 1), ErrorCode::kOk);
   host.client.let_workers_die(kHangs);
   host.other.submit_write(2 * kLarge);

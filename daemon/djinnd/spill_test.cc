@@ -3,7 +3,7 @@
 // Sequence groups that give way and come back: djinnd as a process, with a worker without kernels.
 #include <filesystem>
 
-#include "daemon/djinnd/testing/test_daemon.h"
+#include "daemon/djinnd/testing/contested_memory.h"
 #include "kernel/gc/sequence_layout.h"
 
 namespace djinn::daemon {
@@ -12,6 +12,7 @@ namespace {
 using testing::eventually;
 using testing::TestClient;
 using testing::TestDaemon;
+using testing::want_refs;
 
 constexpr uint64_t kMiB = 1 << 20;
 constexpr uint64_t kPage = 4096;
@@ -33,21 +34,8 @@ uint64_t bytes_of(uint64_t tokens) {
       ->committed_bytes(tokens);
 }
 
-// A djinnd with 64 MiB, two clients, and an observer.
-struct Host {
-  explicit Host(std::vector<std::string> more = {})
-      : daemon([&] {
-          std::vector<std::string> options{"--memory", std::to_string(64 * kMiB)};
-          options.insert(options.end(), more.begin(), more.end());
-          return options;
-        }()),
-        client(daemon),
-        other(daemon),
-        observer(daemon) {
-    client.greet();
-    other.greet();
-    observer.greet(true);
-  }
+struct Host : testing::ContestedMemory {
+  using ContestedMemory::ContestedMemory;
   // With all its memory.
   SequenceHandle make_group(TestClient& of, uint64_t tokens) {
     const auto made = of.ask<ipc::SequenceMade>(ipc::MakeSequence{geometry(tokens)});
@@ -73,12 +61,7 @@ struct Host {
   bool descriptors_return_to(uint32_t count) {
     return eventually([&] { return descriptors() == count; });
   }
-  uint64_t evictable_bytes() {
-    for (const auto& pool : observer.ask<ipc::MemoryList>(ipc::ListMemory{}).pools) {
-      if (pool.pool == ipc::MemoryPool::kSessions) return pool.evictable_bytes;
-    }
-    return 0;
-  }
+  uint64_t evictable_bytes() { return pool().evictable_bytes; }
   // Of the kind, so far.
   uint64_t told(ipc::EventKind kind) {
     uint64_t count = 0;
@@ -86,17 +69,7 @@ struct Host {
     for (const auto& event : list.events) count += event.kind == kind ? 1 : 0;
     return count;
   }
-
-  TestDaemon daemon;
-  TestClient client;
-  TestClient other;
-  TestClient observer;
 };
-
-ErrorCode want_refs(TestClient& client, uint64_t bytes) {
-  client.submit_write(bytes);
-  return client.completion();
-}
 
 ErrorCode use_group(TestClient& client, SequenceHandle group) {
   client.submit_reorder(group);

@@ -310,14 +310,19 @@ Status go_on(Step& step, AdmissionBudget& budget) {
   return used.error();
 }
 
-// As a part of the step: it shows life, ends where the run is given up, and may take what a
-// program's admission may.
-Result<AdmittedProgram> admit_in_step(Step& step, LaneTools& tools, srg::Graph graph,
-                                      const std::shared_ptr<MappedModel>& model) {
+// Admits the graph as a part of the step, and runs it: admission shows life, ends where the run is
+// given up, and may take what a program's may.
+Result<Ending> admit_and_run(Step& step, LaneTools& tools, srg::Graph graph,
+                             const std::shared_ptr<MappedModel>& model,
+                             const ipc::RunBlock& block) {
   AdmissionBudget budget(tools.clock, limits::kAdmissionCpuMs);
   exec::AdmissionLimits limits = admission_limits();
   limits.go_on = [&step, &budget] { return go_on(step, budget); };
-  return admit_verified(tools.executor, std::move(graph), model, limits);
+  DJINN_TRY(const AdmittedProgram admitted,
+            admit_verified(tools.executor, std::move(graph), model, limits));
+  Result<Ending> ending = run(step, tools, *admitted.program, block);
+  tools.lane.forget(*admitted.program);
+  return ending;
 }
 
 // The bindings that the beginning takes.
@@ -339,11 +344,7 @@ ipc::RunBlock block_for(const srg::Beginning& beginning, const ipc::RunBlock& wh
 Result<Ending> run_beginning(Step& step, LaneTools& tools, const Work& work,
                              const srg::Beginning& beginning) {
   DJINN_CHECK(srg::verify(beginning.graph));
-  DJINN_TRY(const AdmittedProgram admitted,
-            admit_in_step(step, tools, beginning.graph, work.model));
-  Result<Ending> ending = run(step, tools, *admitted.program, block_for(beginning, work.block));
-  tools.lane.forget(*admitted.program);
-  return ending;
+  return admit_and_run(step, tools, beginning.graph, work.model, block_for(beginning, work.block));
 }
 
 void spare(Step& step, const srg::Beginning& beginning, const ipc::RunBlock& block) {
@@ -496,16 +497,6 @@ Result<Ending> run_program(Step& step, LaneTools& tools) {
       [&]() -> Result<srg::Graph> { return program->graph(); });
 }
 
-static Result<Ending> run_whole(Step& step, LaneTools& tools, std::span<const std::byte> bytes,
-                                const Work& work) {
-  DJINN_TRY(srg::Graph graph, read_graph(bytes));
-  DJINN_TRY(const AdmittedProgram admitted,
-            admit_in_step(step, tools, std::move(graph), work.model));
-  Result<Ending> ending = run(step, tools, *admitted.program, work.block);
-  tools.lane.forget(*admitted.program);
-  return ending;
-}
-
 Result<Ending> run_graph_once(Step& step, LaneTools& tools) {
   Work work;
   DJINN_TRY(work.block, ipc::decode_run(step.block));
@@ -513,7 +504,11 @@ Result<Ending> run_graph_once(Step& step, LaneTools& tools) {
   DJINN_TRY(const std::vector<std::byte> copy, graph_bytes_of(step));
   DJINN_TRY(work.model, tools.programs.find_model(ModelId{step.submission.model}));
   return run_or_keep(
-      step, tools, work, [&] { return run_whole(step, tools, copy, work); },
+      step, tools, work,
+      [&]() -> Result<Ending> {
+        DJINN_TRY(srg::Graph graph, read_graph(copy));
+        return admit_and_run(step, tools, std::move(graph), work.model, work.block);
+      },
       [&] { return read_graph(copy); });
 }
 

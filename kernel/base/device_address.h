@@ -17,7 +17,6 @@ class DeviceAddress {
   DeviceAddress(const std::byte* first) noexcept : value_(reinterpret_cast<uintptr_t>(first)) {}
 
   [[nodiscard]] std::byte* on_host() const noexcept { return reinterpret_cast<std::byte*>(value_); }
-  [[nodiscard]] constexpr uintptr_t value() const noexcept { return value_; }
   constexpr explicit operator bool() const noexcept { return value_ != 0; }
 
   friend constexpr bool operator==(DeviceAddress, DeviceAddress) noexcept = default;
