@@ -49,8 +49,7 @@ class CudaPal::Handle {
  public:
   Handle(CudaPal& pal, Allocation allocation) noexcept : pal_(&pal), allocation_(allocation) {}
   ~Handle() {
-    if (pal_ != nullptr)
-      (void)pal_->judge_release("release a handle", pal_->api_.mem_release(allocation_));
+    if (pal_ != nullptr) (void)pal_->judge_release(pal_->api_.mem_release(allocation_));
   }
   Handle(Handle&& other) noexcept
       : pal_(std::exchange(other.pal_, nullptr)), allocation_(other.allocation_) {}
@@ -142,9 +141,9 @@ Status CudaPal::judge(std::string_view what, Code code) {
   return driver_error(api_, fmt::format("{} on {}", what, properties_.name), code);
 }
 
-Status CudaPal::judge_release(std::string_view what, Code code) noexcept {
+Status CudaPal::judge_release(Code code) noexcept {
   if (code != Code::kSuccess) lost_ = code;
-  return judge(what, code);
+  return check_alive();
 }
 
 // --- extents
@@ -206,7 +205,7 @@ Result<bool> CudaPal::maps_as(const Handle& handle, uint64_t bytes) {
   const Code mapped = api_.mem_map(address, bytes, 0, handle.get(), 0);
   if (mapped == Code::kInvalidValue) return false;
   DJINN_CHECK(judge("map an extent once", mapped));
-  DJINN_CHECK(judge_release("unmap it", api_.mem_unmap(address, bytes)));
+  DJINN_CHECK(judge_release(api_.mem_unmap(address, bytes)));
   return true;
 }
 
@@ -247,8 +246,8 @@ void CudaPal::release(std::byte* data, uint64_t bytes,
                       const Reservation::Mappings& mapped) noexcept {
   const auto address = reinterpret_cast<DevicePtr>(data);
   for (const auto& [offset, mapping] : mapped)
-    (void)judge_release("unmap an extent", api_.mem_unmap(address + offset, mapping.bytes));
-  (void)judge_release("free addresses", api_.mem_address_free(address, bytes));
+    (void)judge_release(api_.mem_unmap(address + offset, mapping.bytes));
+  (void)judge_release(api_.mem_address_free(address, bytes));
 }
 
 Status CudaPal::set_access(DevicePtr address, uint64_t bytes, Access access) {
@@ -263,7 +262,7 @@ Status CudaPal::map_handle(Reservation& reservation, uint64_t offset, const Hand
   DJINN_CHECK(judge("map an extent", api_.mem_map(address, bytes, 0, handle.get(), 0)));
   if (access != Access::kNone) {
     if (Status set = set_access(address, bytes, access); !set) {
-      (void)judge_release("unmap an extent", api_.mem_unmap(address, bytes));
+      (void)judge_release(api_.mem_unmap(address, bytes));
       return set;
     }
   }
@@ -316,7 +315,7 @@ Status CudaPal::finish(std::string_view what, Code submitted) {
   const Code waited = api_.stream_synchronize(stream_);
   if (waited == Code::kSuccess) return {};
   // The caller takes its bytes back now: no copy may still be under way.
-  if (!is_sticky(waited)) (void)judge_release(what, api_.ctx_synchronize());
+  if (!is_sticky(waited)) (void)judge_release(api_.ctx_synchronize());
   return judge(what, waited);
 }
 

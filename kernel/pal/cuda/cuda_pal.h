@@ -71,8 +71,8 @@ class CudaPal final : public DevicePal, private Reservation::Owner {
   [[nodiscard]] Status enter();
   // The Error that a code is, if it is one; notes a sticky one.
   [[nodiscard]] Status judge(std::string_view what, Code code);
-  // As judge(), of a call that gives something back: the device is lost if it failed.
-  Status judge_release(std::string_view what, Code code) noexcept;
+  // Of a call that gives something back: the device is lost if it failed.
+  Status judge_release(Code code) noexcept;
 
   [[nodiscard]] AllocationProperties allocation_properties() const;
   [[nodiscard]] Result<Handle> import_handle(const Fd& fd);
