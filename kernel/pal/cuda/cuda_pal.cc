@@ -203,8 +203,12 @@ Result<bool> CudaPal::maps_as(const Handle& handle, uint64_t bytes) {
   DJINN_TRY(Reservation scratch, reserve(bytes));
   const DevicePtr address = address_of(scratch, 0);
   const Code mapped = api_.mem_map(address, bytes, 0, handle.get(), 0);
-  if (mapped == Code::kInvalidValue) return false;
-  DJINN_CHECK(judge("map an extent once", mapped));
+  if (mapped != Code::kSuccess) {
+    const Error error = judge("map an extent once", mapped).error();
+    const bool is_about_size = check_alive() && error.code != ErrorCode::kOutOfMemory;
+    if (is_about_size) return false;
+    return error;
+  }
   DJINN_CHECK(judge_release(api_.mem_unmap(address, bytes)));
   return true;
 }
