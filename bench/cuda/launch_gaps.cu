@@ -163,7 +163,7 @@ class LaunchGaps {
     graph.launch(stream_);
     graph.launch(stream_);
     stream_.wait();
-    stage::fact_bool("a chain of wide kernels in a graph" + with(pdl) + " counts right",
+    stage::fact_bool("wide kernels in a graph count right" + with(pdl),
                      chain_.counted(wide, 2 * kChain));
   }
 
@@ -190,7 +190,8 @@ class LaunchGaps {
   void measure_graph_launch() {
     for (const int nodes : {1, 10, 100, 1000}) {
       const Graph graph(stream_, [&] { chain_.launch(kKinds[1], false, nodes, stream_); });
-      const std::string of = "of " + std::to_string(nodes) + " tiny kernels";
+      const std::string of =
+          nodes == 1 ? "of 1 tiny kernel" : "of " + std::to_string(nodes) + " tiny kernels";
       const auto launch = [&] { graph.launch(stream_); };
       fact("host time of a launch of a graph " + of,
            host_us(kRepetitions, launch, [&] { stream_.wait(); }), "µs");
