@@ -5,6 +5,10 @@
 // of ioctl on which device, and which paths. Then it is tried what still works under three
 // confinements: no paths (Landlock), no opening at all (seccomp), and the host worker's.
 
+#include "daemon/child/confinement.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <seccomp.h>
 #include <sys/ptrace.h>
 #include <sys/syscall.h>
@@ -22,12 +26,8 @@
 #include <string>
 #include <thread>
 
-#include <fmt/format.h>
-#include <fmt/ranges.h>
-
 #include "bench/cuda/facts.h"
 #include "bench/cuda/gpu_process.h"
-#include "daemon/child/confinement.h"
 
 namespace djinn::bench::cuda {
 namespace {
@@ -97,8 +97,8 @@ class Tracer {
   }
 
   void run(pid_t pid) {
-    const long options = PTRACE_O_TRACESYSGOOD | PTRACE_O_TRACECLONE | PTRACE_O_TRACEFORK |
-                         PTRACE_O_TRACEVFORK;
+    const long options =
+        PTRACE_O_TRACESYSGOOD | PTRACE_O_TRACECLONE | PTRACE_O_TRACEFORK | PTRACE_O_TRACEVFORK;
     if (::ptrace(PTRACE_SEIZE, pid, nullptr, options) != 0 ||
         ::ptrace(PTRACE_INTERRUPT, pid, nullptr, nullptr) != 0)
       return enter(State::kFailed);
@@ -174,8 +174,7 @@ void live(GpuProcess& process, const Fd& foreign,
     step("unmap and release an extent", {{"do", "drop"}, {"index", imported.value}});
   }
   step("make and export an extent", {{"do", "create"}, {"bytes", kBytes}});
-  step("make pinned host memory",
-       {{"do", "rule"}, {"name", "host memory of a pinned allocation"}});
+  step("make pinned host memory", {{"do", "rule"}, {"name", "host memory of a pinned allocation"}});
   step("make a stream and an event", {{"do", "rule"}, {"name", "a stream and an event"}});
   step("ask for free memory", {{"do", "free"}});
 }
@@ -202,8 +201,7 @@ void confined(const char* how, bool warm, const Fd& foreign) {
   process.must({{"do", "context"}});
   process.must({{"do", "kernels"}});
   if (warm) live(process, foreign, [](const char*, const Answer&) {});
-  const std::string under =
-      fmt::format("under confinement '{}'{}", how, warm ? ", warm" : "");
+  const std::string under = fmt::format("under confinement '{}'{}", how, warm ? ", warm" : "");
   say(fmt::format("confine {}", under), process.ask({{"do", "confine"}, {"how", how}}).said());
   live(process, foreign, [&](const char* phase, const Answer& answer) {
     say(fmt::format("{} {}", phase, under), answer.ok() ? json("works") : json(answer.refused));
@@ -244,7 +242,8 @@ int measure() {
 }  // namespace djinn::bench::cuda
 
 int main(int count, char** arguments) {
-  using namespace djinn::bench::cuda;
-  if (count == 2 && std::string(arguments[1]) == kGpuProcessArgument) return serve_gpu_process();
-  return measure();
+  namespace cuda = djinn::bench::cuda;
+  if (count == 2 && std::string(arguments[1]) == cuda::kGpuProcessArgument)
+    return cuda::serve_gpu_process();
+  return cuda::measure();
 }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "bench/cuda/facts.h"
 
-#include <cstdio>
-
 #include <fmt/format.h>
+
+#include <cstdio>
 
 namespace djinn::bench::cuda {
 

@@ -4,9 +4,8 @@
 // once, so that a stage which is killed at its limit has told all that it knew by then.
 #pragma once
 
-#include <string_view>
-
 #include <nlohmann/json.hpp>
+#include <string_view>
 
 namespace djinn::bench::cuda {
 

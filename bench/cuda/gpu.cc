@@ -48,8 +48,8 @@ driver::AllocationProperties Gpu::properties() const {
 size_t Gpu::granularity() const {
   size_t bytes = 0;
   const driver::AllocationProperties wanted = properties();
-  must("cuMemGetAllocationGranularity", api_.mem_get_allocation_granularity(
-                                            &bytes, &wanted, driver::Granularity::kMinimum));
+  must("cuMemGetAllocationGranularity",
+       api_.mem_get_allocation_granularity(&bytes, &wanted, driver::Granularity::kMinimum));
   return bytes;
 }
 
@@ -86,8 +86,8 @@ size_t Gpu::import(int fd, uint64_t bytes) {
 Fd Gpu::export_allocation(size_t index) const {
   int fd = -1;
   must("cuMemExportToShareableHandle",
-       api_.mem_export(&fd, held_.at(index).allocation,
-                       driver::HandleType::kPosixFileDescriptor, 0));
+       api_.mem_export(&fd, held_.at(index).allocation, driver::HandleType::kPosixFileDescriptor,
+                       0));
   return Fd(fd);
 }
 
@@ -123,8 +123,7 @@ void Gpu::fill(size_t index, uint32_t seed) {
   const Held& held = held_.at(index);
   std::vector<uint32_t> words(std::min(held.bytes, kChunkBytes) / sizeof(uint32_t));
   for (uint64_t at = 0; at < held.bytes; at += words.size() * sizeof(uint32_t)) {
-    for (size_t i = 0; i < words.size(); ++i)
-      words[i] = word_of(at / sizeof(uint32_t) + i, seed);
+    for (size_t i = 0; i < words.size(); ++i) words[i] = word_of(at / sizeof(uint32_t) + i, seed);
     const uint64_t bytes = std::min(held.bytes - at, words.size() * sizeof(uint32_t));
     must("cuMemcpyHtoD", api_.memcpy_htod(held.address + at, words.data(), bytes));
   }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "bench/cuda/gpu_process.h"
 
+#include <grp.h>
 #include <poll.h>
 #include <seccomp.h>
-#include <grp.h>
 #include <signal.h>
 #include <spawn.h>
 #include <sys/prctl.h>
@@ -109,8 +109,8 @@ class Server {
   json obey_about(const std::string& what, const json& command, size_t index) {
     Gpu& gpu = *gpu_;
     if (what == "map") {
-      gpu.map(index, command.at("write") ? driver::AccessFlags::kReadWrite
-                                         : driver::AccessFlags::kRead);
+      gpu.map(index,
+              command.at("write") ? driver::AccessFlags::kReadWrite : driver::AccessFlags::kRead);
     } else if (what == "fill") {
       gpu.fill(index, command.at("seed"));
     } else if (what == "unlike") {
@@ -189,8 +189,7 @@ class Server {
          [](Gpu& gpu) {
            driver::Stream stream = nullptr;
            driver::Event event = nullptr;
-           gpu.must("cuStreamCreate",
-                    gpu.api().stream_create(&stream, driver::kStreamNonBlocking));
+           gpu.must("cuStreamCreate", gpu.api().stream_create(&stream, driver::kStreamNonBlocking));
            gpu.must("cuEventCreate", gpu.api().event_create(&event, driver::kEventDisableTiming));
            gpu.must("cuEventRecord", gpu.api().event_record(event, stream));
            gpu.must("cuEventSynchronize", gpu.api().event_synchronize(event));
@@ -220,8 +219,7 @@ class Server {
     const Fd memfd = value_of(pal::make_memfd("djinn-probe", bytes));
     {
       const pal::Mapping mapping = value_of(pal::map_shared(memfd, bytes, pal::Access::kReadWrite));
-      gpu.must("cuMemHostRegister",
-               gpu.api().mem_host_register(mapping.bytes().data(), bytes, 0));
+      gpu.must("cuMemHostRegister", gpu.api().mem_host_register(mapping.bytes().data(), bytes, 0));
       gpu.must("cuMemHostUnregister", gpu.api().mem_host_unregister(mapping.bytes().data()));
     }
     must_work(pal::add_seals(memfd, pal::Seals::kWrite));
@@ -295,8 +293,8 @@ GpuProcess::GpuProcess() {
   posix_spawn_file_actions_init(&actions);
   posix_spawn_file_actions_adddup2(&actions, pair.right.get(), kSocket);
   const char* arguments[] = {"/proc/self/exe", kGpuProcessArgument, nullptr};
-  const int failed = ::posix_spawn(&pid_, arguments[0], &actions, nullptr,
-                                   const_cast<char**>(arguments), environ);
+  const int failed =
+      ::posix_spawn(&pid_, arguments[0], &actions, nullptr, const_cast<char**>(arguments), environ);
   posix_spawn_file_actions_destroy(&actions);
   if (failed != 0) throw std::runtime_error(system_error("start a process", failed).message);
   socket_ = std::move(pair.left);

@@ -27,10 +27,9 @@
 //   confine how              "paths", "no-open", "worker": for good
 #pragma once
 
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
-
-#include <nlohmann/json.hpp>
 
 #include "kernel/base/fd.h"
 
@@ -60,7 +59,8 @@ class GpuProcess {
   GpuProcess(const GpuProcess&) = delete;
   GpuProcess& operator=(const GpuProcess&) = delete;
 
-  // Waits for the answer, at most seconds: then, and where the process is gone, that is the refusal.
+  // Waits for the answer, at most seconds: then, and where the process is gone, that is the
+  // refusal.
   Answer ask(nlohmann::json command, int fd = -1, double seconds = 60);
   // The same, and throws std::runtime_error where it is refused.
   Answer must(nlohmann::json command, int fd = -1, double seconds = 60);

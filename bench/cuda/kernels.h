@@ -7,7 +7,8 @@
 namespace djinn::bench::cuda {
 
 // scribble(address, words, rounds): in each round all threads together write the round's number,
-// from 1 on, to every 32-bit word; with 0 rounds for ever. Grid and block are what the caller wants.
+// from 1 on, to every 32-bit word; with 0 rounds for ever. Grid and block are what the caller
+// wants.
 inline constexpr const char* kKernels = R"(
 .version 7.0
 .target sm_70

@@ -5,12 +5,13 @@
 //
 // Answers: does memory outlive the process that made it, held by a descriptor alone, with nobody
 // else using the device, and with /dev/nvidiaN held open; may another user import it; is read-only
-// access enforced; does a killed process's kernel write on after its end; is fresh memory zero; what
-// a fault in one process, or a kernel that never ends, does to another.
+// access enforced; does a killed process's kernel write on after its end; is fresh memory zero;
+// what a fault in one process, or a kernel that never ends, does to another.
 //
 //   cuda-survive [--held-s SECONDS]    how long memory is held by its descriptor alone: 10
 
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <poll.h>
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
@@ -21,8 +22,6 @@
 #include <cstdlib>
 #include <functional>
 #include <string>
-
-#include <fmt/format.h>
 
 #include "bench/cuda/facts.h"
 #include "bench/cuda/gpu_process.h"
@@ -187,8 +186,7 @@ void killed_while_its_kernel_writes() {
     fd = std::move(filled.fd);
     index = import_mapped(reader, fd, false);
     writer.must({{"do", "kernels"}});
-    writer.must(
-        {{"do", "scribble"}, {"index", filled.index}, {"words", kWords}, {"rounds", 0}});
+    writer.must({{"do", "scribble"}, {"index", filled.index}, {"words", kWords}, {"rounds", 0}});
     pause_for(0.3);
     const json first = reader.ask({{"do", "sample"}, {"index", index}}, -1, 30).said();
     pause_for(0.1);
@@ -287,8 +285,9 @@ int survive(double held_s) {
 }  // namespace djinn::bench::cuda
 
 int main(int count, char** arguments) {
-  using namespace djinn::bench::cuda;
-  if (count == 2 && std::string(arguments[1]) == kGpuProcessArgument) return serve_gpu_process();
+  namespace cuda = djinn::bench::cuda;
+  if (count == 2 && std::string(arguments[1]) == cuda::kGpuProcessArgument)
+    return cuda::serve_gpu_process();
   const bool told = count == 3 && std::string(arguments[1]) == "--held-s";
-  return survive(told ? std::strtod(arguments[2], nullptr) : 10);
+  return cuda::survive(told ? std::strtod(arguments[2], nullptr) : 10);
 }

@@ -5,6 +5,7 @@
 // model taken over by a process, many small extents, a context made and released.
 
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -13,8 +14,6 @@
 #include <chrono>
 #include <functional>
 #include <vector>
-
-#include <fmt/format.h>
 
 #include "bench/cuda/facts.h"
 #include "bench/cuda/gpu.h"
@@ -77,8 +76,7 @@ void life_of_an_extent(const Gpu& gpu, uint64_t bytes) {
     reserve.take([&] {
       gpu.must("cuMemAddressReserve", api.mem_address_reserve(&address, bytes, 0, 0, 0));
     });
-    create.take(
-        [&] { gpu.must("cuMemCreate", api.mem_create(&made, bytes, &properties, 0)); });
+    create.take([&] { gpu.must("cuMemCreate", api.mem_create(&made, bytes, &properties, 0)); });
     map.take([&] { gpu.must("cuMemMap", api.mem_map(address, bytes, 0, made, 0)); });
     set_access.take(
         [&] { gpu.must("cuMemSetAccess", api.mem_set_access(address, bytes, &access, 1)); });
@@ -176,8 +174,7 @@ void contexts(Gpu& gpu) {
   say("free memory that a module's loading takes", before - stat_mib(), "MiB");
   void* pinned = nullptr;
   const double alloc_us = timed_us([&] {
-    gpu.must("cuMemHostAlloc",
-             api.mem_host_alloc(&pinned, 64 * kMiB, driver::kHostAllocPortable));
+    gpu.must("cuMemHostAlloc", api.mem_host_alloc(&pinned, 64 * kMiB, driver::kHostAllocPortable));
   });
   say("make 64 MiB of pinned host memory", alloc_us, "us");
   const double free_us = timed_us([&] { gpu.must("cuMemFreeHost", api.mem_free_host(pinned)); });
