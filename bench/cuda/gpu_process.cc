@@ -308,11 +308,13 @@ Answer GpuProcess::ask(json command, int fd, double seconds) {
   Answer answer;
   if (const Status sent = send(socket_.get(), command, fd); !sent) {
     answer.refused = "the process is gone";
+    answer.silent = true;
     return answer;
   }
   auto message = next_message(socket_.get(), static_cast<int>(seconds * 1000));
   if (!message) {
     answer.refused = "no answer from the process";
+    answer.silent = true;
     return answer;
   }
   const json said = parsed(*message);

@@ -44,6 +44,7 @@ int serve_gpu_process();
 struct Answer {
   nlohmann::json value;
   std::string refused;  // empty: done
+  bool silent = false;  // refused because nothing came in time: what comes later is lost
   Fd fd;
 
   [[nodiscard]] bool ok() const { return refused.empty(); }

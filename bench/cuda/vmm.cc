@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <bit>
 #include <chrono>
 #include <functional>
 #include <vector>
@@ -24,6 +25,8 @@ namespace {
 constexpr uint64_t kMiB = 1u << 20;
 constexpr uint64_t kGiB = 1u << 30;
 constexpr int kRounds = 15;
+constexpr uint64_t kModelBytes = 16 * kGiB;  // of 8 billion weights in bfloat16
+constexpr uint64_t kShareOfFree = 32;        // of a device's free memory: what one extent may take
 
 double timed_us(const std::function<void()>& work) {
   const auto start = std::chrono::steady_clock::now();
@@ -104,7 +107,7 @@ void life_of_an_extent(const Gpu& gpu, uint64_t bytes) {
     times->say_median();
 }
 
-// Sixteen GiB that somebody else made are taken over, as a worker takes a resident model.
+// Memory that somebody else made is taken over, as a worker takes a resident model.
 void take_over(Gpu& gpu, uint64_t total, uint64_t piece) {
   std::vector<size_t> made;
   std::vector<Fd> descriptors;
@@ -144,6 +147,7 @@ void grow_a_window(const Gpu& gpu) {
   grow.say_median();
   const driver::Code whole = api.memset_d8(address, 1, kGiB);
   say("one memset over sixteen chunks", driver::describe(api, whole));
+  gpu.must("cuCtxSynchronize", api.ctx_synchronize());
   const driver::Code unmapped = api.mem_unmap(address, kGiB);
   say("one unmap of sixteen chunks", driver::describe(api, unmapped));
 }
@@ -201,12 +205,15 @@ int measure() {
   }
   say("make a context", timed_us([&] { gpu->make_context(); }), "us");
   say("granularity", gpu->granularity(), "bytes");
-  say("free memory", static_cast<double>(gpu->free_bytes()) / kMiB, "MiB");
+  const uint64_t free = gpu->free_bytes();
+  say("free memory", static_cast<double>(free) / kMiB, "MiB");
   for (const uint64_t mib : {2, 16, 64, 256, 1024})
-    attempt("an extent's life", [&] { life_of_an_extent(*gpu, mib * kMiB); });
+    if (mib * kMiB <= free / kShareOfFree)
+      attempt("an extent's life", [&] { life_of_an_extent(*gpu, mib * kMiB); });
   attempt("a window", [&] { grow_a_window(*gpu); });
+  const uint64_t total = std::min(kModelBytes, std::bit_floor(free / 4));
   for (const uint64_t piece : {16 * kGiB, 4 * kGiB, kGiB, 256 * kMiB, 64 * kMiB})
-    attempt("taking over", [&] { take_over(*gpu, 16 * kGiB, piece); });
+    if (piece <= total) attempt("taking over", [&] { take_over(*gpu, total, piece); });
   attempt("many extents", [&] { many_extents(*gpu); });
   attempt("contexts", [&] { contexts(*gpu); });
   return 0;
