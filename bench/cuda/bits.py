@@ -39,10 +39,19 @@ ALIGNMENTS = (256, 64, 16)
 REPETITIONS = 10
 HASHES = "--hashes"
 WORKSPACES = {  # what PyTorch reads: cuBLAS as ":KiB:count", cuBLASLt in KiB
-    "unset again": {},
-    "of 32 MiB": {"CUBLAS_WORKSPACE_CONFIG": ":4096:8", "CUBLASLT_WORKSPACE_SIZE": "32768"},
-    "of 4 MiB": {"CUBLAS_WORKSPACE_CONFIG": ":4096:1", "CUBLASLT_WORKSPACE_SIZE": "4096"},
-    "of none": {"CUBLAS_WORKSPACE_CONFIG": ":0:0", "CUBLASLT_WORKSPACE_SIZE": "0"},
+    "another process": {},
+    "a process with workspaces of 32 MiB": {
+        "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
+        "CUBLASLT_WORKSPACE_SIZE": "32768",
+    },
+    "a process with workspaces of 4 MiB": {
+        "CUBLAS_WORKSPACE_CONFIG": ":4096:1",
+        "CUBLASLT_WORKSPACE_SIZE": "4096",
+    },
+    "a process without workspaces": {
+        "CUBLAS_WORKSPACE_CONFIG": ":0:0",
+        "CUBLASLT_WORKSPACE_SIZE": "0",
+    },
 }
 
 
@@ -365,17 +374,18 @@ def compare_rows_of_operators(stage: Stage, dtype: Any) -> None:
         count.report(stage, f"{name}, {short(dtype)}, a row alone or among 4")
 
 
-def hashes() -> dict[str, str]:
+def hashes() -> dict[str, dict[str, str]]:
     """Of each case's result; a process of its own computes them."""
     import torch
 
-    found = {}
+    found: dict[str, dict[str, str]] = {}
     for dtype in (torch.bfloat16, torch.float32):
         for bias in (False, True):
+            of_kind = found.setdefault(name_of(dtype, bias), {})
             for case in linear_cases(dtype, bias):
                 result = linear(*case.operands()).contiguous().cpu()
                 bits = result.reshape(-1).view(torch.uint8).numpy().tobytes()
-                found[f"{name_of(dtype, bias)}, {case}"] = hashlib.sha256(bits).hexdigest()
+                of_kind[str(case)] = hashlib.sha256(bits).hexdigest()
     return found
 
 
@@ -401,12 +411,11 @@ def compare_workspaces(stage: Stage) -> None:
     found = {n: json.loads(text.splitlines()[-1]) for n, text in texts.items() if n not in broken}
     plain = found.pop("", {})
     for name, others in found.items():
-        counts: dict[str, Count] = {}
-        for case, value in plain.items():
-            kind, what = case.rsplit(", ", 2)[0], case
-            counts.setdefault(kind, Count()).add(what, others[case] == value)
-        for kind, count in counts.items():
-            count.report(stage, f"{kind}, workspace of cuBLAS {name} or unset, another process")
+        for kind, cases in plain.items():
+            count = Count()
+            for case, value in cases.items():
+                count.add(case, others[kind][case] == value)
+            count.report(stage, f"{kind}, in {name}")
     if broken:
         raise RuntimeError(f"processes that computed hashes ended with {broken}")
 
