@@ -12,6 +12,7 @@ import math
 import sys
 import time
 import traceback
+import warnings
 from collections.abc import Callable
 from typing import NoReturn
 
@@ -68,6 +69,7 @@ def run(measure: Callable[[Stage], None], seconds: float, about: str) -> NoRetur
         "--seconds", type=float, default=seconds, help="at most; default %(default)s"
     )
     options = parser.parse_args()
+    warnings.simplefilter("ignore")  # PyTorch says at length why a backend does not apply
     stage = Stage(options.seconds)
     try:
         import torch
