@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/fake_cuda/options.h"
+
+#include <fmt/format.h>
+#include <stdio.h>
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <cstdlib>
+#include <optional>
+
+namespace djinn::fake_cuda {
+namespace {
+
+constexpr auto kSymbols = std::to_array<std::string_view>({
+#define DJINN_FAKE_SYMBOL(name, symbol, arguments) #symbol,
+    DJINN_CUDA_FUNCTIONS(DJINN_FAKE_SYMBOL)
+#undef DJINN_FAKE_SYMBOL
+});
+
+[[noreturn]] void refuse(std::string_view word) {
+  fmt::print(stderr, "fake libcuda: DJINN_FAKE_CUDA has '{}', which means nothing\n", word);
+  std::abort();
+}
+
+std::optional<uint64_t> number_in(std::string_view text, int base = 10) {
+  uint64_t value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value, base);
+  if (text.empty() || error != std::errc() || end != text.data() + text.size()) return {};
+  return value;
+}
+
+std::optional<uint64_t> bytes_in(std::string_view text) {
+  const size_t unit = text.empty() ? text.npos : std::string_view("KMG").find(text.back());
+  if (unit == text.npos) return number_in(text);
+  const auto count = number_in(text.substr(0, text.size() - 1));
+  if (!count) return {};
+  return *count << (10 * (unit + 1));
+}
+
+// 32 hexadecimal digits; dashes may stand anywhere.
+std::optional<pal::cuda::Uuid> uuid_in(std::string_view text) {
+  std::string digits(text);
+  std::erase(digits, '-');
+  pal::cuda::Uuid uuid{};
+  if (digits.size() != 2 * sizeof uuid.bytes) return {};
+  for (size_t i = 0; i < sizeof uuid.bytes; ++i) {
+    const auto byte = number_in(std::string_view(digits).substr(2 * i, 2), 16);
+    if (!byte) return {};
+    uuid.bytes[i] = static_cast<unsigned char>(*byte);
+  }
+  return uuid;
+}
+
+bool is_function(std::string_view name) {
+  return name == "*" || std::ranges::find(kSymbols, name, plain_name) != kSymbols.end();
+}
+
+// "cuMemCreate@3=OUT_OF_MEMORY"; at is where the @ stands.
+std::optional<Fault> fault_in(std::string_view word, size_t at) {
+  const size_t equals = word.find('=', at);
+  if (equals == word.npos) return {};
+  const std::string_view function = plain_name(word.substr(0, at));
+  const auto number = number_in(word.substr(at + 1, equals - at - 1));
+  const CodeInfo* const code = find_code(word.substr(equals + 1));
+  if (!is_function(function) || !number || *number == 0 || code == nullptr) return {};
+  return Fault{std::string(function), *number, code->code};
+}
+
+template <typename T, typename U>
+bool take(T& to, const std::optional<U>& value) {
+  if (value) to = static_cast<T>(*value);
+  return value.has_value();
+}
+
+bool read_word(Options& options, std::string_view word) {
+  if (const size_t at = word.find('@'); at != word.npos) {
+    const auto fault = fault_in(word, at);
+    if (fault) options.faults.push_back(*fault);
+    return fault.has_value();
+  }
+  const size_t equals = word.find('=');
+  if (equals == word.npos) return false;
+  const std::string_view key = word.substr(0, equals), value = word.substr(equals + 1);
+  if (key == "uuid") return take(options.uuid, uuid_in(value));
+  if (key == "memory") return take(options.memory_bytes, bytes_in(value));
+  if (key == "delay_us") return take(options.delay_us, number_in(value));
+  if (key == "driver_version") return take(options.driver_version, number_in(value));
+  if (key == "devices") return take(options.devices, number_in(value)) && options.devices <= 1;
+  if (key == "name") options.name = value;
+  return key == "name";
+}
+
+}  // namespace
+
+std::string_view plain_name(std::string_view symbol) {
+  if (symbol.ends_with("_v2")) symbol.remove_suffix(3);
+  return symbol;
+}
+
+Options read_options(std::string_view text) {
+  Options options;
+  while (!text.empty()) {
+    const std::string_view word = text.substr(0, text.find(';'));
+    if (!word.empty() && !read_word(options, word)) refuse(word);
+    text.remove_prefix(std::min(text.size(), word.size() + 1));
+  }
+  return options;
+}
+
+}  // namespace djinn::fake_cuda
