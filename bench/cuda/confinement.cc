@@ -107,8 +107,8 @@ class Tracer {
     ::waitpid(pid, &status, __WALL);
     ::ptrace(PTRACE_SYSCALL, pid, nullptr, nullptr);
     enter(State::kTracing);
-    // Ends when no traced thread is left.
-    for (pid_t thread = 0; (thread = ::waitpid(-1, &status, __WALL)) > 0;)
+    // Ends when no traced thread is left. Other children are not this thread's to wait for.
+    for (pid_t thread = 0; (thread = ::waitpid(-1, &status, __WALL | __WNOTHREAD)) > 0;)
       if (WIFSTOPPED(status)) go_on(thread, status);
   }
 
