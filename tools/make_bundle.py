@@ -61,12 +61,22 @@ def check_target(target: Path) -> None:
         raise Refused(f"{packed} exists. Name another folder, or remove it first")
     if not target.parent.is_dir():
         raise Refused(f"there is no folder {target.parent}. Make it first")
-    if not os.access(target.parent, os.W_OK | os.X_OK):
-        raise Refused(f"{target.parent} cannot be written to. Name a folder in another place")
+    try:
+        shutil.rmtree(making_name(target), ignore_errors=True)
+        making_name(target).mkdir()
+    except OSError as error:
+        what = f"{target.parent} cannot be written to: {error.strerror}"
+        raise Refused(f"{what}. Name a folder in another place") from None
+    making_name(target).rmdir()
 
 
 def packed_name(target: Path) -> Path:
     return target.with_name(f"{target.name}.tar.xz")
+
+
+def making_name(target: Path) -> Path:
+    """What is not whole yet. Of a call that was killed, the next one removes it."""
+    return target.with_name(f"{target.name}.making")
 
 
 def check_build(build: Path) -> None:
@@ -265,8 +275,8 @@ def make(build: Path, target: Path, packed_bytes_max: int = PACKED_BYTES_MAX) ->
     """Returns the packed bundle. What fails leaves nothing."""
     check_target(target)
     check_build(build)
-    making, packing = (target.with_name(f"{target.name}.making{end}") for end in ("", ".tar.xz"))
-    shutil.rmtree(making, ignore_errors=True)
+    making = making_name(target)
+    packing = packed_name(making)
     try:
         making.mkdir()
         fill(build, making)
@@ -298,7 +308,7 @@ def main() -> int:
         else:
             packed = make(options.build.absolute(), target)
             print(f"{target}\n{packed}")
-    except Refused as why:
+    except (Refused, OSError) as why:
         print(f"bundle: {why}", file=sys.stderr)
         return 1
     return 0
