@@ -460,13 +460,6 @@ class Bench {
   bool pdl_ = false;
 };
 
-/// PDL needs sm_90, and kernels that were compiled for it: others would not wait.
-bool has_pdl(const Stage& stage) {
-  cudaFuncAttributes attributes{};
-  check(cudaFuncGetAttributes(&attributes, gemv::gemv_mma<2, Source::kDirect>));
-  return stage.device.major >= 9 && attributes.ptxVersion >= 90 && attributes.binaryVersion >= 90;
-}
-
 /// Each search gets an equal share of what is left of the time.
 void search_all(Stage& stage, Bench& bench) {
   struct Task {
@@ -501,8 +494,8 @@ void measure(Stage& stage) {
   stage.part("the copy", [&] { bench->measure_copy(); });
   stage.part("variants against fp64", [&] { bench->check_variants(); });
   stage.part("PDL", [&] {
-    bench->use_pdl(has_pdl(stage));
-    if (has_pdl(stage)) bench->check_pdl();
+    bench->use_pdl(stage::has_pdl());
+    if (stage::has_pdl()) bench->check_pdl();
   });
   search_all(stage, *bench);
 }

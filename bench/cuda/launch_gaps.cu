@@ -465,19 +465,12 @@ class LaunchGaps {
   Chain chain_;
 };
 
-/// PDL needs sm_90, and kernels that were compiled for it: others would not wait.
-bool has_pdl(const Stage& stage) {
-  cudaFuncAttributes attributes{};
-  check(cudaFuncGetAttributes(&attributes, add_one_pdl));
-  return stage.device.major >= 9 && attributes.ptxVersion >= 90 && attributes.binaryVersion >= 90;
-}
-
 void measure(Stage& stage) {
   std::unique_ptr<LaunchGaps> gaps;
   bool pdl = false;
   stage.part("preparations", [&] {
     gaps = std::make_unique<LaunchGaps>();
-    pdl = has_pdl(stage);
+    pdl = stage::has_pdl();
     stage::fact_bool("programmatic dependent launch (PDL) is measured", pdl);
   });
   if (!gaps) return;

@@ -222,6 +222,23 @@ inline double device_ms(cudaStream_t stream, int repetitions,
   return median(times);
 }
 
+static __global__ void architecture(int* version) {
+#ifdef __CUDA_ARCH__
+  *version = __CUDA_ARCH__;
+#endif
+}
+
+/// Programmatic dependent launch needs sm_90, and kernels that were compiled for it: others do not
+/// wait for the one before.
+inline bool has_pdl() {
+  const Buffer version(sizeof(int));
+  architecture<<<1, 1>>>(version.as<int>());
+  check_launch();
+  int found = 0;
+  check(cudaMemcpy(&found, version.as<int>(), sizeof(found), cudaMemcpyDeviceToHost));
+  return found >= 900;
+}
+
 class Stage {
  public:
   explicit Stage(double seconds) : seconds_(seconds) {}
