@@ -7,6 +7,7 @@
 #   djinn_library(NAME [USES lib...] [LINKS external...] [THROWS] [TORCH])
 #   djinn_program(NAME [USES lib...] [LINKS external...])
 #   djinn_test(NAME [USES lib...] [LINKS external...] [TORCH])   all *_test.cc of this folder
+#   djinn_on_fake_cuda(NAME)     that test runs on the driver of tests/fake_cuda
 #   djinn_bench(NAME [USES lib...] [LINKS external...])       all *_bench.cc of this folder
 #   djinn_fuzz(NAME [USES lib...] [LINKS external...])        all *_fuzz.cc of this folder
 #
@@ -67,6 +68,15 @@ function(djinn_test name)
       djinn_headers(${name}-test test)
     endif()
     add_test(NAME ${name} COMMAND ${name}-test)
+  endif()
+endfunction()
+
+# The test NAME finds the driver of tests/fake_cuda where it looks for CUDA's.
+function(djinn_on_fake_cuda name)
+  if(TARGET ${name}-test)
+    add_dependencies(${name}-test fake-cuda-driver)
+    set_tests_properties(${name} PROPERTIES
+      ENVIRONMENT "LD_LIBRARY_PATH=${CMAKE_BINARY_DIR}/fake_cuda;DJINN_FAKE_CUDA=")
   endif()
 endfunction()
 

@@ -23,7 +23,7 @@ Reservation& Reservation::operator=(Reservation&& other) noexcept {
 
 void Reservation::reset() noexcept {
   if (owner_ == nullptr) return;
-  std::exchange(owner_, nullptr)->release(data_, bytes_);
+  std::exchange(owner_, nullptr)->release(data_, bytes_, mapped_);
   data_ = nullptr;
   bytes_ = 0;
   mapped_.clear();
@@ -60,6 +60,20 @@ Status Reservation::check_access(uint64_t offset, uint64_t bytes, Access access)
   if (std::prev(next)->second.access >= access) return {};
   return Error{ErrorCode::kPermissionDenied,
                fmt::format("the mapping of [{}, +{}) does not permit the access", offset, bytes)};
+}
+
+Status check_aligned(const DeviceProperties& device, uint64_t offset, uint64_t bytes) {
+  const uint64_t granularity = device.granularity_bytes;
+  if (offset % granularity == 0 && bytes % granularity == 0 && bytes != 0) return {};
+  return Error{ErrorCode::kInvalidArgument,
+               fmt::format("offset {} and size {} must be multiples of {}, and the size not zero",
+                           offset, bytes, granularity)};
+}
+
+Status check_in_extent(const Extent& extent, uint64_t offset, uint64_t bytes) {
+  if (range_fits(offset, bytes, extent.bytes)) return {};
+  return Error{ErrorCode::kOutOfRange, fmt::format("[{}, +{}) is not inside an extent of {} bytes",
+                                                   offset, bytes, extent.bytes)};
 }
 
 }  // namespace djinn::pal

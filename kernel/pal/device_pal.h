@@ -15,6 +15,9 @@
 // One thread at a time for each reservation; extents and the pal itself take any. Destroying a
 // reservation unmaps what is left in it; destroying an extent closes its descriptor, and the memory
 // goes when the last descriptor and mapping of any process are gone. The pal outlives both.
+//
+// Every call of a device other than the host can answer kDeviceLost: then so does every later one,
+// and the process has to end.
 #pragma once
 
 #include <cstddef>
@@ -35,6 +38,8 @@ struct DeviceProperties {
   std::string name;                // "cpu:0"
   uint64_t granularity_bytes = 0;  // a power of two
   bool enforces_seals = false;     // false: sealed memory is read-only by convention
+  // False: create() commits, decommit() does not exist, and an extent is mapped as a whole.
+  bool extents_have_parts = false;
 };
 
 struct Extent {
@@ -49,10 +54,11 @@ class Reservation {
     Access access = Access::kNone;
     bool write_sealed = false;
   };
-  // Takes the addresses back when a reservation goes.
+  using Mappings = std::map<uint64_t, Mapped>;  // by offset
+  // Takes the addresses back when a reservation goes, with what is mapped there.
   class Owner {
    public:
-    virtual void release(std::byte* data, uint64_t bytes) noexcept = 0;
+    virtual void release(std::byte* data, uint64_t bytes, const Mappings& mapped) noexcept = 0;
 
    protected:
     ~Owner() = default;
@@ -91,8 +97,13 @@ class Reservation {
   Owner* owner_ = nullptr;
   std::byte* data_ = nullptr;
   uint64_t bytes_ = 0;
-  std::map<uint64_t, Mapped> mapped_;  // by offset
+  Mappings mapped_;
 };
+
+// Checks that are the same for all devices. Errors: kInvalidArgument.
+[[nodiscard]] Status check_aligned(const DeviceProperties& device, uint64_t offset, uint64_t bytes);
+// Errors: kOutOfRange.
+[[nodiscard]] Status check_in_extent(const Extent& extent, uint64_t offset, uint64_t bytes);
 
 class DevicePal {
  public:
@@ -103,7 +114,8 @@ class DevicePal {
   // kOutOfMemory.
   virtual Result<Reservation> reserve(uint64_t bytes) = 0;
 
-  // Zeroed memory; on the host not yet committed, so that it may be larger than the machine.
+  // Zeroed memory; where extents have parts not yet committed, so that it may be larger than the
+  // machine.
   // cuMemCreate. The name is for people. Errors: kInvalidArgument, kOutOfMemory, kLimitExceeded.
   virtual Result<Extent> create(std::string_view name, uint64_t bytes) = 0;
 
@@ -115,7 +127,8 @@ class DevicePal {
   virtual Status decommit(const Extent& extent, uint64_t offset, uint64_t bytes) = 0;
 
   // cuMemMap and cuMemSetAccess. An extent sealed for writing maps for reading only. Errors:
-  // kAlreadyExists, kOutOfRange, kPermissionDenied, kOutOfMemory.
+  // kAlreadyExists, kOutOfRange, kPermissionDenied, kOutOfMemory, kUnsupported for a part of an
+  // extent where properties().extents_have_parts is false.
   virtual Status map(Reservation& reservation, uint64_t offset, const Extent& extent,
                      uint64_t extent_offset, uint64_t bytes, Access access) = 0;
   // cuMemSetAccess. Errors: kNotFound, kPermissionDenied.
@@ -144,7 +157,8 @@ class DevicePal {
 
   // A descriptor to send. cuMemExportToShareableHandle. Errors: kLimitExceeded.
   virtual Result<Fd> export_extent(const Extent& extent) = 0;
-  // Takes a descriptor from outside and distrusts it: kind, size, at least these seals.
+  // Takes a descriptor from outside and distrusts it: kind, size, at least these seals where the
+  // device enforces any.
   // cuMemImportFromShareableHandle. Errors: kInvalidArgument, kOutOfRange.
   virtual Result<Extent> import_extent(Fd fd, uint64_t bytes, Seals required) = 0;
 };

@@ -3,7 +3,6 @@
 #include "kernel/pal/host_pal.h"
 
 #include <errno.h>
-#include <fmt/format.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -12,7 +11,6 @@
 #include <string>
 
 #include "kernel/base/assert.h"
-#include "kernel/base/checked.h"
 #include "kernel/base/device_id.h"
 
 namespace djinn::pal {
@@ -52,12 +50,6 @@ uint64_t touched_bytes(const Fd& memfd, uint64_t offset, uint64_t bytes) {
   return touched;
 }
 
-Status check_in_extent(const Extent& extent, uint64_t offset, uint64_t bytes) {
-  if (range_fits(offset, bytes, extent.bytes)) return {};
-  return Error{ErrorCode::kOutOfRange, fmt::format("[{}, +{}) is not inside an extent of {} bytes",
-                                                   offset, bytes, extent.bytes)};
-}
-
 Error sealed_error() {
   return {ErrorCode::kPermissionDenied,
           "the extent is sealed against writing. Copy what is to be changed."};
@@ -72,36 +64,29 @@ Result<std::unique_ptr<HostPal>> HostPal::make() {
 
 HostPal::HostPal(AvailableMemory available)
     : available_(std::move(available)),
-      properties_{text_of(kHostDevice), static_cast<uint64_t>(::sysconf(_SC_PAGESIZE)), true} {}
-
-Status HostPal::check_aligned(uint64_t offset, uint64_t bytes) const {
-  const uint64_t granularity = properties_.granularity_bytes;
-  if (offset % granularity == 0 && bytes % granularity == 0 && bytes != 0) return {};
-  return Error{ErrorCode::kInvalidArgument,
-               fmt::format("offset {} and size {} must be multiples of {}, and the size not zero",
-                           offset, bytes, granularity)};
-}
+      properties_{text_of(kHostDevice), static_cast<uint64_t>(::sysconf(_SC_PAGESIZE)), true,
+                  true} {}
 
 Result<Reservation> HostPal::reserve(uint64_t bytes) {
-  DJINN_CHECK(check_aligned(0, bytes));
+  DJINN_CHECK(check_aligned(properties_, 0, bytes));
   void* const at = ::mmap(nullptr, bytes, PROT_NONE, kReservedFlags, -1, 0);
   if (at == MAP_FAILED) return system_error("reserve addresses", errno);
   return Reservation(*this, static_cast<std::byte*>(at), bytes);
 }
 
-void HostPal::release(std::byte* data, uint64_t bytes) noexcept {
+void HostPal::release(std::byte* data, uint64_t bytes, const Reservation::Mappings&) noexcept {
   const int failed = ::munmap(data, bytes);
   DJINN_ASSERT(failed == 0);
 }
 
 Result<Extent> HostPal::create(std::string_view name, uint64_t bytes) {
-  DJINN_CHECK(check_aligned(0, bytes));
+  DJINN_CHECK(check_aligned(properties_, 0, bytes));
   DJINN_TRY(Fd fd, make_memfd(name, bytes, Seals::kSize));
   return Extent{std::move(fd), bytes};
 }
 
 Status HostPal::commit(const Extent& extent, uint64_t offset, uint64_t bytes) {
-  DJINN_CHECK(check_aligned(offset, bytes));
+  DJINN_CHECK(check_aligned(properties_, offset, bytes));
   DJINN_CHECK(check_in_extent(extent, offset, bytes));
   // The exact count costs a walk through the pages; it is only worth it when memory is short.
   if (!available_.check(bytes)) {
@@ -111,14 +96,14 @@ Status HostPal::commit(const Extent& extent, uint64_t offset, uint64_t bytes) {
 }
 
 Status HostPal::decommit(const Extent& extent, uint64_t offset, uint64_t bytes) {
-  DJINN_CHECK(check_aligned(offset, bytes));
+  DJINN_CHECK(check_aligned(properties_, offset, bytes));
   return pal::decommit(extent.fd, offset, bytes);
 }
 
 Status HostPal::map(Reservation& reservation, uint64_t offset, const Extent& extent,
                     uint64_t extent_offset, uint64_t bytes, Access access) {
-  DJINN_CHECK(check_aligned(offset, bytes));
-  DJINN_CHECK(check_aligned(extent_offset, bytes));
+  DJINN_CHECK(check_aligned(properties_, offset, bytes));
+  DJINN_CHECK(check_aligned(properties_, extent_offset, bytes));
   DJINN_CHECK(reservation.check_unmapped(offset, bytes));
   DJINN_CHECK(check_in_extent(extent, extent_offset, bytes));
   DJINN_TRY(const bool write_sealed, has_seals(extent.fd, Seals::kWrite));
@@ -157,7 +142,7 @@ Status HostPal::unmap(Reservation& reservation, uint64_t offset, uint64_t bytes)
 }
 
 Status HostPal::populate(Reservation& reservation, uint64_t offset, uint64_t bytes) {
-  DJINN_CHECK(check_aligned(offset, bytes));
+  DJINN_CHECK(check_aligned(properties_, offset, bytes));
   DJINN_CHECK(reservation.check_access(offset, bytes, Access::kReadWrite));
   return populate_write({reservation.data() + offset, bytes});
 }
@@ -198,7 +183,7 @@ Result<Fd> HostPal::export_extent(const Extent& extent) {
 }
 
 Result<Extent> HostPal::import_extent(Fd fd, uint64_t bytes, Seals required) {
-  DJINN_CHECK(check_aligned(0, bytes));
+  DJINN_CHECK(check_aligned(properties_, 0, bytes));
   // Without kSize its maker could shrink it under our mapping, and the next touch would be a
   // SIGBUS.
   DJINN_CHECK(verify_memfd(fd, bytes, Seals::kSize));

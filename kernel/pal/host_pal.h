@@ -43,8 +43,8 @@ class HostPal final : public DevicePal, private Reservation::Owner {
   Result<Extent> import_extent(Fd fd, uint64_t bytes, Seals required) override;
 
  private:
-  void release(std::byte* data, uint64_t bytes) noexcept override;
-  [[nodiscard]] Status check_aligned(uint64_t offset, uint64_t bytes) const;
+  void release(std::byte* data, uint64_t bytes,
+               const Reservation::Mappings& mapped) noexcept override;
 
   AvailableMemory available_;
   DeviceProperties properties_;

@@ -78,7 +78,7 @@ class Driver {
   const Options options;
   std::atomic<pid_t> process = -1;
   std::atomic<int> retained = 0;
-  Memory memory{options.memory_bytes, options.uuid};
+  Memory memory{options};
   Streams streams{options.delay_us};
   std::mutex host_mutex;
   std::map<void*, size_t> allocated;   // cuMemHostAlloc

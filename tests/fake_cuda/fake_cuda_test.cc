@@ -5,11 +5,8 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -21,6 +18,7 @@
 #include "kernel/base/fd.h"
 #include "kernel/pal/cuda/driver_api.h"
 #include "kernel/pal/process_state.h"
+#include "tests/fake_cuda/fake_for_tests.h"
 
 namespace djinn::fake_cuda {
 namespace {
@@ -41,25 +39,6 @@ using pal::cuda::Module;
 using pal::cuda::Stream;
 
 constexpr uint64_t kGranule = uint64_t{2} << 20;
-constexpr const char* kSlow = "delay_us=20000";  // what is not waited for has not happened
-
-// Runs work in a child process, on a fake that was told these options; its failures are this
-// test's. The exit code.
-int run(const std::string& options, const std::function<void(const DriverApi&)>& work) {
-  ::fflush(nullptr);
-  const pid_t child = ::fork();
-  if (child == 0) {
-    ::setenv("DJINN_FAKE_CUDA", options.c_str(), 1);
-    auto api = pal::cuda::load_driver();
-    EXPECT_TRUE(api) << api.error().message;
-    if (api.ok()) work(*api);
-    ::fflush(nullptr);
-    ::_exit(testing::Test::HasFailure() ? 1 : 0);
-  }
-  int status = -1;
-  EXPECT_EQ(::waitpid(child, &status, 0), child);
-  return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
-}
 
 // The device with a context, as a program makes it.
 void begin(const DriverApi& cuda) {
@@ -71,11 +50,11 @@ void begin(const DriverApi& cuda) {
 
 void expect_on_device(const std::string& options,
                       const std::function<void(const DriverApi&)>& work) {
-  EXPECT_EQ(run(options,
-                [&](const DriverApi& cuda) {
-                  begin(cuda);
-                  work(cuda);
-                }),
+  EXPECT_EQ(run_on_fake(options,
+                        [&](const DriverApi& cuda) {
+                          begin(cuda);
+                          work(cuda);
+                        }),
             0);
 }
 
@@ -148,20 +127,20 @@ Code scribble(const DriverApi& cuda, Stream stream, uint64_t address, uint64_t w
 }
 
 TEST(fake_cuda, nothing_is_answered_before_init_nor_in_a_child_of_who_called_it) {
-  EXPECT_EQ(run("",
-                [](const DriverApi& cuda) {
-                  int count = 0;
-                  EXPECT_EQ(cuda.device_get_count(&count), Code::kNotInitialized);
-                  ASSERT_EQ(cuda.init(0), Code::kSuccess);
-                  EXPECT_EQ(cuda.device_get_count(&count), Code::kSuccess);
-                  EXPECT_EQ(count, 1);
-                  const pid_t child = ::fork();
-                  if (child == 0)
-                    ::_exit(cuda.device_get_count(&count) == Code::kNotInitialized ? 0 : 1);
-                  int status = -1;
-                  ASSERT_EQ(::waitpid(child, &status, 0), child);
-                  EXPECT_EQ(status, 0);
-                }),
+  EXPECT_EQ(run_on_fake("",
+                        [](const DriverApi& cuda) {
+                          int count = 0;
+                          EXPECT_EQ(cuda.device_get_count(&count), Code::kNotInitialized);
+                          ASSERT_EQ(cuda.init(0), Code::kSuccess);
+                          EXPECT_EQ(cuda.device_get_count(&count), Code::kSuccess);
+                          EXPECT_EQ(count, 1);
+                          const pid_t child = ::fork();
+                          if (child == 0)
+                            ::_exit(cuda.device_get_count(&count) == Code::kNotInitialized ? 0 : 1);
+                          int status = -1;
+                          ASSERT_EQ(::waitpid(child, &status, 0), child);
+                          EXPECT_EQ(status, 0);
+                        }),
             0);
 }
 
@@ -190,15 +169,17 @@ TEST(fake_cuda, the_device_is_what_the_options_say) {
 }
 
 TEST(fake_cuda, a_machine_may_have_a_driver_and_no_device) {
-  EXPECT_EQ(
-      run("devices=0", [](const DriverApi& cuda) { EXPECT_EQ(cuda.init(0), Code::kNoDevice); }), 0);
+  EXPECT_EQ(run_on_fake("devices=0",
+                        [](const DriverApi& cuda) { EXPECT_EQ(cuda.init(0), Code::kNoDevice); }),
+            0);
 }
 
 TEST(fake_cuda, an_option_that_means_nothing_ends_the_process) {
   for (const char* const options :
        {"memory=lots", "cuMemCreat@1=OUT_OF_MEMORY", "cuMemCreate@0=OUT_OF_MEMORY",
         "cuMemCreate@1=OUT_OF_LUCK", "devices=2", "colour=red", "uuid=12"}) {
-    EXPECT_EQ(run(options, [](const DriverApi& cuda) { (void)cuda.init(0); }), -SIGABRT) << options;
+    EXPECT_EQ(run_on_fake(options, [](const DriverApi& cuda) { (void)cuda.init(0); }), -SIGABRT)
+        << options;
   }
 }
 
@@ -215,13 +196,13 @@ TEST(fake_cuda, the_planned_call_fails_without_effect_and_the_next_works) {
 }
 
 TEST(fake_cuda, any_call_can_be_the_planned_one) {
-  EXPECT_EQ(run("*@2=SYSTEM_DRIVER_MISMATCH",
-                [](const DriverApi& cuda) {
-                  int count = 0;
-                  EXPECT_EQ(cuda.init(0), Code::kSuccess);
-                  EXPECT_EQ(cuda.device_get_count(&count), Code::kSystemDriverMismatch);
-                  EXPECT_EQ(cuda.device_get_count(&count), Code::kSuccess);
-                }),
+  EXPECT_EQ(run_on_fake("*@2=SYSTEM_DRIVER_MISMATCH",
+                        [](const DriverApi& cuda) {
+                          int count = 0;
+                          EXPECT_EQ(cuda.init(0), Code::kSuccess);
+                          EXPECT_EQ(cuda.device_get_count(&count), Code::kSystemDriverMismatch);
+                          EXPECT_EQ(cuda.device_get_count(&count), Code::kSuccess);
+                        }),
             0);
 }
 
@@ -301,53 +282,6 @@ TEST(fake_cuda, memory_is_bounded_and_counted_while_it_is_mapped) {
     EXPECT_EQ(cuda.mem_create(&more, 4 * kGranule, &properties, 0), Code::kSuccess);
   });
 }
-
-// Carries one descriptor from one child process to the next.
-class Carrier {
- public:
-  Carrier() {
-    int ends[2];
-    EXPECT_EQ(::socketpair(AF_UNIX, SOCK_STREAM, 0, ends), 0);
-    in_ = Fd(ends[0]);
-    out_ = Fd(ends[1]);
-  }
-
-  void send(const Fd& fd) {
-    Message message;
-    const int number = fd.get();
-    ::memcpy(CMSG_DATA(message.first()), &number, sizeof number);
-    EXPECT_EQ(::sendmsg(in_.get(), &message.head, 0), 1);
-  }
-
-  Fd receive() {
-    Message message;
-    EXPECT_EQ(::recvmsg(out_.get(), &message.head, 0), 1);
-    int number = -1;
-    ::memcpy(&number, CMSG_DATA(message.first()), sizeof number);
-    return Fd(number);
-  }
-
- private:
-  struct Message {
-    Message() {
-      head.msg_iov = &data;
-      head.msg_iovlen = 1;
-      head.msg_control = control;
-      head.msg_controllen = sizeof control;
-      first()->cmsg_level = SOL_SOCKET;
-      first()->cmsg_type = SCM_RIGHTS;
-      first()->cmsg_len = CMSG_LEN(sizeof(int));
-    }
-    cmsghdr* first() { return CMSG_FIRSTHDR(&head); }
-
-    alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
-    char byte = 0;
-    iovec data{&byte, 1};
-    msghdr head{};
-  };
-
-  Fd in_, out_;
-};
 
 TEST(fake_cuda, an_exported_descriptor_outlives_its_creator_and_is_the_same_memory) {
   Carrier carrier;
@@ -520,17 +454,17 @@ TEST(fake_cuda, pinned_memory_of_the_host_is_made_and_registered_once) {
 }
 
 TEST(fake_cuda, what_needs_a_context_says_so) {
-  EXPECT_EQ(run("",
-                [](const DriverApi& cuda) {
-                  Stream stream = nullptr;
-                  ASSERT_EQ(cuda.init(0), Code::kSuccess);
-                  EXPECT_EQ(cuda.stream_create(&stream, 0), Code::kInvalidContext);
-                  begin(cuda);
-                  EXPECT_EQ(cuda.stream_create(&stream, 0), Code::kSuccess);
-                  EXPECT_EQ(cuda.primary_ctx_release(0), Code::kSuccess);
-                  EXPECT_EQ(cuda.stream_create(&stream, 0), Code::kInvalidContext);
-                  EXPECT_EQ(cuda.primary_ctx_release(0), Code::kInvalidContext);
-                }),
+  EXPECT_EQ(run_on_fake("",
+                        [](const DriverApi& cuda) {
+                          Stream stream = nullptr;
+                          ASSERT_EQ(cuda.init(0), Code::kSuccess);
+                          EXPECT_EQ(cuda.stream_create(&stream, 0), Code::kInvalidContext);
+                          begin(cuda);
+                          EXPECT_EQ(cuda.stream_create(&stream, 0), Code::kSuccess);
+                          EXPECT_EQ(cuda.primary_ctx_release(0), Code::kSuccess);
+                          EXPECT_EQ(cuda.stream_create(&stream, 0), Code::kInvalidContext);
+                          EXPECT_EQ(cuda.primary_ctx_release(0), Code::kInvalidContext);
+                        }),
             0);
 }
 

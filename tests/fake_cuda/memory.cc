@@ -248,7 +248,8 @@ Code Memory::map(DevicePtr address, uint64_t bytes, uint64_t offset, Allocation 
   const auto found = handles_.find(handle);
   if (found == handles_.end()) return Code::kInvalidValue;
   const Shared& physical = found->second;
-  if (!is_granular(address) || offset != 0 || bytes != physical->bytes) return Code::kInvalidValue;
+  if (!is_granular(address) || !is_granular(bytes) || offset != 0) return Code::kInvalidValue;
+  if (maps_partly_ ? bytes > physical->bytes : bytes != physical->bytes) return Code::kInvalidValue;
   if (!is_reserved(address, bytes) || meets_mapping(address, bytes)) return Code::kInvalidValue;
   if (::mmap(at_address(address), bytes, PROT_NONE, MAP_SHARED | MAP_FIXED, physical->memfd.get(),
              0) == MAP_FAILED)

@@ -21,7 +21,7 @@
 #include <shared_mutex>
 
 #include "kernel/base/fd.h"
-#include "tests/fake_cuda/codes.h"
+#include "tests/fake_cuda/options.h"
 
 namespace djinn::fake_cuda {
 
@@ -36,8 +36,10 @@ inline constexpr unsigned char kPoison = 0xA5;  // what fresh memory is full of
 
 class Memory {
  public:
-  Memory(uint64_t total_bytes, const pal::cuda::Uuid& device)
-      : total_bytes_(total_bytes), device_(device) {}
+  explicit Memory(const Options& options)
+      : total_bytes_(options.memory_bytes),
+        device_(options.uuid),
+        maps_partly_(options.partial_maps == 1) {}
 
   Code create(Allocation* out, uint64_t bytes, const AllocationProperties& properties);
   Code release(Allocation handle);
@@ -94,6 +96,7 @@ class Memory {
 
   const uint64_t total_bytes_;
   const pal::cuda::Uuid device_;
+  const bool maps_partly_;
   mutable std::shared_mutex mutex_;
   Allocation last_handle_ = 0x1000;  // a handle is no descriptor: do not let them be equal
   std::map<Allocation, Shared> handles_;

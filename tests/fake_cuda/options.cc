@@ -88,6 +88,8 @@ bool read_word(Options& options, std::string_view word) {
   if (key == "delay_us") return take(options.delay_us, number_in(value));
   if (key == "driver_version") return take(options.driver_version, number_in(value));
   if (key == "devices") return take(options.devices, number_in(value)) && options.devices <= 1;
+  if (key == "partial_maps")
+    return take(options.partial_maps, number_in(value)) && options.partial_maps <= 1;
   if (key == "name") options.name = value;
   return key == "name";
 }

@@ -26,7 +26,8 @@ struct Options {
   unsigned delay_us = 100;  // how long after its turn has come work on a stream begins
   std::string name = "Fake GPU";
   int driver_version = 13'000;
-  int devices = 1;  // 0 or 1
+  int devices = 1;       // 0 or 1
+  int partial_maps = 0;  // 1: a mapping may be of the beginning of its memory
 };
 
 // The symbol without _v2.

@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// CudaPal on a driver that is told what to do: conformance is tested in kernel/pal/cuda.
+
+#include "kernel/pal/cuda/cuda_pal.h"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "kernel/pal/pal_values_for_tests.h"
+#include "kernel/pal/process_state.h"
+#include "tests/fake_cuda/fake_for_tests.h"
+
+namespace djinn::pal::cuda {
+namespace {
+
+using fake_cuda::Carrier;
+using fake_cuda::kSlow;
+using fake_cuda::run_on_fake;
+
+constexpr uint64_t kGranule = uint64_t{2} << 20;
+
+// Runs work with a pal of its own; the options are the fake's.
+void with_pal(const std::string& options, const std::function<void(CudaPal&)>& work) {
+  EXPECT_EQ(run_on_fake(options,
+                        [&](const DriverApi& api) {
+                          auto pal = CudaPal::make(api, 0);
+                          ASSERT_TRUE(pal) << pal.error().message;
+                          work(**pal);
+                        }),
+            0);
+}
+
+void expect_refusal(const std::string& options, ErrorCode code) {
+  EXPECT_EQ(run_on_fake(options,
+                        [&](const DriverApi& api) {
+                          const ProcessState before = read_process_state();
+                          EXPECT_EQ(code_of(CudaPal::make(api, 0)), code);
+                          EXPECT_EQ(read_process_state(), before);
+                        }),
+            0)
+      << options;
+}
+
+TEST(cuda_pal, a_device_that_cannot_be_had_is_refused_with_the_reason) {
+  expect_refusal("devices=0", ErrorCode::kNotFound);
+  expect_refusal("driver_version=12020", ErrorCode::kUnsupported);
+  expect_refusal("cuInit@1=SYSTEM_DRIVER_MISMATCH", ErrorCode::kUnsupported);
+  expect_refusal("cuDevicePrimaryCtxRetain@1=DEVICE_UNAVAILABLE", ErrorCode::kBusy);
+}
+
+TEST(cuda_pal, an_extent_costs_one_descriptor_and_its_mappings_none) {
+  with_pal("", [](CudaPal& pal) {
+    Reservation range = pal.reserve(2 * kGranule).value();
+    const uint64_t before = read_process_state().descriptors;
+    const Extent extent = pal.create("x", kGranule).value();
+    ASSERT_TRUE(pal.map(range, 0, extent, 0, kGranule, Access::kRead));
+    ASSERT_TRUE(pal.map(range, kGranule, extent, 0, kGranule, Access::kRead));
+    EXPECT_EQ(read_process_state().descriptors, before + 1);
+  });
+}
+
+TEST(cuda_pal, no_descriptor_goes_to_a_program_that_is_started) {
+  with_pal("", [](CudaPal& pal) {
+    const Extent extent = pal.create("x", kGranule).value();
+    EXPECT_EQ(::fcntl(extent.fd.get(), F_GETFD), FD_CLOEXEC);
+    EXPECT_EQ(::fcntl(pal.export_extent(extent).value().get(), F_GETFD), FD_CLOEXEC);
+  });
+}
+
+TEST(cuda_pal, memory_that_the_device_lacks_is_refused) {
+  with_pal("memory=8M", [](CudaPal& pal) {
+    EXPECT_EQ(code_of(pal.create("x", 5 * kGranule)), ErrorCode::kOutOfMemory);
+    EXPECT_TRUE(pal.create("x", 4 * kGranule));
+  });
+}
+
+TEST(cuda_pal, an_extent_lives_on_in_another_process) {
+  Carrier carrier;
+  const std::vector<std::byte> in = pattern(1000);
+  with_pal("", [&](CudaPal& pal) {
+    Reservation range = pal.reserve(kGranule).value();
+    const Extent extent = pal.create("x", kGranule).value();
+    ASSERT_TRUE(pal.map(range, 0, extent, 0, kGranule, Access::kReadWrite));
+    ASSERT_TRUE(pal.copy_in(range, 0, in));
+    carrier.send(pal.export_extent(extent).value());
+  });
+  with_pal("", [&](CudaPal& pal) {
+    Reservation range = pal.reserve(kGranule).value();
+    auto extent = pal.import_extent(carrier.receive(), kGranule, Seals::kNone);
+    ASSERT_TRUE(extent) << extent.error().message;
+    ASSERT_TRUE(pal.map(range, 0, *extent, 0, kGranule, Access::kRead));
+    std::vector<std::byte> out(in.size());
+    ASSERT_TRUE(pal.copy_out(range, 0, out));
+    EXPECT_EQ(out, in);
+  });
+}
+
+TEST(cuda_pal, a_larger_extent_is_refused_where_the_driver_maps_beginnings_too) {
+  with_pal("partial_maps=1", [](CudaPal& pal) {
+    const Extent extent = pal.create("x", 2 * kGranule).value();
+    const auto import = [&](uint64_t bytes) {
+      return code_of(pal.import_extent(pal.export_extent(extent).value(), bytes, Seals::kNone));
+    };
+    EXPECT_EQ(import(kGranule), ErrorCode::kOutOfRange);
+    EXPECT_EQ(import(3 * kGranule), ErrorCode::kOutOfRange);
+    EXPECT_EQ(import(2 * kGranule), ErrorCode::kOk);
+  });
+}
+
+TEST(cuda_pal, memory_of_another_device_is_no_import) {
+  Carrier carrier;
+  with_pal("", [&](CudaPal& pal) { carrier.send(pal.create("x", kGranule).value().fd); });
+  with_pal("uuid=00000000000000000000000000000001", [&](CudaPal& pal) {
+    EXPECT_EQ(code_of(pal.import_extent(carrier.receive(), kGranule, Seals::kNone)),
+              ErrorCode::kInvalidArgument);
+  });
+}
+
+TEST(cuda_pal, a_copy_whose_wait_fails_has_ended_all_the_same) {
+  // The first wait is that of create(), the second that of the copy.
+  with_pal(std::string(kSlow) + ";cuStreamSynchronize@2=INVALID_VALUE", [](CudaPal& pal) {
+    Reservation range = pal.reserve(kGranule).value();
+    const Extent extent = pal.create("x", kGranule).value();
+    ASSERT_TRUE(pal.map(range, 0, extent, 0, kGranule, Access::kRead));
+    std::vector<std::byte> out(100, std::byte{1});
+    EXPECT_EQ(code_of(pal.copy_out(range, 0, out)), ErrorCode::kInvalidArgument);
+    EXPECT_EQ(out, std::vector<std::byte>(100));
+    EXPECT_TRUE(pal.copy_out(range, 0, out)) << "the device is not lost";
+  });
+}
+
+TEST(cuda_pal, a_device_that_is_lost_stays_lost) {
+  with_pal("cuMemsetD8Async@2=ILLEGAL_ADDRESS", [](CudaPal& pal) {
+    Reservation range = pal.reserve(kGranule).value();
+    const Extent extent = pal.create("x", kGranule).value();
+    ASSERT_TRUE(pal.map(range, 0, extent, 0, kGranule, Access::kReadWrite));
+    std::vector<std::byte> bytes(100);
+    EXPECT_EQ(code_of(pal.zero(range, 0, 100)), ErrorCode::kDeviceLost);
+    EXPECT_EQ(code_of(pal.copy_in(range, 0, bytes)), ErrorCode::kDeviceLost);
+    EXPECT_EQ(code_of(pal.copy_out(range, 0, bytes)), ErrorCode::kDeviceLost);
+    EXPECT_EQ(code_of(pal.create("x", kGranule)), ErrorCode::kDeviceLost);
+    EXPECT_EQ(code_of(pal.reserve(kGranule)), ErrorCode::kDeviceLost);
+    EXPECT_EQ(code_of(pal.commit(extent, 0, kGranule)), ErrorCode::kDeviceLost);
+    EXPECT_EQ(code_of(pal.protect(range, 0, kGranule, Access::kRead)), ErrorCode::kDeviceLost);
+    EXPECT_EQ(code_of(pal.unmap(range, 0, kGranule)), ErrorCode::kDeviceLost);
+  });
+}
+
+TEST(cuda_pal, an_address_that_the_driver_does_not_take_back_loses_the_device) {
+  // The first is the scratch of create().
+  with_pal("cuMemAddressFree@2=INVALID_VALUE", [](CudaPal& pal) {
+    const Extent extent = pal.create("x", kGranule).value();
+    { const Reservation range = pal.reserve(kGranule).value(); }
+    EXPECT_EQ(code_of(pal.reserve(kGranule)), ErrorCode::kDeviceLost);
+  });
+}
+
+}  // namespace
+}  // namespace djinn::pal::cuda
