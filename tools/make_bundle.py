@@ -30,7 +30,7 @@ MODULES = ("djinn-python", "djinn-device")  # as targets of the build
 TESTS = (
     *("pal-test", "vmu-test", "gc-test", "executor-test", "exec-test", "worker-test"),
     *("djinnd-test", "djinnd-fake-worker-test", "exec-bench", "session-bench"),
-    *("cuda-survive", "cuda-vmm", "cuda-confinement"),
+    *("cuda-survive", "cuda-vmm", "cuda-confinement", "pal-cuda-test"),
 )
 # Every host has them: an older copy of ours would stand before what its other libraries need.
 HOSTS_PACKAGES = {"libc6", "libstdc++6", "libgcc-s1"}

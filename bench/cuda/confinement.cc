@@ -2,8 +2,9 @@
 
 // cuda-confinement: what the driver needs of the kernel once a process has its context. First a
 // process is traced through the phases of a worker's life: which system calls, with which requests
-// of ioctl on which device, and which paths. Then it is tried what still works under three
-// confinements: no paths (Landlock), no opening at all (seccomp), and the host worker's.
+// of ioctl on which device, and which paths. Then it is tried what still works under four
+// confinements: no paths (Landlock), no opening at all (seccomp), and those of the workers of a
+// GPU and of the host.
 
 #include "daemon/child/confinement.h"
 
@@ -233,7 +234,7 @@ int measure() {
     foreign = maker.must({{"do", "create"}, {"bytes", kBytes}}).fd;
   });
   attempt("tracing", [&] { trace(foreign); });
-  for (const char* how : {"paths", "no-open", "worker"}) {
+  for (const char* how : {"cuda-worker", "paths", "no-open", "worker"}) {
     attempt(how, [&] { confined(how, false, foreign); });
     attempt(how, [&] { confined(how, true, foreign); });
   }

@@ -241,6 +241,7 @@ class Server {
       return true;
     }
     if (how == "worker") return value_of(child::confine(child::Role::kWorker)).seccomp;
+    if (how == "cuda-worker") return value_of(child::confine(child::Role::kCudaWorker)).seccomp;
     throw std::runtime_error("no such confinement: " + how);
   }
 

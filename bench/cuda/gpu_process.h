@@ -24,7 +24,7 @@
 //   drop index               unmaps and releases it
 //   rule NAME                one thing that may be refused, by its name; see rules() in the source
 //   become uid               changes the user of this process
-//   confine how              "paths", "no-open", "worker": for good
+//   confine how              "paths", "no-open", "worker", "cuda-worker": for good
 #pragma once
 
 #include <nlohmann/json.hpp>

@@ -44,7 +44,7 @@ inline std::string number(double value) {
   return std::string(digits, end.ptr);
 }
 
-inline std::string quoted(std::string_view text) {
+inline std::string json_string(std::string_view text) {
   std::string out = "\"";
   for (const char c : text) {
     if (c == '"' || c == '\\') out += '\\';
@@ -55,9 +55,9 @@ inline std::string quoted(std::string_view text) {
 
 inline void print_fact(const std::string& name, const std::string& value, const std::string& unit,
                        const std::string& detail) {
-  std::string line = "{\"name\": " + quoted(name) + ", \"value\": " + value;
-  if (!unit.empty()) line += ", \"unit\": " + quoted(unit);
-  if (!detail.empty()) line += ", \"detail\": " + quoted(detail);
+  std::string line = "{\"name\": " + json_string(name) + ", \"value\": " + value;
+  if (!unit.empty()) line += ", \"unit\": " + json_string(unit);
+  if (!detail.empty()) line += ", \"detail\": " + json_string(detail);
   std::fputs((line + "}\n").c_str(), stdout);
   std::fflush(stdout);
 }
@@ -75,7 +75,7 @@ inline void fact_bool(const std::string& name, bool value, const std::string& de
 
 inline void fact_text(const std::string& name, const std::string& value,
                       const std::string& detail = "") {
-  print_fact(name, quoted(value), "", detail);
+  print_fact(name, json_string(value), "", detail);
 }
 
 inline void check(cudaError_t error, std::source_location where = std::source_location::current()) {

@@ -48,13 +48,14 @@ def fact(outcome: dict[str, Any], start: str) -> Any:
 
 
 def test_the_stages_of_the_driver_work_on_the_fake(tmp_path: Path) -> None:
-    done = run(tmp_path, "--fake", "--only", "01", "02", "03")
+    done = run(tmp_path, "--fake", "--only", "01", "02", "03", "04")
     assert done.returncode == 0, done.stdout + done.stderr
     found = outcomes(tmp_path)
     assert {name: o["outcome"] for name, o in found.items()} == {
         "01-survive": "measured",
         "02-vmm": "measured",
         "03-confinement": "measured",
+        "04-conformance": "measured",
     }
     for outcome in found.values():
         assert outcome["fake"]
@@ -62,6 +63,8 @@ def test_the_stages_of_the_driver_work_on_the_fake(tmp_path: Path) -> None:
     assert fact(found["01-survive"], "words lost 0.5 s after") == 0
     assert fact(found["01-survive"], "words that are not zero in fresh memory") > 0
     assert fact(found["02-vmm"], "create 64 MiB") > 0
+    assert fact(found["04-conformance"], "tests that passed") > 10
+    assert fact(found["04-conformance"], "tests that failed") == 0
     assert "mmap" in fact(found["03-confinement"], "system calls to map an extent")
 
 
