@@ -18,7 +18,7 @@ from pathlib import PurePosixPath
 
 from tree import ROOT, files
 
-CPP = (".h", ".hpp", ".cc")
+CPP = (".h", ".hpp", ".cc", ".cu", ".cuh")
 TESTS = re.compile(r"_(test|bench|fuzz)\.cc$|_for_tests\.|^bench/|^tests/|^examples/|/testing/")
 INCLUDE = re.compile(r'^#include "([^"]+)"', re.MULTILINE)
 ASSERTION = re.compile(r"\b(?:DJINN_ASSERT|static_assert)\b")

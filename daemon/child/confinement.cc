@@ -97,6 +97,10 @@ constexpr int kAllowed[] = {
 constexpr int kDescriptorCommands[] = {F_DUPFD, F_DUPFD_CLOEXEC, F_GETFD,     F_SETFD,   F_GETFL,
                                        F_SETFL, F_GET_SEALS,     F_ADD_SEALS, F_GETLEASE};
 
+// Of the request of an ioctl: its letter, and all but its number (asm-generic/ioctl.h).
+constexpr scmp_datum_t kRequestLetter = 0xff00;
+constexpr scmp_datum_t kRequestAllButNumber = 0xffffff00;
+
 // The first refusal of a rule is kept; adding rules reads as a list.
 class Rules {
  public:
@@ -144,7 +148,13 @@ void add_rules(Rules& rules, Role role) {
   rules.allow_if(SCMP_SYS(sched_setscheduler), SCMP_A0(SCMP_CMP_EQ, 0));
   rules.allow_if(SCMP_SYS(prctl), SCMP_A0(SCMP_CMP_EQ, PR_SET_NAME));
   rules.allow_if(SCMP_SYS(prlimit64), SCMP_A0(SCMP_CMP_EQ, 0), SCMP_A2(SCMP_CMP_EQ, 0));
-  if (role == Role::kWorker) {
+  if (role == Role::kCudaWorker) {
+    // The driver's requests have its letter, those of its unified memory no letter at all. Which
+    // ones a worker makes after its context is there, bench/cuda/confinement tells.
+    rules.allow_if(SCMP_SYS(ioctl), SCMP_A1(SCMP_CMP_MASKED_EQ, kRequestLetter, 'F' << 8));
+    rules.allow_if(SCMP_SYS(ioctl), SCMP_A1(SCMP_CMP_MASKED_EQ, kRequestAllButNumber, 0));
+  }
+  if (role != Role::kLoader) {
     rules.allow(SCMP_SYS(mmap));
     rules.allow(SCMP_SYS(mprotect));
   } else {

@@ -30,6 +30,8 @@ inline constexpr int kOomScore = 500;
 enum class Role : uint8_t {
   kLoader = 1,
   kWorker = 2,  // may also make pages executable: oneDNN generates code for each new shape
+  // May also make the requests of NVIDIA's driver, on descriptors that its context has open.
+  kCudaWorker = 3,
 };
 
 // First thing in main(): not dumpable (no core, no ptrace, no /proc/PID/fd for others), no new

@@ -9,6 +9,7 @@
 #include <sched.h>
 #include <signal.h>
 #include <sys/eventfd.h>
+#include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/ptrace.h>
@@ -134,7 +135,8 @@ TEST_P(Confinement, an_abort_still_ends_the_process) {
   EXPECT_EQ(in_confined_child(GetParam(), []() -> int { ::abort(); }), 1000 + SIGABRT);
 }
 
-INSTANTIATE_TEST_SUITE_P(Roles, Confinement, testing::Values(Role::kLoader, Role::kWorker));
+INSTANTIATE_TEST_SUITE_P(Roles, Confinement,
+                         testing::Values(Role::kLoader, Role::kWorker, Role::kCudaWorker));
 
 TEST(ConfinementOfRoles, only_a_worker_may_make_pages_executable) {
   const auto make_executable = [] {
@@ -145,6 +147,24 @@ TEST(ConfinementOfRoles, only_a_worker_may_make_pages_executable) {
   };
   EXPECT_EQ(in_confined_child(Role::kLoader, make_executable), 0);
   EXPECT_EQ(in_confined_child(Role::kWorker, make_executable), 1);
+}
+
+TEST(ConfinementOfRoles, only_a_gpus_worker_makes_requests_and_only_the_drivers) {
+  // Which errno the kernel answers tells a request that a memfd does not know from a refused one.
+  const auto answer_to = [](unsigned request) {
+    return [request] {
+      const Fd memory(::memfd_create("test", MFD_CLOEXEC));
+      return ::ioctl(memory.get(), request, nullptr) < 0 ? errno : 0;
+    };
+  };
+  constexpr unsigned kOfTheDriver = 0xc020462a;
+  constexpr unsigned kOfUnifiedMemory = 0x21;
+  constexpr unsigned kOfATerminal = TIOCSTI;
+  for (const unsigned request : {kOfTheDriver, kOfUnifiedMemory}) {
+    EXPECT_EQ(in_confined_child(Role::kCudaWorker, answer_to(request)), ENOTTY) << request;
+    EXPECT_EQ(in_confined_child(Role::kWorker, answer_to(request)), EPERM) << request;
+  }
+  EXPECT_EQ(in_confined_child(Role::kCudaWorker, answer_to(kOfATerminal)), EPERM);
 }
 
 TEST(ConfinementOfRoles, a_child_is_not_dumpable_and_dies_with_its_parent) {

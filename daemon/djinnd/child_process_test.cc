@@ -10,6 +10,7 @@
 #include <optional>
 #include <string>
 
+#include "daemon/djinnd/testing/programs.h"
 #include "daemon/djinnd/testing/run_until.h"
 
 namespace djinn::daemon {
@@ -18,8 +19,9 @@ namespace {
 class ChildProcessTest : public ::testing::Test {
  protected:
   std::unique_ptr<ChildProcess> start(const std::string& sends) {
-    auto started = ChildProcess::start({loop_, spawner_, deferred_close_, stragglers_},
-                                       {FAKE_WORKER_PROGRAM, {"--sends", sends}, {}}, traffic_);
+    auto started =
+        ChildProcess::start({loop_, spawner_, deferred_close_, stragglers_},
+                            {testing::fake_worker_program(), {"--sends", sends}, {}}, traffic_);
     EXPECT_TRUE(started) << started.error().message;
     return *std::move(started);
   }

@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "daemon/djinnd/testing/programs.h"
 #include "daemon/djinnd/testing/test_daemon.h"
 
 namespace djinn::daemon {
@@ -30,7 +31,7 @@ constexpr uint64_t kElements = 6 * kMiB;  // of four bytes: three such models do
 
 class Devices : public ::testing::Test {
  protected:
-  explicit Devices(const std::string& worker = FAKE_WORKER_PROGRAM,
+  explicit Devices(const std::string& worker = testing::fake_worker_program(),
                    std::vector<std::string> mode = {"--user"})
       : daemon_({"--memory", "256MiB", "--test-device-bytes", std::to_string(kFakeBytes),
                  "--test-device-worker", worker},
@@ -156,7 +157,8 @@ class DevicesWithQuotas : public Devices {
 
  private:
   explicit DevicesWithQuotas(const std::string& root)
-      : Devices(FAKE_WORKER_PROGRAM, {"--socket-group", "root", "--root", root}), root_(root) {}
+      : Devices(testing::fake_worker_program(), {"--socket-group", "root", "--root", root}),
+        root_(root) {}
   static std::string root_with(std::string_view config) {
     char root[] = "/tmp/djinnd-config-XXXXXX";
     EXPECT_NE(::mkdtemp(root), nullptr);

@@ -14,6 +14,7 @@
 
 #include "daemon/djinnd/models/models.h"
 #include "daemon/djinnd/testing/inode_holder.h"
+#include "daemon/djinnd/testing/programs.h"
 #include "daemon/djinnd/testing/test_daemon.h"
 #include "ipc/codec/srg_codec.h"
 
@@ -38,7 +39,7 @@ constexpr uint64_t kLargeGraphBytes = limits::kGraphBytes / 4 * 3;
 // A program that starts only while nobody holds it.
 class HeldProgram {
  public:
-  explicit HeldProgram(const char* program) {
+  explicit HeldProgram(const std::string& program) {
     char directory[] = "/tmp/djinnd-held-XXXXXX";
     directory_ = ::mkdtemp(directory);
     const std::string gate = directory_ + "/gate";
@@ -387,7 +388,7 @@ TEST_F(FailedLoads, of_models_that_no_worker_takes_in_are_told_in_the_log) {
 }
 
 TEST(Djinnd, plans_of_openings_that_wait_have_a_limit_together) {
-  const HeldProgram loader(LOADER_PROGRAM);
+  const HeldProgram loader(testing::loader_program());
   loader.hold();
   const TestDaemon daemon({}, {"--user"}, {.loader = loader.path()});
   TestClient client(daemon);
@@ -518,7 +519,7 @@ void end_worker_once(
 }
 
 TEST(Djinnd, who_connects_anew_for_each_worker_that_it_ends_waits_and_who_has_committed_goes_on) {
-  const HeldProgram workers(FAKE_WORKER_PROGRAM);
+  const HeldProgram workers(testing::fake_worker_program());
   const TestDaemon daemon({}, {"--user"}, {.worker = workers.path()});
   TestClient innocent(daemon), observer(daemon);
   observer.greet(true);
@@ -946,7 +947,8 @@ TEST(Djinnd, stops_when_told_and_takes_its_socket_and_children_along) {
 TEST(Djinnd, a_second_one_in_the_same_directory_is_refused) {
   const TestDaemon daemon;
   const std::string directory = daemon.directory() + "/run";
-  const char* const arguments[] = {DJINND_PROGRAM, "--user", "--runtime-dir", directory.c_str(),
+  const std::string program = testing::djinnd_program();
+  const char* const arguments[] = {program.c_str(), "--user", "--runtime-dir", directory.c_str(),
                                    nullptr};
   pid_t pid = 0;
   ASSERT_EQ(::posix_spawn(&pid, arguments[0], nullptr, nullptr, const_cast<char* const*>(arguments),

@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "daemon/djinnd/testing/programs.h"
 #include "daemon/djinnd/testing/run_until.h"
 #include "ipc/build_identity.h"
 
@@ -53,7 +54,7 @@ class SparePoolTest : public ::testing::Test {
       case Child::kMissing:
         return {directory_ + "/missing", {}, {}};
       case Child::kReady:
-        return {LOADER_PROGRAM, {}, {}};
+        return {testing::loader_program(), {}, {}};
       case Child::kOtherBuild:
         return {script(ipc::kOtherBuildStatus), {}, {}};
       case Child::kBroken:

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 
+#include "daemon/djinnd/testing/programs.h"
 #include "daemon/djinnd/testing/test_daemon.h"
 #include "ipc/build_identity.h"
 
@@ -25,8 +26,8 @@ class Installed {
   Installed() {
     char directory[] = "/tmp/djinnd-installed-XXXXXX";
     directory_ = ::mkdtemp(directory);
-    programs_ = {write_program("worker", FAKE_WORKER_PROGRAM),
-                 write_program("loader", LOADER_PROGRAM)};
+    programs_ = {write_program("worker", testing::fake_worker_program()),
+                 write_program("loader", testing::loader_program())};
   }
   ~Installed() { std::filesystem::remove_all(directory_); }
   Installed(const Installed&) = delete;
@@ -53,7 +54,8 @@ class Installed {
     EXPECT_EQ(::write(file.get(), content.data(), content.size()), std::ssize(content));
     return path;
   }
-  [[nodiscard]] std::string write_program(const std::string& name, const char* program) const {
+  [[nodiscard]] std::string write_program(const std::string& name,
+                                          const std::string& program) const {
     const std::string script = fmt::format(
         "#!/bin/sh\n"
         "[ -e {0}/other ] || [ -e {0}/gone ] || exec {1} \"$@\"\n"

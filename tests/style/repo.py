@@ -9,7 +9,8 @@ from pathlib import PurePosixPath
 import pytest
 from tree import ROOT, files
 
-CPP = (".h", ".hpp", ".cc")
+HEADERS = (".h", ".hpp", ".cuh")
+CPP = (*HEADERS, ".cc", ".cu")
 CODE = (*CPP, ".c", ".py", ".capnp", ".sh", ".cmake")
 BUILD_DIR = ROOT / "build" / "release"
 # "uses" of a folder that stands above all others: it may include what it likes.

@@ -5,7 +5,7 @@ import re
 
 import measure
 import pytest
-from repo import CODE, CPP, ROOT, expect_none, files, files_with, folder_of, text_of
+from repo import CODE, CPP, HEADERS, ROOT, expect_none, files, files_with, folder_of, text_of
 
 EXCEPTION = re.compile(r"(//|#) style: \S")
 COLUMNS_MAX = 100
@@ -72,7 +72,7 @@ def test_tests_wait_for_a_condition_and_never_for_a_time() -> None:
 
 
 def test_headers_are_included_once() -> None:
-    headers = [f for f in files_with(".h", ".hpp") if "#pragma once" not in text_of(f)]
+    headers = [f for f in files_with(*HEADERS) if "#pragma once" not in text_of(f)]
     c_headers = [f for f in headers if "#ifndef" not in text_of(f)]
     expect_none(c_headers)
 
@@ -90,7 +90,7 @@ def test_each_source_names_its_licence() -> None:
 
 
 def test_headers_open_with_their_nouns() -> None:
-    bodies = {f: SPDX.sub("", text_of(f), count=1).lstrip() for f in files_with(".h", ".hpp")}
+    bodies = {f: SPDX.sub("", text_of(f), count=1).lstrip() for f in files_with(*HEADERS)}
     expect_none([f for f, body in bodies.items() if not body.startswith(("//", "/*"))])
 
 

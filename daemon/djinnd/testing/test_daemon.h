@@ -24,6 +24,7 @@
 #include <string>
 #include <vector>
 
+#include "daemon/djinnd/testing/programs.h"
 #include "ipc/bell.h"
 #include "ipc/binding.h"
 #include "ipc/codec/control_codec.h"
@@ -53,8 +54,8 @@ inline bool eventually(const std::function<bool()>& condition) {
 
 // What a djinnd of a test starts.
 struct ChildPrograms {
-  std::string worker = FAKE_WORKER_PROGRAM;
-  std::string loader = LOADER_PROGRAM;
+  std::string worker = fake_worker_program();
+  std::string loader = loader_program();
 };
 
 // A graph that does what one operator of the worker's executor does
@@ -83,8 +84,8 @@ class TestDaemon {
                       const ChildPrograms& children = {}) {
     char directory[] = "/tmp/djinnd-test-XXXXXX";
     directory_ = ::mkdtemp(directory);
-    std::vector<std::string> arguments{DJINND_PROGRAM, "--runtime-dir", directory_ + "/run",
-                                       "--worker",     children.worker, "--loader",
+    std::vector<std::string> arguments{djinnd_program(), "--runtime-dir", directory_ + "/run",
+                                       "--worker",       children.worker, "--loader",
                                        children.loader};
     arguments.insert(arguments.end(), mode.begin(), mode.end());
     arguments.insert(arguments.end(), more.begin(), more.end());

@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// GpuProcess: a process of its own that uses the GPU and does what it is told, so that a probe can
+// kill it, change its user, or confine it, and never touches the driver itself. It is this program
+// started again with kGpuProcessArgument.
+//
+// A command is a JSON object {"do": NAME, ...}, an answer {"value": ...} or {"refused": WHY}; one
+// descriptor may go with either. Commands, with what they answer:
+//
+//   init                     the device's name; loads the driver, makes no context
+//   context                  free bytes of the device, after a context is there
+//   free                     free bytes of the device
+//   create bytes             number of the allocation; its descriptor goes along
+//   import bytes (+ fd)      number of the allocation
+//   map index, write         maps it, for reading and writing or for reading alone
+//   fill index, seed         writes words that follow from the seed
+//   unlike index, seed       how many words differ from those
+//   not_zero index           how many words are not zero
+//   sample index             one word in the middle
+//   kernels                  loads the kernels
+//   scribble index, rounds   starts a kernel that writes all of it; wait waits for it
+//   wild                     starts one that writes where nothing is mapped
+//   wait                     until all kernels have ended
+//   drop index               unmaps and releases it
+//   rule NAME                one thing that may be refused, by its name; see rules() in the source
+//   become uid               changes the user of this process
+//   confine how              "paths", "no-open", "worker", "cuda-worker": for good
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+
+#include "kernel/base/fd.h"
+
+namespace djinn::bench::cuda {
+
+inline constexpr const char* kGpuProcessArgument = "--gpu-process";
+
+// The process itself: serves the socket at descriptor 3 until it closes. Gives main()'s status.
+int serve_gpu_process();
+
+// What a process said, or why it did not. Never both.
+struct Answer {
+  nlohmann::json value;
+  std::string refused;  // empty: done
+  bool silent = false;  // refused because nothing came in time: what comes later is lost
+  Fd fd;
+
+  [[nodiscard]] bool ok() const { return refused.empty(); }
+  // For a fact: the value, or the refusal as text.
+  [[nodiscard]] nlohmann::json said() const { return ok() ? value : nlohmann::json(refused); }
+};
+
+class GpuProcess {
+ public:
+  // Throws std::runtime_error where it cannot be started.
+  GpuProcess();
+  ~GpuProcess();  // kills it and waits for its end
+  GpuProcess(const GpuProcess&) = delete;
+  GpuProcess& operator=(const GpuProcess&) = delete;
+
+  // Waits for the answer, at most seconds: then, and where the process is gone, that is the
+  // refusal.
+  Answer ask(nlohmann::json command, int fd = -1, double seconds = 60);
+  // The same, and throws std::runtime_error where it is refused.
+  Answer must(nlohmann::json command, int fd = -1, double seconds = 60);
+  // SIGKILL. Gives the seconds until the process was gone; nothing if it was not within the limit.
+  std::optional<double> kill(double limit_s = 20);
+  [[nodiscard]] int pid() const { return pid_; }
+
+ private:
+  Fd socket_;
+  int pid_ = -1;
+};
+
+}  // namespace djinn::bench::cuda

@@ -1,0 +1,227 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// cuda-vmm: what the driver's virtual memory calls cost, by size: medians of kRounds, in
+// microseconds of this thread's clock. Then what djinnd would do with them: the pages of a resident
+// model taken over by a process, many small extents, a context made and released.
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <bit>
+#include <chrono>
+#include <functional>
+#include <vector>
+
+#include "bench/cuda/facts.h"
+#include "bench/cuda/gpu.h"
+
+namespace djinn::bench::cuda {
+namespace {
+
+constexpr uint64_t kMiB = 1u << 20;
+constexpr uint64_t kGiB = 1u << 30;
+constexpr int kRounds = 15;
+constexpr uint64_t kModelBytes = 16 * kGiB;  // of 8 billion weights in bfloat16
+constexpr uint64_t kShareOfFree = 32;        // of a device's free memory: what one extent may take
+
+double timed_us(const std::function<void()>& work) {
+  const auto start = std::chrono::steady_clock::now();
+  work();
+  return std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - start)
+      .count();
+}
+
+double median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
+}
+
+// The times of one call over the rounds; says their median and the worst.
+class Times {
+ public:
+  explicit Times(std::string name) : name_(std::move(name)) {}
+  void take(const std::function<void()>& work) { values_.push_back(timed_us(work)); }
+  void say_median() const {
+    say(name_, median(values_), "us",
+        fmt::format("worst {:.1f}", *std::max_element(values_.begin(), values_.end())));
+  }
+
+ private:
+  std::string name_;
+  std::vector<double> values_;
+};
+
+// One extent of a size through its whole life, in calls of the driver.
+void life_of_an_extent(const Gpu& gpu, uint64_t bytes) {
+  const driver::DriverApi& api = gpu.api();
+  const driver::AllocationProperties properties = gpu.properties();
+  const auto name = [&](const char* call) { return fmt::format("{} {} MiB", call, bytes / kMiB); };
+  Times reserve(name("reserve"));
+  Times create(name("create"));
+  Times map(name("map"));
+  Times set_access(name("set access"));
+  Times zero(name("zero"));
+  Times export_it(name("export"));
+  Times import_it(name("import"));
+  Times unmap(name("unmap"));
+  Times release(name("release an import"));
+  Times close_it(name("close the last descriptor"));
+  for (int round = 0; round < kRounds; ++round) {
+    driver::DevicePtr address = 0;
+    driver::Allocation made = 0;
+    driver::Allocation imported = 0;
+    int fd = -1;
+    const driver::AccessDescription access{properties.location, driver::AccessFlags::kReadWrite};
+    reserve.take([&] {
+      gpu.must("cuMemAddressReserve", api.mem_address_reserve(&address, bytes, 0, 0, 0));
+    });
+    create.take([&] { gpu.must("cuMemCreate", api.mem_create(&made, bytes, &properties, 0)); });
+    map.take([&] { gpu.must("cuMemMap", api.mem_map(address, bytes, 0, made, 0)); });
+    set_access.take(
+        [&] { gpu.must("cuMemSetAccess", api.mem_set_access(address, bytes, &access, 1)); });
+    zero.take([&] {
+      gpu.must("cuMemsetD8", api.memset_d8(address, 0, bytes));
+      gpu.must("cuCtxSynchronize", api.ctx_synchronize());
+    });
+    export_it.take([&] {
+      gpu.must("cuMemExportToShareableHandle",
+               api.mem_export(&fd, made, driver::HandleType::kPosixFileDescriptor, 0));
+    });
+    void* const handle = reinterpret_cast<void*>(static_cast<intptr_t>(fd));
+    import_it.take([&] {
+      gpu.must("cuMemImportFromShareableHandle",
+               api.mem_import(&imported, handle, driver::HandleType::kPosixFileDescriptor));
+    });
+    unmap.take([&] { gpu.must("cuMemUnmap", api.mem_unmap(address, bytes)); });
+    release.take([&] { gpu.must("cuMemRelease", api.mem_release(imported)); });
+    gpu.must("cuMemRelease", api.mem_release(made));
+    close_it.take([&] { ::close(fd); });
+    gpu.must("cuMemAddressFree", api.mem_address_free(address, bytes));
+  }
+  for (const Times* times : {&create, &map, &set_access, &zero, &export_it, &import_it, &unmap,
+                             &release, &close_it, &reserve})
+    times->say_median();
+}
+
+// Memory that somebody else made is taken over, as a worker takes a resident model.
+void take_over(Gpu& gpu, uint64_t total, uint64_t piece) {
+  std::vector<size_t> made;
+  std::vector<Fd> descriptors;
+  for (uint64_t at = 0; at < total; at += piece) {
+    made.push_back(gpu.create(piece));
+    descriptors.push_back(gpu.export_allocation(made.back()));
+  }
+  std::vector<size_t> taken;
+  const double us = timed_us([&] {
+    for (const Fd& fd : descriptors) {
+      taken.push_back(gpu.import(fd.get(), piece));
+      gpu.map(taken.back(), driver::AccessFlags::kRead);
+    }
+  });
+  say(fmt::format("take over {} GiB in extents of {} MiB", total / kGiB, piece / kMiB), us, "us");
+  for (const size_t index : taken) gpu.drop(index);
+  for (const size_t index : made) gpu.drop(index);
+}
+
+// The pieces of one reservation: a window that grows by chunks.
+void grow_a_window(const Gpu& gpu) {
+  const driver::DriverApi& api = gpu.api();
+  const driver::AllocationProperties properties = gpu.properties();
+  const driver::AccessDescription access{properties.location, driver::AccessFlags::kReadWrite};
+  driver::DevicePtr address = 0;
+  gpu.must("cuMemAddressReserve", api.mem_address_reserve(&address, 4 * kGiB, 0, 0, 0));
+  Times grow("create, map and open one more chunk of 64 MiB in a window");
+  for (uint64_t at = 0; at < kGiB; at += 64 * kMiB) {
+    driver::Allocation chunk = 0;
+    grow.take([&] {
+      gpu.must("cuMemCreate", api.mem_create(&chunk, 64 * kMiB, &properties, 0));
+      gpu.must("cuMemMap", api.mem_map(address + at, 64 * kMiB, 0, chunk, 0));
+      gpu.must("cuMemSetAccess", api.mem_set_access(address + at, 64 * kMiB, &access, 1));
+    });
+    gpu.must("cuMemRelease", api.mem_release(chunk));
+  }
+  grow.say_median();
+  const driver::Code whole = api.memset_d8(address, 1, kGiB);
+  say("one memset over sixteen chunks", driver::describe(api, whole));
+  gpu.must("cuCtxSynchronize", api.ctx_synchronize());
+  const driver::Code unmapped = api.mem_unmap(address, kGiB);
+  say("one unmap of sixteen chunks", driver::describe(api, unmapped));
+}
+
+void many_extents(Gpu& gpu) {
+  rlimit limit{};
+  ::getrlimit(RLIMIT_NOFILE, &limit);
+  limit.rlim_cur = limit.rlim_max;
+  ::setrlimit(RLIMIT_NOFILE, &limit);
+  constexpr size_t kCount = 2'000;
+  std::vector<size_t> made;
+  std::vector<Fd> descriptors;
+  const double us = timed_us([&] {
+    for (size_t i = 0; i < kCount; ++i) {
+      made.push_back(gpu.create(2 * kMiB));
+      descriptors.push_back(gpu.export_allocation(made.back()));
+    }
+  });
+  say("create and export one of 2,000 extents of 2 MiB", us / kCount, "us");
+  for (const size_t index : made) gpu.drop(index);
+}
+
+void contexts(Gpu& gpu) {
+  const driver::DriverApi& api = gpu.api();
+  const auto stat_mib = [&] { return static_cast<double>(gpu.free_bytes()) / kMiB; };
+  const double before = stat_mib();
+  gpu.load_kernels();
+  say("free memory that a module's loading takes", before - stat_mib(), "MiB");
+  void* pinned = nullptr;
+  const double alloc_us = timed_us([&] {
+    gpu.must("cuMemHostAlloc", api.mem_host_alloc(&pinned, 64 * kMiB, driver::kHostAllocPortable));
+  });
+  say("make 64 MiB of pinned host memory", alloc_us, "us");
+  const double free_us = timed_us([&] { gpu.must("cuMemFreeHost", api.mem_free_host(pinned)); });
+  say("free 64 MiB of pinned host memory", free_us, "us");
+}
+
+void attempt(const char* what, const std::function<void()>& measure) {
+  try {
+    measure();
+  } catch (const std::exception& error) {
+    say(fmt::format("broken off: {}", what), error.what());
+  }
+}
+
+int measure() {
+  std::unique_ptr<Gpu> gpu;
+  try {
+    const double init_us = timed_us([&] { gpu = std::make_unique<Gpu>(); });
+    say("device", gpu->name());
+    say("load and initialise the driver", init_us, "us");
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "{}\n", error.what());
+    return kNotHere;
+  }
+  say("make a context", timed_us([&] { gpu->make_context(); }), "us");
+  say("granularity", gpu->granularity(), "bytes");
+  const uint64_t free = gpu->free_bytes();
+  say("free memory", static_cast<double>(free) / kMiB, "MiB");
+  for (const uint64_t mib : {2, 16, 64, 256, 1024})
+    if (mib * kMiB <= free / kShareOfFree)
+      attempt("an extent's life", [&] { life_of_an_extent(*gpu, mib * kMiB); });
+  attempt("a window", [&] { grow_a_window(*gpu); });
+  const uint64_t total = std::min(kModelBytes, std::bit_floor(free / 4));
+  for (const uint64_t piece : {16 * kGiB, 4 * kGiB, kGiB, 256 * kMiB, 64 * kMiB})
+    if (piece <= total) attempt("taking over", [&] { take_over(*gpu, total, piece); });
+  attempt("many extents", [&] { many_extents(*gpu); });
+  attempt("contexts", [&] { contexts(*gpu); });
+  return 0;
+}
+
+}  // namespace
+}  // namespace djinn::bench::cuda
+
+int main() {
+  return djinn::bench::cuda::measure();
+}
