@@ -17,6 +17,7 @@
 #include <array>
 #include <memory>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -400,14 +401,30 @@ TYPED_TEST_P(pal_conformance, what_goes_out_of_scope_leaves_nothing_behind) {
   EXPECT_EQ(this->state(), before);
 }
 
+TYPED_TEST_P(pal_conformance, threads_work_with_reservations_of_their_own) {
+  const auto live = [&](unsigned seed) {
+    Reservation range = this->reserve(1);
+    const Extent extent = this->create(1);
+    const auto in = pattern(this->page(), seed);
+    std::vector<std::byte> out(in.size());
+    ASSERT_TRUE(succeeded(this->pal().map(range, 0, extent, 0, this->page(), Access::kReadWrite)));
+    ASSERT_TRUE(succeeded(this->pal().copy_in(range, 0, in)));
+    ASSERT_TRUE(succeeded(this->pal().copy_out(range, 0, out)));
+    EXPECT_EQ(in, out);
+  };
+  std::vector<std::thread> threads;
+  for (unsigned seed = 1; seed <= 4; ++seed) threads.emplace_back(live, seed);
+  for (std::thread& thread : threads) thread.join();
+}
+
 REGISTER_TYPED_TEST_SUITE_P(
     pal_conformance, granularity_is_a_power_of_two, what_is_copied_in_comes_out,
     what_is_copied_inside_is_the_same_and_leaves_its_source,
     a_copy_inside_needs_leave_to_read_and_to_write, new_memory_is_zero,
     one_extent_mapped_twice_is_the_same_memory, memory_survives_unmapping_and_is_mapped_elsewhere,
-    a_part_of_an_extent_is_mapped_or_refused, extents_outlive_the_reservation,
-    a_moved_reservation_keeps_its_addresses, mapped_ranges_never_overlap,
-    ranges_outside_reservation_or_extent_are_refused,
+    a_part_of_an_extent_is_mapped_or_refused, threads_work_with_reservations_of_their_own,
+    extents_outlive_the_reservation, a_moved_reservation_keeps_its_addresses,
+    mapped_ranges_never_overlap, ranges_outside_reservation_or_extent_are_refused,
     offsets_and_sizes_off_the_granularity_are_refused,
     only_a_whole_mapping_is_unmapped_or_protected, access_is_checked_at_every_copy,
     zero_clears_exactly_its_range, an_exported_extent_is_the_same_memory_and_lives_on_alone,

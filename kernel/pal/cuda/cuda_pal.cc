@@ -199,8 +199,7 @@ Result<CudaPal::Handle> CudaPal::import_handle(const Fd& fd) {
   return Handle(*this, allocation);
 }
 
-Result<bool> CudaPal::maps_as(const Handle& handle, uint64_t bytes) {
-  DJINN_TRY(Reservation scratch, reserve(bytes));
+Result<bool> CudaPal::maps_as(const Reservation& scratch, const Handle& handle, uint64_t bytes) {
   const DevicePtr address = address_of(scratch, 0);
   const Code mapped = api_.mem_map(address, bytes, 0, handle.get(), 0);
   if (mapped != Code::kSuccess) {
@@ -213,6 +212,17 @@ Result<bool> CudaPal::maps_as(const Handle& handle, uint64_t bytes) {
   return true;
 }
 
+Status CudaPal::check_size(const Handle& handle, uint64_t bytes) {
+  const uint64_t larger = bytes + properties_.granularity_bytes;
+  DJINN_TRY(const Reservation scratch, reserve(larger));
+  DJINN_TRY(const bool is_as_large, maps_as(scratch, handle, bytes));
+  if (!is_as_large) return size_error(bytes);
+  // A driver may map the beginning of an extent.
+  DJINN_TRY(const bool is_larger, maps_as(scratch, handle, larger));
+  if (is_larger) return size_error(bytes);
+  return {};
+}
+
 Result<Extent> CudaPal::import_extent(Fd fd, uint64_t bytes, Seals) {
   DJINN_CHECK(check_aligned(properties_, 0, bytes));
   DJINN_CHECK(enter());
@@ -223,11 +233,7 @@ Result<Extent> CudaPal::import_extent(Fd fd, uint64_t bytes, Seals) {
     if (!handle && check_alive() && handle.error().code != ErrorCode::kOutOfMemory)
       return Error{ErrorCode::kInvalidArgument, handle.error().message};
     if (!handle) return handle.error();
-    DJINN_TRY(const bool is_as_large, maps_as(*handle, bytes));
-    if (!is_as_large) return size_error(bytes);
-    // A driver may map the beginning of an extent.
-    DJINN_TRY(const bool is_larger, maps_as(*handle, bytes + properties_.granularity_bytes));
-    if (is_larger) return size_error(bytes);
+    DJINN_CHECK(check_size(*handle, bytes));
   }
   DJINN_CHECK(check_alive());
   return Extent{std::move(fd), bytes};

@@ -53,7 +53,7 @@ class CudaPal final : public DevicePal, private Reservation::Owner {
   Status copy(Reservation& reservation, uint64_t from, uint64_t to, uint64_t bytes) override;
   Status seal(const Extent& extent, Seals seals) override;
   Result<Fd> export_extent(const Extent& extent) override;
-  // Maps the memory once, for the driver tells a size no other way.
+  // Maps the memory for a moment, for the driver tells a size no other way.
   Result<Extent> import_extent(Fd fd, uint64_t bytes, Seals required) override;
 
  private:
@@ -82,7 +82,10 @@ class CudaPal final : public DevicePal, private Reservation::Owner {
   [[nodiscard]] Status set_access(DevicePtr address, uint64_t bytes, Access access);
   // Whether the memory of a handle can be mapped as so many bytes. Errors: other than that it is
   // another size.
-  [[nodiscard]] Result<bool> maps_as(const Handle& handle, uint64_t bytes);
+  [[nodiscard]] Result<bool> maps_as(const Reservation& scratch, const Handle& handle,
+                                     uint64_t bytes);
+  // Errors: kOutOfRange where the memory of a handle has not exactly so many bytes.
+  [[nodiscard]] Status check_size(const Handle& handle, uint64_t bytes);
   // Waits for a copy that `submitted` says was begun.
   [[nodiscard]] Status finish(std::string_view what, Code submitted);
 
