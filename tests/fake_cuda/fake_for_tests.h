@@ -22,7 +22,7 @@
 namespace djinn::fake_cuda {
 
 // An option: what is not waited for has not happened.
-inline constexpr const char* kSlow = "delay_us=20000";
+inline constexpr const char* kSlow = "delay_us=200000";
 
 // Runs work in a child process, on a fake that was told these options; its failures are this
 // test's. The exit code.
