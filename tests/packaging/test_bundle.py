@@ -298,6 +298,14 @@ def test_without_a_program_it_prints_what_a_shell_takes(host: Host) -> None:
     assert "for another Python" in ended.stderr
 
 
+def test_a_folder_that_was_not_copied_whole_is_refused(host: Host) -> None:
+    host.torch("2.11.0", *WHEEL)
+    (host.folder / "MANIFEST").unlink()
+    ended = host.env("echo", "ran")
+    assert (ended.returncode, ended.stdout) == (1, "")
+    assert f"{host.folder} is no whole bundle" in ended.stderr
+
+
 def test_a_program_that_does_not_exist_is_named(host: Host) -> None:
     host.torch("2.11.0", *WHEEL)
     ended = host.env("djinnt")
