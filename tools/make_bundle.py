@@ -195,7 +195,7 @@ def put_programs(build: Path, root: Path) -> list[Path]:
 def put_python(root: Path) -> None:
     package = tree.ROOT / "python" / "djinn"
     for source in sorted(package.rglob("*")):
-        if source.suffix in (".py", ".pyi", ".typed") or source.name == "py.typed":
+        if source.suffix in (".py", ".pyi", ".typed"):
             put(source, root / "python" / "djinn" / source.relative_to(package))
 
 

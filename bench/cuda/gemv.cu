@@ -38,6 +38,7 @@ constexpr int kLaunchesMax = 512;
 constexpr int kRepetitions = 3;
 constexpr int kSampled = 256;
 constexpr double kRight = 1e-5;
+constexpr double kRightOnTensorCores = 1e-4;  // they truncate what they add
 constexpr double kRightWithNorm = 4e-3;
 constexpr size_t kOutputs = size_t{8} * 131072;
 
@@ -267,7 +268,8 @@ class Bench {
   }
 
   static double bar(const Variant& variant) {
-    return variant.source == Source::kNormed ? kRightWithNorm : kRight;
+    if (variant.source == Source::kNormed) return kRightWithNorm;
+    return variant.is_mma ? kRightOnTensorCores : kRight;
   }
 
   /// Nothing where the variant does not fit: its shared memory, its rows.

@@ -24,9 +24,13 @@ class Unusable(Exception):
 
 def made_for() -> dict[str, str]:
     """What MANIFEST's head says: a comment `# NAME VALUE` each."""
-    lines = (HERE / "MANIFEST").read_text().splitlines()
+    manifest = HERE / "MANIFEST"
+    lines = manifest.read_text().splitlines() if manifest.is_file() else []
     words = [line.split() for line in lines if line.startswith("# ")]
-    return {line[1]: line[2] for line in words if len(line) == 3}
+    facts = {line[1]: line[2] for line in words if len(line) == 3}
+    if not {"torch", "python"} <= facts.keys():
+        raise Unusable(f"{HERE} is no whole bundle: {manifest} is missing or cut. Unpack it anew")
+    return facts
 
 
 def torch_folder(wanted: str) -> Path:

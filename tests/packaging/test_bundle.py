@@ -15,7 +15,7 @@ from pathlib import Path
 
 import make_bundle
 import pytest
-from private_daemon import BIN, ROOT, THREADS, running, wait_until
+from private_daemon import BIN, ROOT, THREADS, children_named, running, wait_until
 
 NOBODY = 65534
 PROMPT = ":daemon: /"
@@ -151,13 +151,8 @@ def runtime(hidden: Hidden) -> Iterator[str]:
         yield f"{directory}/run"
 
 
-def worker_of(djinnd: int) -> int:
-    """Not before it is confined."""
-    for task in Path("/proc").glob("[0-9]*/status"):
-        status = task.read_text() if task.exists() else ""
-        if f"\nPPid:\t{djinnd}\n" in status and status.startswith("Name:\tdjinn-worker\n"):
-            return int(task.parent.name) if "\nSeccomp:\t2\n" in status else 0
-    return 0
+def is_confined(process: int) -> bool:
+    return "\nSeccomp:\t2\n" in Path(f"/proc/{process}/status").read_text()
 
 
 @pytest.mark.ci
@@ -181,9 +176,11 @@ def test_djinnd_of_the_bundle_generates_as_that_of_the_build(
             "djinnd answers",
         )
         assert djinnd.poll() is None, log.read_text()
-        wait_until(lambda: worker_of(djinnd.pid) != 0, "its worker is confined")
         told = said(*hidden(ctl, "-H", host, *generate))
-        libraries = Path(f"/proc/{worker_of(djinnd.pid)}/maps").read_text()
+        # One is this user's, and one may wait for the next user already.
+        workers = children_named(djinnd.pid, "djinn-worker")
+        assert any(is_confined(worker) for worker in workers)
+        libraries = Path(f"/proc/{workers[0]}/maps").read_text()
     finally:
         djinnd.terminate()
         code = djinnd.wait(60)
@@ -296,6 +293,14 @@ def test_without_a_program_it_prints_what_a_shell_takes(host: Host) -> None:
     told = said("sh", "-c", f"{ended.stdout}a-program", env={"PATH": "/usr/bin:/bin"})
     assert told == "\n", "our package, which is for another Python, is not offered to this one"
     assert "for another Python" in ended.stderr
+
+
+def test_a_folder_that_was_not_copied_whole_is_refused(host: Host) -> None:
+    host.torch("2.11.0", *WHEEL)
+    (host.folder / "MANIFEST").unlink()
+    ended = host.env("echo", "ran")
+    assert (ended.returncode, ended.stdout) == (1, "")
+    assert f"{host.folder} is no whole bundle" in ended.stderr
 
 
 def test_a_program_that_does_not_exist_is_named(host: Host) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`./dev python`, in a copy of the repository whose build and environment are stand-ins."""
+"""Verbs of `./dev`, in a copy of the repository whose build and environment are stand-ins."""
 
 import shutil
 import subprocess
@@ -68,3 +68,29 @@ def test_python_has_what_torch_and_transformers_import(copy: Path) -> None:
     assert "-m pip install" in said
     assert "-r tools/requirements-test.txt" in said
     assert (copy / ".venv/.installed-test").exists()
+
+
+def run_bundle(copy: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Called in the folder that the copy lies in; the Python of the environment is a stand-in."""
+    for name in ("make_bundle.py", "tree.py"):
+        shutil.copy(ROOT / "tools" / name, copy / "tools")
+    command = [str(copy / "dev"), "bundle", *arguments]
+    return subprocess.run(command, cwd=copy.parent, capture_output=True, text=True)
+
+
+def test_bundle_builds_what_it_takes_and_makes_the_folder_where_the_caller_is(copy: Path) -> None:
+    write_program(copy.parent / "bin/cmake", '#!/bin/sh\necho cmake "$@"\n')
+    done = run_bundle(copy, "new")
+    assert done.returncode == 0, done.stderr
+    assert " --target djinnd djinn-worker djinn-loader djinnctl djinn-python " in done.stderr
+    assert done.stdout == f"{copy.parent} {copy}/tools/make_bundle.py new\n"
+
+
+def test_bundle_refuses_a_folder_before_it_builds(copy: Path) -> None:
+    write_program(copy.parent / "bin/cmake", "#!/bin/sh\necho building\n")
+    done = run_bundle(copy, "copy")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert f"bundle: {copy} is not empty. Name a new folder" in done.stderr
+    assert "building" not in done.stderr
+    without = run_bundle(copy)
+    assert (without.returncode, without.stderr) == (1, "dev: where to: bundle DIR\n")
