@@ -38,7 +38,7 @@ constexpr int kPiecesMax = 512;
 constexpr int kRepetitions = 5;
 constexpr size_t kTransferBytes = 1024 * kMiB;
 constexpr size_t kSlotBytes = 16 * kMiB;
-constexpr size_t kSlots = 4;
+constexpr size_t kSlotsOfThread = 2;  // one is filled while the other is on its way
 constexpr size_t kPieces = kTransferBytes / kSlotBytes;
 
 __global__ void fill(uint4* words, size_t count) {
@@ -266,15 +266,26 @@ class Transfers {
 
   void measure_ring() {
     make_ordinary();
-    const Pinned ring(kSlots * kSlotBytes);
-    for (const size_t threads : {2, 4, 1}) {
+    for (const size_t threads : {4, 8, 12, 2, 1}) {
+      const Pinned ring(threads * kSlotsOfThread * kSlotBytes);
       check(cudaMemset(device_.as<char>(), 0, kTransferBytes));
-      const std::string name = "host to device, ring of 4 × 16 MiB pinned, 2 streams, " +
-                               std::to_string(threads) + " copying thread" +
-                               (threads == 1 ? "" : "s");
+      const std::string name = "host to device, " + std::to_string(threads) + " thread" +
+                               (threads == 1 ? "" : "s") +
+                               " copying into 2 × 16 MiB pinned each, 2 streams";
       report(name, gb_per_second([&] { copy_through(ring, threads); }));
       if (threads == 4) check_what_arrived();
     }
+  }
+
+  /// Ordinary memory is pinned where it lies: what a loader could do with its extents.
+  void measure_registered() {
+    make_ordinary();
+    report("host to device, ordinary memory pinned in place for it", gb_per_second([&] {
+             check(cudaHostRegister(ordinary_.get(), kTransferBytes, cudaHostRegisterDefault));
+             check(cudaMemcpy(device_.as<char>(), ordinary_.get(), kTransferBytes,
+                              cudaMemcpyHostToDevice));
+             check(cudaHostUnregister(ordinary_.get()));
+           }));
   }
 
   void measure_pageable() {
@@ -292,7 +303,7 @@ class Transfers {
 
   void measure_host_copy() {
     make_ordinary();
-    for (const size_t threads : {1, 2, 4}) {
+    for (const size_t threads : {1, 2, 4, 8, 12}) {
       const double found = gb_per_second([&] {
         in_threads(threads, [&](size_t thread) {
           const size_t part = kTransferBytes / threads;
@@ -346,11 +357,10 @@ class Transfers {
   void copy_through(const Pinned& ring, size_t threads) {
     in_threads(threads, [&](size_t thread) {
       check(cudaSetDevice(0));
-      const size_t slots = kSlots / threads;
-      std::vector<std::unique_ptr<Event>> taken(slots);
+      std::vector<std::unique_ptr<Event>> taken(kSlotsOfThread);
       for (size_t i = thread, turn = 0; i < kPieces; i += threads, ++turn) {
-        const size_t own = turn % slots;
-        char* const slot = ring.data() + (thread * slots + own) * kSlotBytes;
+        const size_t own = turn % kSlotsOfThread;
+        char* const slot = ring.data() + (thread * kSlotsOfThread + own) * kSlotBytes;
         if (taken[own])
           check(cudaEventSynchronize(*taken[own]));
         else
@@ -419,6 +429,7 @@ void measure_transfers(Stage& stage) {
   if (!transfers) return;
   stage.part("pinned transfers", [&] { transfers->measure_pinned(); });
   stage.part("the ring", [&] { transfers->measure_ring(); });
+  stage.part("pinning in place", [&] { transfers->measure_registered(); });
   stage.part("pageable transfers", [&] { transfers->measure_pageable(); });
   stage.part("copies of the host", [&] { transfers->measure_host_copy(); });
 }

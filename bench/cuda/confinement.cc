@@ -45,7 +45,7 @@ constexpr double kStepLimitS = 5;  // a driver that is refused a call may wait f
 struct Seen {
   std::map<std::string, int> calls;
   std::map<std::string, int> ioctls;  // "/dev/nvidiactl 0xc00846d6"
-  std::set<std::string> paths;
+  std::set<std::string> paths;        // that did open
 };
 
 std::string name_of_call(uint64_t number) {
@@ -122,22 +122,28 @@ class Tracer {
 
   void note(pid_t thread) {
     __ptrace_syscall_info info{};
-    if (::ptrace(PTRACE_GET_SYSCALL_INFO, thread, sizeof(info), &info) <= 0 ||
-        info.op != PTRACE_SYSCALL_INFO_ENTRY)
-      return;
-    const auto& arguments = info.entry.args;
+    if (::ptrace(PTRACE_GET_SYSCALL_INFO, thread, sizeof(info), &info) <= 0) return;
     const std::lock_guard lock(mutex_);
+    if (info.op == PTRACE_SYSCALL_INFO_EXIT) return note_exit(thread, info.exit.is_error != 0);
+    if (info.op != PTRACE_SYSCALL_INFO_ENTRY) return;
+    const auto& arguments = info.entry.args;
     ++seen_.calls[name_of_call(info.entry.nr)];
     if (info.entry.nr == SYS_ioctl)
       ++seen_.ioctls[fmt::format("{} {:#x}", link_of(thread, arguments[0]), arguments[1])];
-    if (info.entry.nr == SYS_openat) seen_.paths.insert(text_of(thread, arguments[1]));
-    if (info.entry.nr == SYS_open) seen_.paths.insert(text_of(thread, arguments[0]));
+    if (info.entry.nr == SYS_openat) opening_[thread] = text_of(thread, arguments[1]);
+    if (info.entry.nr == SYS_open) opening_[thread] = text_of(thread, arguments[0]);
+  }
+
+  void note_exit(pid_t thread, bool failed) {
+    const auto opened = opening_.extract(thread);
+    if (!opened.empty() && !failed) seen_.paths.insert(opened.mapped());
   }
 
   std::mutex mutex_;
   std::condition_variable changed_;
   State state_ = State::kStarting;
   Seen seen_;
+  std::map<pid_t, std::string> opening_;  // what each thread is about to open
   std::thread thread_;
 };
 

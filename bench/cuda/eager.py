@@ -33,7 +33,7 @@ DEVICE = "cuda"
 PROMPT, TOKENS, CAPACITY = 128, 64, 256
 COPY_BYTES = 1 << 30
 ONE_MODEL = "--model"
-SHARES = {"Qwen2.5-0.5B": 0.4, "GPT-2-XL": 0.5, "Llama-3.1-8B": 1.0}  # of what is left
+SHARES = {"Qwen2.5-0.5B": 0.45, "Llama-3.1-8B": 0.8, "GPT-2-XL": 1.0}  # of what is left
 LOOKED_UP = ("embed_tokens.weight", "wte.weight")  # unless the logits are made with them, too
 
 

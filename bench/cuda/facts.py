@@ -14,7 +14,7 @@ from pathlib import Path
 
 NOT_HERE = 77
 QUERY = (
-    "name,uuid,driver_version,vbios_version,memory.total,memory.used,persistence_mode,compute_mode,"
+    "name,driver_version,vbios_version,memory.total,memory.used,persistence_mode,compute_mode,"
     "mig.mode.current,ecc.mode.current,pcie.link.gen.current,pcie.link.width.current,"
     "clocks.max.sm,clocks.max.memory,power.limit,temperature.gpu"
 )

@@ -90,7 +90,7 @@ signal.pause()
 """
     )
     program.chmod(0o755)
-    runner = run_all.Runner(tmp_path, budget_s=3, fake=False)
+    runner = run_all.Runner(tmp_path, tmp_path, budget_s=3, fake=False)
     outcome = runner.run(run_all.Stage("99", "slow", "slow", 60))
     assert outcome.outcome == "killed at its limit"
     assert outcome.facts == [{"name": "first", "value": 1}]
