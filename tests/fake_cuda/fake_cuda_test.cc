@@ -229,8 +229,9 @@ TEST(fake_cuda, memory_comes_in_whole_granules_and_maps_as_a_whole) {
     handle = create(cuda, 2 * kGranule);
     const DevicePtr address = reserve(cuda, 4 * kGranule);
     EXPECT_EQ(address % kGranule, 0u);
-    EXPECT_EQ(cuda.mem_map(address, kGranule, 0, handle, 0), Code::kInvalidValue);
-    EXPECT_EQ(cuda.mem_map(address, kGranule, kGranule, handle, 0), Code::kInvalidValue);
+    EXPECT_EQ(cuda.mem_map(address, kGranule, 0, handle, 0), Code::kNotSupported);
+    EXPECT_EQ(cuda.mem_map(address, kGranule, kGranule, handle, 0), Code::kNotSupported);
+    EXPECT_EQ(cuda.mem_map(address, 3 * kGranule, 0, handle, 0), Code::kNotSupported);
     EXPECT_EQ(cuda.mem_map(address + 3 * kGranule, 2 * kGranule, 0, handle, 0),
               Code::kInvalidValue);
     EXPECT_EQ(cuda.mem_map(address, 2 * kGranule, 0, handle, 0), Code::kSuccess);
@@ -299,6 +300,9 @@ TEST(fake_cuda, an_exported_descriptor_outlives_its_creator_and_is_the_same_memo
       ASSERT_EQ(import(cuda, received, &first), Code::kSuccess);
       ASSERT_EQ(import(cuda, received, &second), Code::kSuccess);
     }
+    int fd = -1;
+    EXPECT_EQ(cuda.mem_export(&fd, first, HandleType::kPosixFileDescriptor, 0), Code::kInvalidValue)
+        << "only its creator exports it";
     EXPECT_EQ(word_at(cuda, map(cuda, first, AccessFlags::kRead)), 4711u);
     EXPECT_EQ(word_at(cuda, map(cuda, second, AccessFlags::kRead)), 4711u);
     size_t free = 0, total = 0;
@@ -312,9 +316,9 @@ TEST(fake_cuda, an_import_refuses_what_is_no_export) {
     Allocation handle = 0;
     const Fd memfd(::memfd_create("other", MFD_CLOEXEC));
     const Fd null(::open("/dev/null", O_RDWR | O_CLOEXEC));
-    EXPECT_EQ(import(cuda, memfd, &handle), Code::kInvalidValue);
-    EXPECT_EQ(import(cuda, null, &handle), Code::kInvalidValue);
-    EXPECT_EQ(import(cuda, Fd(), &handle), Code::kInvalidValue);
+    EXPECT_EQ(import(cuda, memfd, &handle), Code::kUnknown);
+    EXPECT_EQ(import(cuda, null, &handle), Code::kUnknown);
+    EXPECT_EQ(import(cuda, Fd(), &handle), Code::kUnknown);
   });
 }
 

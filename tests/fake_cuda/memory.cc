@@ -131,6 +131,7 @@ Code Memory::release(Allocation handle) {
   if (found == handles_.end()) return Code::kInvalidValue;
   const Shared physical = std::move(found->second);
   handles_.erase(found);
+  imports_.erase(handle);
   if (--physical->handles == 0) physical->memfd.reset();
   return Code::kSuccess;
 }
@@ -140,7 +141,8 @@ Code Memory::export_handle(int* fd, Allocation handle) {
   const auto found = handles_.find(handle);
   if (found == handles_.end()) return Code::kInvalidValue;
   const Physical& physical = *found->second;
-  if (physical.properties.requested_handle_types != HandleType::kPosixFileDescriptor)
+  if (imports_.contains(handle) ||
+      physical.properties.requested_handle_types != HandleType::kPosixFileDescriptor)
     return Code::kInvalidValue;
   const int copy = ::dup(physical.memfd.get());  // nobody promises that it is close-on-exec
   if (copy < 0) return Code::kOperatingSystem;
@@ -151,7 +153,7 @@ Code Memory::export_handle(int* fd, Allocation handle) {
 Code Memory::import_handle(Allocation* out, int fd) {
   Header header;
   ino_t inode = 0;
-  if (!read_header(fd, header, inode)) return Code::kInvalidValue;
+  if (!read_header(fd, header, inode)) return Code::kUnknown;
   if (::memcmp(&header.device, &device_, sizeof device_) != 0) return Code::kInvalidDevice;
   const std::unique_lock lock(mutex_);
   Shared physical = physical_[inode].lock();
@@ -162,6 +164,7 @@ Code Memory::import_handle(Allocation* out, int fd) {
   if (!physical->memfd.valid()) physical->memfd = Fd(::fcntl(fd, F_DUPFD_CLOEXEC, 0));
   if (!physical->memfd.valid()) return Code::kOperatingSystem;
   *out = add_handle(std::move(physical));
+  imports_.insert(*out);
   return Code::kSuccess;
 }
 
@@ -248,8 +251,9 @@ Code Memory::map(DevicePtr address, uint64_t bytes, uint64_t offset, Allocation 
   const auto found = handles_.find(handle);
   if (found == handles_.end()) return Code::kInvalidValue;
   const Shared& physical = found->second;
-  if (!is_granular(address) || !is_granular(bytes) || offset != 0) return Code::kInvalidValue;
-  if (maps_partly_ ? bytes > physical->bytes : bytes != physical->bytes) return Code::kInvalidValue;
+  if (!is_granular(address) || !is_granular(bytes)) return Code::kInvalidValue;
+  if (offset != 0) return Code::kNotSupported;
+  if (maps_partly_ ? bytes > physical->bytes : bytes != physical->bytes) return Code::kNotSupported;
   if (!is_reserved(address, bytes) || meets_mapping(address, bytes)) return Code::kInvalidValue;
   if (::mmap(at_address(address), bytes, PROT_NONE, MAP_SHARED | MAP_FIXED, physical->memfd.get(),
              0) == MAP_FAILED)

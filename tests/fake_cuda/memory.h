@@ -18,6 +18,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <set>
 #include <shared_mutex>
 
 #include "kernel/base/fd.h"
@@ -100,6 +101,7 @@ class Memory {
   mutable std::shared_mutex mutex_;
   Allocation last_handle_ = 0x1000;  // a handle is no descriptor: do not let them be equal
   std::map<Allocation, Shared> handles_;
+  std::set<Allocation> imports_;  // those of handles_ that cannot be exported
   std::map<ino_t, std::weak_ptr<Physical>> physical_;
   std::map<DevicePtr, uint64_t> reservations_;
   Mappings mappings_;
