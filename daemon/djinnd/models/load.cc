@@ -30,6 +30,7 @@ bool may_follow(LoadPhase from, LoadPhase to) {
       {kGranting, kReading},
       {kGranting, kComparing},
       {kReading, kHashing},
+      {kHashing, kHashed},
   });
   return is_listed(kLegal, from, to) || (to == kEnded && from != kEnded);
 }
@@ -130,6 +131,7 @@ void Load::on_loader_event(const ipc::LoaderEvent& event, std::vector<Fd> fds) {
     listener_.load_finished(*this, *loaded, std::move(fds[0]));
   } else if (const auto* hashed = std::get_if<ipc::Hashed>(&event.body);
              hashed && in_turn(LoadPhase::kHashing)) {
+    phase_.enter(LoadPhase::kHashed);
     listener_.load_hashed(*this, *hashed);
   } else if (const auto* compared = std::get_if<ipc::Compared>(&event.body);
              compared && in_turn(LoadPhase::kComparing)) {
@@ -139,9 +141,13 @@ void Load::on_loader_event(const ipc::LoaderEvent& event, std::vector<Fd> fds) {
   }
 }
 
+bool Load::has_finished() const {
+  return phase_ == LoadPhase::kHashing || phase_ == LoadPhase::kHashed;
+}
+
 void Load::fail(const Error& error) {
   if (phase_ == LoadPhase::kEnded) return;
-  const bool finished = phase_ == LoadPhase::kHashing;
+  const bool finished = has_finished();
   abort();
   if (!finished) listener_.load_failed(*this, error);
 }
@@ -172,7 +178,7 @@ void Load::release() {
 
 void Load::exited() {
   if (phase_ != LoadPhase::kEnded) {
-    const bool finished = phase_ == LoadPhase::kHashing;
+    const bool finished = has_finished();
     phase_.enter(LoadPhase::kEnded);
     if (!finished) {
       listener_.load_failed(

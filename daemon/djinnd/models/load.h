@@ -11,6 +11,7 @@
 //   granting -> comparing     it has those of a resident model; it may have seen another user's
 //                             bytes then, and does nothing else after that
 //   reading -> hashing        the bytes are there; it reads them once more, when nobody needs cores
+//   hashing -> hashed         it told the hash, which it does once, and is about to exit
 //   any -> ended              failed, aborted, or done: the process is gone
 //
 // A loader is not trusted: an event out of its turn is a failure.
@@ -37,6 +38,7 @@ enum class LoadPhase : uint8_t {
   kGranting,
   kReading,
   kHashing,
+  kHashed,
   kComparing,
   kEnded
 };
@@ -108,6 +110,8 @@ class Load {
   void heard(ipc::Datagram message);
   void on_loader_event(const ipc::LoaderEvent& event, std::vector<Fd> fds);
   void exited();
+  // The extents are, and load_failed() is not to be called any more.
+  [[nodiscard]] bool has_finished() const;
 
   Loop& loop_;
   SparePool& loaders_;
