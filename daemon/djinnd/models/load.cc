@@ -46,9 +46,7 @@ Load::Load(Loop& loop, SparePool& loaders, Holder& holder, LoadListener& listene
 
 void Load::start() {
   DJINN_ASSERT(phase_ == LoadPhase::kWaiting);
-  loaders_.take([this, wanted = std::weak_ptr<bool>(wanted_)](ReadyChild child) {
-    if (!wanted.expired()) adopt(std::move(child));
-  });
+  loaders_.take(wanted_, [this](ReadyChild child) { adopt(std::move(child)); });
 }
 
 void Load::adopt(ReadyChild child) {

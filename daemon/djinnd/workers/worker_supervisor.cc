@@ -154,10 +154,7 @@ void WorkerSupervisor::need() {
 
 void WorkerSupervisor::ask_for_worker() {
   phase_.enter(WorkerPhase::kWaiting);
-  spares_.take([this, alive = std::weak_ptr<bool>(alive_)](ReadyChild child) {
-    if (alive.expired() || phase_ != WorkerPhase::kWaiting) return;  // the child dies with this
-    adopt(std::move(child));
-  });
+  spares_.take(wanted_, [this](ReadyChild child) { adopt(std::move(child)); });
 }
 
 void WorkerSupervisor::adopt(ReadyChild child) {
@@ -176,7 +173,7 @@ void WorkerSupervisor::adopt(ReadyChild child) {
 
 void WorkerSupervisor::retire() {
   const bool had_worker = ready();
-  alive_ = std::make_shared<bool>(true);
+  wanted_ = std::make_shared<bool>(true);
   back_off_timer_.stop();
   owed_.clear();
   asks_.clear();

@@ -179,7 +179,7 @@ class WorkerSupervisor {
   HangWatch lane_watch_;
   HangWatch command_watch_;
   Timer back_off_timer_;
-  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // for the pool's answer
+  std::shared_ptr<bool> wanted_ = std::make_shared<bool>(true);  // for the pool's answer
 };
 
 }  // namespace djinn::daemon
