@@ -52,8 +52,8 @@ void Load::start() {
 void Load::adopt(ReadyChild child) {
   process_ = std::move(child.process);
   // The loader sends the manifest as a memfd.
-  process_->listen({[this](ipc::Datagram message) { heard(std::move(message)); },
-                    [this] { exited(); }, SentFds::kMemory});
+  process_->listen(
+      {[this](ipc::Datagram& message) { heard(message); }, [this] { exited(); }, SentFds::kMemory});
   phase_.enter(LoadPhase::kIdentifying);
   send_files();
 }
@@ -96,14 +96,14 @@ void Load::compare_with(const Fd& manifest, const std::vector<Fd>& extents) {
                  fds);
 }
 
-void Load::heard(ipc::Datagram message) {
+void Load::heard(ipc::Datagram& message) {
   if (phase_ == LoadPhase::kEnded) return;
   const auto event = ipc::decode_loader_event(message.bytes);
   if (!event.ok()) return fail(out_of_turn());
-  on_loader_event(event.value(), std::move(message.fds));
+  on_loader_event(event.value(), message.fds);
 }
 
-void Load::on_loader_event(const ipc::LoaderEvent& event, std::vector<Fd> fds) {
+void Load::on_loader_event(const ipc::LoaderEvent& event, std::vector<Fd>& fds) {
   const auto in_turn = [&](LoadPhase phase) { return phase_ == phase; };
   if (const auto* failed = std::get_if<ipc::LoadFailed>(&event.body)) {
     const bool typed = failed->code != ErrorCode::kOk;
@@ -126,7 +126,7 @@ void Load::on_loader_event(const ipc::LoaderEvent& event, std::vector<Fd> fds) {
              loaded && in_turn(LoadPhase::kReading) && fds.size() == 1) {
     phase_.enter(LoadPhase::kHashing);
     ends_surely_ = true;  // it has closed its files
-    listener_.load_finished(*this, *loaded, std::move(fds[0]));
+    listener_.load_finished(*this, *loaded, fds[0]);
   } else if (const auto* hashed = std::get_if<ipc::Hashed>(&event.body);
              hashed && in_turn(LoadPhase::kHashing)) {
     phase_.enter(LoadPhase::kHashed);

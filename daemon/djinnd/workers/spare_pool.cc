@@ -44,7 +44,8 @@ void SparePool::start_child() {
 void SparePool::adopt(std::unique_ptr<ChildProcess> child) {
   DJINN_ASSERT(child_ == nullptr && child != nullptr && !child->dead());
   child_ = std::move(child);
-  child_->listen({[this](ipc::Datagram message) { heard(message); }, [this] { child_failed(); }});
+  child_->listen(
+      {[this](const ipc::Datagram& message) { heard(message); }, [this] { child_failed(); }});
   ready_timer_.start_once(kReadyTimeoutMs);
 }
 

@@ -165,7 +165,8 @@ void WorkerSupervisor::adopt(ReadyChild child) {
   ever_ready_ = true;
   for (HangWatch* watch : {&step_watch_, &lane_watch_, &command_watch_}) watch->reset();
   looked_.fill(Looked(hang_timeout_ms_ * 1'000'000));
-  process_->listen({[this](ipc::Datagram message) { heard(message); }, [this] { exited(); }});
+  process_->listen(
+      {[this](const ipc::Datagram& message) { heard(message); }, [this] { exited(); }});
   emit(EventKind::kWorkerStarted,
        fmt::format("worker {} serves {}", process_->pid(), events_.user_text(key_.owner)));
   listener_.worker_ready(key_);
