@@ -358,18 +358,19 @@ std::optional<uint64_t> checked_bytes_of(const OutputDescription& out) {
   if (std::ranges::any_of(sizes, is_negative) || std::ranges::any_of(strides, is_negative)) {
     return std::nullopt;
   }
-  if (std::ranges::find(sizes, 0) != sizes.end()) return 0;
-  int64_t bytes = item;
+  int64_t bytes = item;  // if there were one element at least in each dimension, as numpy counts
   auto last = static_cast<int64_t>(out.offset);
   for (size_t d = 0; d < out.rank; ++d) {
-    const auto way = checked_mul(sizes[d] - 1, strides[d]);
-    const auto more = checked_mul(bytes, sizes[d]);
+    const int64_t size = std::max<int64_t>(sizes[d], 1);
+    const auto way = checked_mul(size - 1, strides[d]);
+    const auto more = checked_mul(bytes, size);
     const auto further = way ? checked_add(last, *way) : std::nullopt;
     if (!more || !further) return std::nullopt;
     bytes = *more;
     last = *further;
   }
-  return static_cast<uint64_t>(bytes);
+  const bool is_empty = std::ranges::find(sizes, 0) != sizes.end();
+  return is_empty ? 0 : static_cast<uint64_t>(bytes);
 }
 
 }  // namespace

@@ -276,7 +276,7 @@ TEST(Binding, a_description_of_more_than_there_can_be_is_refused) {
   const auto good = decoded({2, 3}, {3, 1}, 7);
   ASSERT_TRUE(good.ok());
   EXPECT_EQ(bytes_of(*good), 24u);
-  const auto empty = decoded({kMost, 0, kMost}, {0, 0, 0}, 0);
+  const auto empty = decoded({2, 0, 3}, {3, 3, 1}, 0);
   ASSERT_TRUE(empty.ok());
   EXPECT_EQ(bytes_of(*empty), 0u);
   EXPECT_TRUE(decoded({2}, {0}, kMost).ok());
@@ -284,6 +284,7 @@ TEST(Binding, a_description_of_more_than_there_can_be_is_refused) {
   EXPECT_FALSE(decoded({2}, {-1}, 8).ok());
   EXPECT_FALSE(decoded({kMost / 4 + 1}, {0}, 0).ok()) << "so many bytes";
   EXPECT_FALSE(decoded({1 << 20, 1 << 20, 1 << 21}, {0, 0, 0}, 0).ok());
+  EXPECT_FALSE(decoded({kMost, 0, kMost}, {0, 0, 0}, 0).ok()) << "numpy has no such array";
   EXPECT_FALSE(decoded({3}, {kMost}, 0).ok()) << "so far away";
   EXPECT_FALSE(decoded({2}, {1}, kMost).ok());
   EXPECT_FALSE(decoded({2}, {1}, UINT64_MAX).ok());
