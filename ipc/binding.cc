@@ -5,12 +5,16 @@
 #include <fmt/format.h>
 #include <string.h>
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
+#include <optional>
+#include <span>
 #include <string_view>
 #include <type_traits>
 
 #include "kernel/base/assert.h"
+#include "kernel/base/checked.h"
 
 namespace djinn::ipc {
 namespace {
@@ -340,17 +344,57 @@ Result<RunBlock> decode_run(std::span<const std::byte> bytes) {
   return block;
 }
 
-// --- kGenerate
+// --- descriptions
+
+namespace {
+
+// The bytes of its elements. Nothing where they, or the place of the last one, do not fit 63 bits.
+std::optional<uint64_t> checked_bytes_of(const OutputDescription& out) {
+  const int64_t item = static_cast<int64_t>(size_of(static_cast<DType>(out.dtype)));
+  if (item == 0 || out.rank > limits::kRank || out.offset > INT64_MAX) return std::nullopt;
+  const auto sizes = std::span(out.sizes).first(out.rank);
+  const auto strides = std::span(out.strides).first(out.rank);
+  const auto is_negative = [](int64_t number) { return number < 0; };
+  if (std::ranges::any_of(sizes, is_negative) || std::ranges::any_of(strides, is_negative)) {
+    return std::nullopt;
+  }
+  int64_t bytes = item;  // if there were one element at least in each dimension, as numpy counts
+  auto last = static_cast<int64_t>(out.offset);
+  for (size_t d = 0; d < out.rank; ++d) {
+    const int64_t size = std::max<int64_t>(sizes[d], 1);
+    const auto way = checked_mul(size - 1, strides[d]);
+    const auto more = checked_mul(bytes, size);
+    const auto further = way ? checked_add(last, *way) : std::nullopt;
+    if (!more || !further) return std::nullopt;
+    bytes = *more;
+    last = *further;
+  }
+  const bool is_empty = std::ranges::find(sizes, 0) != sizes.end();
+  return is_empty ? 0 : static_cast<uint64_t>(bytes);
+}
+
+}  // namespace
+
+Error output_cannot_be() {
+  return {ErrorCode::kMalformed,
+          "What the session's memory says of an output cannot be: somebody has written to it."};
+}
 
 Result<OutputDescription> decode_description(std::span<const std::byte> result, size_t index) {
   DJINN_ASSERT(index < result.size() / sizeof(OutputDescription));
   OutputDescription out;
   std::memcpy(&out, result.data() + index * sizeof out, sizeof out);
-  if (size_of(static_cast<DType>(out.dtype)) > 0 && out.rank <= limits::kRank) return out;
-  return Error{
-      ErrorCode::kMalformed,
-      "What the session's memory says of an output cannot be: somebody has written to it."};
+  if (!checked_bytes_of(out)) return output_cannot_be();
+  return out;
 }
+
+uint64_t bytes_of(const OutputDescription& description) {
+  const auto bytes = checked_bytes_of(description);
+  DJINN_ASSERT(bytes.has_value());
+  return *bytes;
+}
+
+// --- kGenerate
 
 std::vector<std::byte> encode(const GenerateBlock& block) {
   DJINN_ASSERT(block.padding.size() == block.rows);

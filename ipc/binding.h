@@ -73,8 +73,13 @@ struct OutputDescription {
 };
 static_assert(sizeof(OutputDescription) == 144);
 // Reads the description of output `index` from a copy of what the worker wrote to RunBlock::result.
-// Errors: kMalformed for a dtype or rank that there is not.
+// The elements of a good one, and the places of all of them, are numbers of at most 63 bits.
+// Errors: output_cannot_be() for any other.
 Result<OutputDescription> decode_description(std::span<const std::byte> result, size_t index);
+// description: a good one.
+uint64_t bytes_of(const OutputDescription& description);
+// kMalformed, of what a worker said of an output.
+Error output_cannot_be();
 
 // kGenerate. Rows shorter than the longest are padded on the left with pad_token.
 struct GenerateBlock {

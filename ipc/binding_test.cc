@@ -261,6 +261,35 @@ TEST(Binding, a_description_is_good_or_refused) {
   }
 }
 
+TEST(Binding, a_description_of_more_than_there_can_be_is_refused) {
+  const auto decoded = [](std::vector<int64_t> sizes, std::vector<int64_t> strides,
+                          uint64_t offset) {
+    OutputDescription out;
+    out.dtype = static_cast<uint32_t>(DType::kFloat32);
+    out.rank = static_cast<uint32_t>(sizes.size());
+    out.offset = offset;
+    std::ranges::copy(sizes, out.sizes.begin());
+    std::ranges::copy(strides, out.strides.begin());
+    return decode_description(std::as_bytes(std::span(&out, 1)), 0);
+  };
+  constexpr int64_t kMost = INT64_MAX;
+  const auto good = decoded({2, 3}, {3, 1}, 7);
+  ASSERT_TRUE(good.ok());
+  EXPECT_EQ(bytes_of(*good), 24u);
+  const auto empty = decoded({2, 0, 3}, {3, 3, 1}, 0);
+  ASSERT_TRUE(empty.ok());
+  EXPECT_EQ(bytes_of(*empty), 0u);
+  EXPECT_TRUE(decoded({2}, {0}, kMost).ok());
+  EXPECT_FALSE(decoded({-1}, {1}, 0).ok());
+  EXPECT_FALSE(decoded({2}, {-1}, 8).ok());
+  EXPECT_FALSE(decoded({kMost / 4 + 1}, {0}, 0).ok()) << "so many bytes";
+  EXPECT_FALSE(decoded({1 << 20, 1 << 20, 1 << 21}, {0, 0, 0}, 0).ok());
+  EXPECT_FALSE(decoded({kMost, 0, kMost}, {0, 0, 0}, 0).ok()) << "numpy has no such array";
+  EXPECT_FALSE(decoded({3}, {kMost}, 0).ok()) << "so far away";
+  EXPECT_FALSE(decoded({2}, {1}, kMost).ok());
+  EXPECT_FALSE(decoded({2}, {1}, UINT64_MAX).ok());
+}
+
 TEST(Binding, a_generation_takes_little_beside_its_prompt) {
   GenerateBlock block;
   block.rows = limits::kRows;

@@ -107,6 +107,23 @@ TEST_F(AllIsFreeAgain, after_runs_that_fail) {
   });
 }
 
+TEST_F(AllIsFreeAgain, after_runs_whose_output_is_said_to_be_larger_than_its_place) {
+  constexpr int64_t kElements = 4;
+  const auto run_once_more = [&]() -> Status {
+    RunBuilder run(*client_, graph_);
+    DJINN_CHECK(run.output(0, kElements * sizeof(float)));
+    DJINN_CHECK(run.run(ProgramId{7}));
+    EXPECT_EQ(run.take_output(0).size(), kElements * sizeof(float));
+    return {};
+  };
+  daemon_.say_of_outputs(kElements);
+  EXPECT_TRUE(run_once_more());
+  for (const int64_t elements : {kElements + 1, INT64_MAX / 4, INT64_MAX, int64_t{-1}}) {
+    daemon_.say_of_outputs(elements);
+    refuse(ErrorCode::kMalformed, run_once_more, 1);
+  }
+}
+
 TEST_F(AllIsFreeAgain, after_reads_and_writes_that_fail) {
   fail_runs();
   refuse(ErrorCode::kShapeMismatch, [&] { return put(*client_, bytes_); });

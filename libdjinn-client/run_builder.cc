@@ -2,7 +2,6 @@
 
 #include "libdjinn-client/run_builder.h"
 
-#include <algorithm>
 #include <utility>
 
 namespace djinn::client {
@@ -74,7 +73,11 @@ Status RunBuilder::run(Runnable runnable) {
   DJINN_TRY(Outcome outcome, finish(client_, run));
   outputs_ = std::move(outcome.written);
   for (size_t i = 0; i < block_.outputs.size(); ++i) {
-    DJINN_TRY(described_.emplace_back(), ipc::decode_description(outputs_.back().bytes(), i));
+    DJINN_TRY(const ipc::OutputDescription said,
+              ipc::decode_description(outputs_.back().bytes(), i));
+    const bool is_here = block_.outputs[i].kind == ipc::OutputKind::kStaging;
+    if (is_here && ipc::bytes_of(said) > outputs_[i].bytes().size()) return ipc::output_cannot_be();
+    described_.push_back(said);
   }
   return {};
 }
@@ -87,11 +90,7 @@ const ipc::OutputDescription& RunBuilder::description(size_t index) const {
 std::vector<std::byte> RunBuilder::take_output(size_t index) const {
   const ipc::OutputBinding& output = block_.outputs[index];
   if (output.kind != ipc::OutputKind::kStaging) return {};
-  const ipc::OutputDescription& shape = description(index);
-  uint64_t bytes = size_of(static_cast<DType>(shape.dtype));
-  for (uint32_t d = 0; d < shape.rank; ++d) bytes *= static_cast<uint64_t>(shape.sizes[d]);
-  const auto area = outputs_[index].bytes();
-  const auto used = area.first(std::min<uint64_t>(bytes, area.size()));
+  const auto used = outputs_[index].bytes().first(ipc::bytes_of(description(index)));
   return {used.begin(), used.end()};
 }
 

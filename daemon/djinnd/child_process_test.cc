@@ -6,12 +6,15 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 
+#include <atomic>
 #include <memory>
 #include <optional>
 #include <string>
 
 #include "daemon/djinnd/testing/programs.h"
 #include "daemon/djinnd/testing/run_until.h"
+#include "daemon/djinnd/testing/test_daemon.h"
+#include "kernel/pal/memfd.h"
 
 namespace djinn::daemon {
 namespace {
@@ -43,11 +46,16 @@ class ChildProcessTest : public ::testing::Test {
   }
 
   Loop loop_;
+  std::atomic<size_t> closed_by_a_thread_ = 0;
 
  private:
   Traffic traffic_;
   Spawner spawner_;
-  DeferredClose deferred_close_;
+  DeferredClose deferred_close_{[this](Fd fd) {
+    const bool is_memory = pal::has_seals(fd, pal::Seals::kNone).ok();
+    fd.reset();
+    if (is_memory) ++closed_by_a_thread_;
+  }};
   Stragglers stragglers_{loop_};
 };
 
@@ -58,6 +66,28 @@ TEST_F(ChildProcessTest, is_heard_without_descriptors_whatever_is_expected) {
 
 TEST_F(ChildProcessTest, is_heard_with_descriptors_of_the_kind_that_is_expected) {
   EXPECT_EQ(descriptors_heard("memory", SentFds::kMemory), 1u);
+}
+
+// The loop waits for no memory that is freed: what a listener takes is its own, the rest a
+// thread's.
+TEST_F(ChildProcessTest, what_it_sent_and_nobody_took_is_closed_by_a_thread) {
+  for (const bool takes : {true, false}) {
+    std::unique_ptr<ChildProcess> child = start("memory");
+    Fd taken;
+    bool over = false;
+    child->listen({[&](ipc::Datagram& message) {
+                     ASSERT_EQ(message.fds.size(), 1u);
+                     if (takes) taken = std::move(message.fds.front());
+                     over = true;
+                   },
+                   {},
+                   SentFds::kMemory});
+    testing::run_until(loop_, "the child is heard", [&] { return over; });
+    child->end();
+    EXPECT_EQ(taken.valid(), takes);
+    if (takes) continue;
+    EXPECT_TRUE(testing::eventually([&] { return closed_by_a_thread_ == 1; }));
+  }
 }
 
 TEST_F(ChildProcessTest, is_killed_for_descriptors_of_another_kind) {

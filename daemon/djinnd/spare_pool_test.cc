@@ -8,6 +8,7 @@
 #include <sys/stat.h>
 
 #include <filesystem>
+#include <memory>
 #include <utility>
 #include <vector>
 
@@ -71,12 +72,12 @@ class SparePoolTest : public ::testing::Test {
   }
 
   std::string directory_;
-  Loop loop_;
   std::vector<Child> children_;
-  size_t started_ = 0;
   Traffic traffic_;
 
  protected:
+  Loop loop_;
+  size_t started_ = 0;
   Spawner spawner_;
   Stragglers stragglers_{loop_};
   DeferredClose deferred_close_;
@@ -100,6 +101,22 @@ TEST_F(SparePoolTest, that_fails_and_then_meets_another_build_says_so) {
 TEST_F(SparePoolTest, a_child_that_is_ready_ends_all_that) {
   start({Child::kOtherBuild, Child::kBroken, Child::kReady});
   EXPECT_EQ(told_, (std::vector<State>{{true, true}, {false, false}}));
+}
+
+TEST_F(SparePoolTest, who_wants_no_child_any_more_takes_none_from_who_stands_behind) {
+  start({Child::kReady});
+  std::vector<std::shared_ptr<const bool>> all;
+  size_t started_for_it = 0;
+  for (int i = 0; i < 5; ++i) {
+    all.push_back(std::make_shared<const bool>(true));
+    pool_.take(all.back(), [](const ReadyChild&) { ADD_FAILURE() << "nobody waits for it"; });
+  }
+  const auto wanted = std::make_shared<const bool>(true);
+  pool_.take(wanted, [&](const ReadyChild&) { started_for_it = started_; });
+  EXPECT_FALSE(pool_.has_spare());
+  all.clear();
+  testing::run_until(loop_, "one is taken", [&] { return started_for_it > 0; });
+  EXPECT_EQ(started_for_it, 1u);
 }
 
 TEST_F(SparePoolTest, few_failures_are_not_told) {

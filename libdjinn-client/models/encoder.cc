@@ -125,13 +125,18 @@ Result<Encoded> Encoder::encode(const EncoderBatch& batch, bool want_hidden) {
     DJINN_CHECK(run.input("token_weights", weights(batch, config_.dtype)));
   }
   const uint64_t row_bytes = static_cast<uint64_t>(config_.hidden) * size_of(config_.dtype);
-  if (want_hidden) DJINN_CHECK(run.output(0, row_bytes * batch.rows * batch.tokens));
-  DJINN_CHECK(run.output(1, row_bytes * batch.rows));
+  const uint64_t hidden_bytes = want_hidden ? row_bytes * batch.rows * batch.tokens : 0;
+  const uint64_t embedding_bytes = row_bytes * batch.rows;
+  if (want_hidden) DJINN_CHECK(run.output(0, hidden_bytes));
+  DJINN_CHECK(run.output(1, embedding_bytes));
   DJINN_CHECK(run.run(chosen->id));
   Encoded out;
   out.dtype = config_.dtype;
   out.hidden = run.take_output(0);
   out.embedding = run.take_output(1);
+  if (out.hidden.size() != hidden_bytes || out.embedding.size() != embedding_bytes) {
+    return ipc::output_cannot_be();
+  }
   return out;
 }
 

@@ -101,6 +101,7 @@ class FakeDaemon::Server {
   bool silent_ = false;
   bool endless_ = false;
   std::atomic<bool> stuck_ = false;
+  std::atomic<int64_t> output_elements_ = 1;
   std::optional<uint16_t> failure_;
   bool holds_opens_ = false;
   size_t opens_held_ = 0;
@@ -224,17 +225,20 @@ class FakeDaemon::Server {
     publish(session);
   }
 
-  static void describe_outputs(Session& session, const ipc::Submission& submission) {
+  void describe_outputs(Session& session, const ipc::Submission& submission) const {
     if (submission.operation != static_cast<uint16_t>(ipc::Operation::kRun)) return;
     const auto staging = session.memory.bytes().subspan(ipc::SessionLayout::kStagingOffset);
     const auto block =
         ipc::decode_run(staging.subspan(submission.binding_offset, submission.binding_bytes));
     ASSERT_TRUE(block.ok());
-    ipc::OutputDescription scalar;
-    scalar.dtype = static_cast<uint32_t>(DType::kFloat32);
+    ipc::OutputDescription output;
+    output.dtype = static_cast<uint32_t>(DType::kFloat32);
+    output.rank = 1;
+    output.sizes[0] = output_elements_;
+    output.strides[0] = 1;
     for (size_t i = 0; i < block->outputs.size(); ++i) {
-      std::memcpy(staging.data() + block->result.offset + i * sizeof scalar, &scalar,
-                  sizeof scalar);
+      std::memcpy(staging.data() + block->result.offset + i * sizeof output, &output,
+                  sizeof output);
     }
   }
 
@@ -393,6 +397,9 @@ void FakeDaemon::set_silent(bool silent) {
 }
 void FakeDaemon::set_stuck(bool stuck) {
   server_->tell([&] { server_->stuck_ = stuck; });
+}
+void FakeDaemon::say_of_outputs(int64_t elements) {
+  server_->tell([&] { server_->output_elements_ = elements; });
 }
 void FakeDaemon::fail_runs(std::optional<uint16_t> code) {
   server_->tell([&] { server_->failure_ = code; });

@@ -53,6 +53,8 @@ class FakeDaemon {
   void set_stuck(bool stuck);
   // Runs end with that code (kernel/base/error.h); nothing: they succeed.
   void fail_runs(std::optional<uint16_t> code);
+  // Outputs of runs are float32 of so many elements; of one, until then.
+  void say_of_outputs(int64_t elements);
   // Answers nobody who opens a model, as long as it is set.
   void hold_opens(bool hold);
   // Refuses the next sessions with that code (kernel/base/error.h); nothing: they are welcome.

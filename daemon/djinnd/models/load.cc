@@ -30,6 +30,7 @@ bool may_follow(LoadPhase from, LoadPhase to) {
       {kGranting, kReading},
       {kGranting, kComparing},
       {kReading, kHashing},
+      {kHashing, kHashed},
   });
   return is_listed(kLegal, from, to) || (to == kEnded && from != kEnded);
 }
@@ -45,16 +46,14 @@ Load::Load(Loop& loop, SparePool& loaders, Holder& holder, LoadListener& listene
 
 void Load::start() {
   DJINN_ASSERT(phase_ == LoadPhase::kWaiting);
-  loaders_.take([this, wanted = std::weak_ptr<bool>(wanted_)](ReadyChild child) {
-    if (!wanted.expired()) adopt(std::move(child));
-  });
+  loaders_.take(wanted_, [this](ReadyChild child) { adopt(std::move(child)); });
 }
 
 void Load::adopt(ReadyChild child) {
   process_ = std::move(child.process);
   // The loader sends the manifest as a memfd.
-  process_->listen({[this](ipc::Datagram message) { heard(std::move(message)); },
-                    [this] { exited(); }, SentFds::kMemory});
+  process_->listen(
+      {[this](ipc::Datagram& message) { heard(message); }, [this] { exited(); }, SentFds::kMemory});
   phase_.enter(LoadPhase::kIdentifying);
   send_files();
 }
@@ -97,14 +96,14 @@ void Load::compare_with(const Fd& manifest, const std::vector<Fd>& extents) {
                  fds);
 }
 
-void Load::heard(ipc::Datagram message) {
+void Load::heard(ipc::Datagram& message) {
   if (phase_ == LoadPhase::kEnded) return;
   const auto event = ipc::decode_loader_event(message.bytes);
   if (!event.ok()) return fail(out_of_turn());
-  on_loader_event(event.value(), std::move(message.fds));
+  on_loader_event(event.value(), message.fds);
 }
 
-void Load::on_loader_event(const ipc::LoaderEvent& event, std::vector<Fd> fds) {
+void Load::on_loader_event(const ipc::LoaderEvent& event, std::vector<Fd>& fds) {
   const auto in_turn = [&](LoadPhase phase) { return phase_ == phase; };
   if (const auto* failed = std::get_if<ipc::LoadFailed>(&event.body)) {
     const bool typed = failed->code != ErrorCode::kOk;
@@ -127,9 +126,10 @@ void Load::on_loader_event(const ipc::LoaderEvent& event, std::vector<Fd> fds) {
              loaded && in_turn(LoadPhase::kReading) && fds.size() == 1) {
     phase_.enter(LoadPhase::kHashing);
     ends_surely_ = true;  // it has closed its files
-    listener_.load_finished(*this, *loaded, std::move(fds[0]));
+    listener_.load_finished(*this, *loaded, fds[0]);
   } else if (const auto* hashed = std::get_if<ipc::Hashed>(&event.body);
              hashed && in_turn(LoadPhase::kHashing)) {
+    phase_.enter(LoadPhase::kHashed);
     listener_.load_hashed(*this, *hashed);
   } else if (const auto* compared = std::get_if<ipc::Compared>(&event.body);
              compared && in_turn(LoadPhase::kComparing)) {
@@ -139,9 +139,13 @@ void Load::on_loader_event(const ipc::LoaderEvent& event, std::vector<Fd> fds) {
   }
 }
 
+bool Load::has_finished() const {
+  return phase_ == LoadPhase::kHashing || phase_ == LoadPhase::kHashed;
+}
+
 void Load::fail(const Error& error) {
   if (phase_ == LoadPhase::kEnded) return;
-  const bool finished = phase_ == LoadPhase::kHashing;
+  const bool finished = has_finished();
   abort();
   if (!finished) listener_.load_failed(*this, error);
 }
@@ -172,7 +176,7 @@ void Load::release() {
 
 void Load::exited() {
   if (phase_ != LoadPhase::kEnded) {
-    const bool finished = phase_ == LoadPhase::kHashing;
+    const bool finished = has_finished();
     phase_.enter(LoadPhase::kEnded);
     if (!finished) {
       listener_.load_failed(

@@ -11,6 +11,7 @@
 //   granting -> comparing     it has those of a resident model; it may have seen another user's
 //                             bytes then, and does nothing else after that
 //   reading -> hashing        the bytes are there; it reads them once more, when nobody needs cores
+//   hashing -> hashed         it told the hash, which it does once, and is about to exit
 //   any -> ended              failed, aborted, or done: the process is gone
 //
 // A loader is not trusted: an event out of its turn is a failure.
@@ -37,6 +38,7 @@ enum class LoadPhase : uint8_t {
   kGranting,
   kReading,
   kHashing,
+  kHashed,
   kComparing,
   kEnded
 };
@@ -51,7 +53,8 @@ class LoadListener {
   virtual void load_identified(Load& load, const ipc::Identified& files) = 0;
   virtual void load_planned(Load& load, const ipc::Planned& plan) = 0;
   virtual void load_progressed(Load& load, uint64_t bytes_read) = 0;
-  virtual void load_finished(Load& load, const ipc::Loaded& loaded, Fd manifest) = 0;
+  // The manifest is the listener's to take.
+  virtual void load_finished(Load& load, const ipc::Loaded& loaded, Fd& manifest) = 0;
   // Whether the files are those of the model that it was given, if it was given one.
   virtual void load_compared(Load&, bool /*same*/) {}
   virtual void load_hashed(Load& load, const ipc::Hashed& hashed) = 0;
@@ -105,9 +108,11 @@ class Load {
   void adopt(ReadyChild child);
   void send(const ipc::LoaderCommand& command, std::vector<SharedFd> fds);
   void send_files();
-  void heard(ipc::Datagram message);
-  void on_loader_event(const ipc::LoaderEvent& event, std::vector<Fd> fds);
+  void heard(ipc::Datagram& message);
+  void on_loader_event(const ipc::LoaderEvent& event, std::vector<Fd>& fds);
   void exited();
+  // The extents are, and load_failed() is not to be called any more.
+  [[nodiscard]] bool has_finished() const;
 
   Loop& loop_;
   SparePool& loaders_;

@@ -31,7 +31,7 @@ class FakeListener final : public LoadListener {
   void load_identified(Load&, const ipc::Identified&) override {}
   void load_planned(Load&, const ipc::Planned&) override {}
   void load_progressed(Load&, uint64_t) override {}
-  void load_finished(Load&, const ipc::Loaded&, Fd) override {}
+  void load_finished(Load&, const ipc::Loaded&, Fd&) override {}
   void load_hashed(Load&, const ipc::Hashed&) override {}
   void load_failed(Load& load, const Error&) override { failed.push_back(load.id()); }
   void load_looked_at(Load& load, bool on_files) override {

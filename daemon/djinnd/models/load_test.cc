@@ -13,8 +13,8 @@ namespace {
 
 TEST(LoadPhase, a_load_goes_forward_and_may_end_anywhere) {
   using enum LoadPhase;
-  constexpr std::array kStates{kWaiting, kIdentifying, kDeciding,  kPlanning, kGranting,
-                               kReading, kHashing,     kComparing, kEnded};
+  constexpr std::array kStates{kWaiting, kIdentifying, kDeciding, kPlanning,  kGranting,
+                               kReading, kHashing,     kHashed,   kComparing, kEnded};
   constexpr auto kLegal = std::to_array<Transition<LoadPhase>>({
       {kWaiting, kIdentifying},
       {kIdentifying, kDeciding},
@@ -23,6 +23,7 @@ TEST(LoadPhase, a_load_goes_forward_and_may_end_anywhere) {
       {kGranting, kReading},
       {kGranting, kComparing},
       {kReading, kHashing},
+      {kHashing, kHashed},
       {kWaiting, kEnded},
       {kIdentifying, kEnded},
       {kDeciding, kEnded},
@@ -30,6 +31,7 @@ TEST(LoadPhase, a_load_goes_forward_and_may_end_anywhere) {
       {kGranting, kEnded},
       {kReading, kEnded},
       {kHashing, kEnded},
+      {kHashed, kEnded},
       {kComparing, kEnded},
   });
   StateForTests::expect_legal<LoadPhase>(kStates, kLegal);

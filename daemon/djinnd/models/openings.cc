@@ -234,10 +234,10 @@ void Openings::load_progressed(Load& load, uint64_t bytes_read) {
   if (Source* const source = model.source_of(load.id())) source->silent = 0;
 }
 
-void Openings::load_finished(Load& load, const ipc::Loaded& loaded, Fd manifest) {
+void Openings::load_finished(Load& load, const ipc::Loaded& loaded, Fd& manifest) {
   Model& model = model_of(load.id());
   queue_.count(loaded);
-  const Status sealed = seal(model, std::move(manifest));
+  const Status sealed = seal(model, manifest);
   if (!sealed) return files_failed(model, sealed.error());
   queue_.hand_over(load, model.id);
   model.end_return();
@@ -246,7 +246,7 @@ void Openings::load_finished(Load& load, const ipc::Loaded& loaded, Fd manifest)
   decide_waiting(model.id);
 }
 
-Status Openings::seal(Model& model, Fd manifest) {
+Status Openings::seal(Model& model, Fd& manifest) {
   DJINN_TRY(const uint64_t bytes, size_of_manifest(manifest));
   DJINN_CHECK(check_manifests(model, bytes));
   DJINN_CHECK(queue_.seal(model));

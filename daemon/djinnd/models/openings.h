@@ -99,8 +99,8 @@ class Openings final : private LoadListener {
   void extents_granted(LoadId id, const std::vector<uint64_t>& sizes, const Status& granted);
   void has_extents(LoadId id, const std::vector<uint64_t>& sizes, Result<std::vector<Fd>> made);
   void load_progressed(Load& load, uint64_t bytes_read) override;
-  void load_finished(Load& load, const ipc::Loaded& loaded, Fd manifest) override;
-  Status seal(Model& model, Fd manifest);
+  void load_finished(Load& load, const ipc::Loaded& loaded, Fd& manifest) override;
+  Status seal(Model& model, Fd& manifest);
   [[nodiscard]] Status check_manifests(const Model& model, uint64_t bytes) const;
   void load_hashed(Load& load, const ipc::Hashed& hashed) override;
 

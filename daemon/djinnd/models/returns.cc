@@ -83,7 +83,7 @@ void Returns::load_progressed(Load& load, uint64_t bytes_read) {
   source_of(model).silent = 0;
 }
 
-void Returns::load_finished(Load& load, const ipc::Loaded& loaded, Fd manifest) {
+void Returns::load_finished(Load& load, const ipc::Loaded& loaded, Fd& manifest) {
   Model& model = model_of(load.id());
   queue_.count(loaded);
   const Status sealed = seal(model, manifest);

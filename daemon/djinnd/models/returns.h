@@ -38,7 +38,7 @@ class Returns final : private LoadListener {
   void extents_granted(LoadId id, const Status& granted);
   void has_extents(LoadId id, Result<std::vector<Fd>> made);
   void load_progressed(Load& load, uint64_t bytes_read) override;
-  void load_finished(Load& load, const ipc::Loaded& loaded, Fd manifest) override;
+  void load_finished(Load& load, const ipc::Loaded& loaded, Fd& manifest) override;
   Status seal(const Model& model, const Fd& manifest);
   void load_hashed(Load& load, const ipc::Hashed& hashed) override;
 

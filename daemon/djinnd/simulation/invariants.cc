@@ -236,7 +236,8 @@ void Invariants::check_programs() {
 
 void Invariants::check_workers() {
   machine_.processes().for_each([this](const Child& child) {
-    if (const auto* const worker = dynamic_cast<const Worker*>(&child)) check_worker(*worker);
+    const auto* const worker = dynamic_cast<const Worker*>(&child);
+    if (worker != nullptr && !worker->has_lied()) check_worker(*worker);
   });
 }
 

@@ -67,10 +67,38 @@ void Loader::work() {
 }
 
 void Loader::say(const ipc::LoaderEvent& event, const std::vector<int>& fds) {
+  send(event, fds);
+  if (machine_.fault(100)) lie(event, fds);
+}
+
+void Loader::send(const ipc::LoaderEvent& event, const std::vector<int>& fds) {
   if (ending_) return;
   machine_.tell("loader {}: says {}", pid(), name_of_body(event.body));
   const Status sent = ipc::send_datagram(channel_.get(), ipc::encode(event), fds);
   if (!sent) machine_.processes().exit(pid(), 0);
+}
+
+// It repeats itself, or says something else.
+void Loader::lie(const ipc::LoaderEvent& said, const std::vector<int>& fds) {
+  machine_.tell("loader {}: lies", pid());
+  switch (machine_.below(10)) {
+    case 0:
+      return send({ipc::Hashed{}}, {});
+    case 1:
+      return send({ipc::Compared{machine_.one_in(2)}}, {});
+    case 2:
+      return send({ipc::Planned{{}}}, {});
+    case 3:
+      return send({ipc::Planned{{UINT64_MAX, 1}}}, {});
+    case 4:
+      return send({ipc::Progress{UINT64_MAX}}, {});
+    case 5:
+      return send({ipc::Loaded{UINT64_MAX, UINT64_MAX}}, fds);
+    case 6:
+      return send({ipc::LoaderReady{1, true}}, {});
+    default:
+      return send(said, fds);
+  }
 }
 
 void Loader::answer(const ipc::Datagram& message) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Loader: a simulated djinn-loader. It tells what files are, plans, reads and compares; it may
-// fail, die, or wait for files that do not answer.
+// fail, die, wait for files that do not answer, or say what it has no reason to say.
 #pragma once
 
 #include <cstdint>
@@ -28,6 +28,8 @@ class Loader final : public Child {
   void work();
   void work_soon();
   void say(const ipc::LoaderEvent& event, const std::vector<int>& fds = {});
+  void send(const ipc::LoaderEvent& event, const std::vector<int>& fds);
+  void lie(const ipc::LoaderEvent& said, const std::vector<int>& fds);
   void answer(const ipc::Datagram& message);
   void take_files(const ipc::TakeFiles& command, const std::vector<Fd>& fds);
   void tell_files();

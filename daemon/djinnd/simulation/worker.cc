@@ -238,7 +238,8 @@ void Worker::answer_body(const ipc::DropProgram&, const std::vector<Fd>&) {}
 
 void Worker::answer_body(const ipc::GrantAnswer& c, const std::vector<Fd>&) {
   const auto asked = asked_.extract(c.request);
-  DJINN_ASSERT(!asked.empty());
+  DJINN_ASSERT(!asked.empty() || has_lied_);
+  if (asked.empty()) return;
   const Asked& what = asked.mapped();
   if (c.code != ErrorCode::kOk) return;
   if (what.kind == ipc::GrantKind::kHeap) heap_bytes_ += what.bytes;
@@ -382,15 +383,95 @@ void Worker::want_a_model() {
   if (wanted_.insert(model).second) say({ipc::ModelWanted{model}});
 }
 
-// djinnd ends who does so.
+// djinnd may end it for that, and nobody but its own user may lose anything.
 void Worker::lie() {
-  auto& [id, session] = any_of(machine_, sessions_);
+  has_lied_ = true;
   machine_.tell("worker {}: lies", pid());
-  if (machine_.one_in(2)) {
-    return say({ipc::GrantReturn{ipc::GrantKind::kRefs, id, {}, uint64_t{1} << 50}});
-  }
+  if (!machine_.one_in(8)) return say(some_event());
   const std::byte nonsense[] = {std::byte{1}, std::byte{2}, std::byte{3}};
   [[maybe_unused]] const Status sent = ipc::send_datagram(channel_.get(), nonsense);
+}
+
+SessionId Worker::some_session() {
+  std::vector<SessionId> all{{}, {1}};
+  machine_.processes().for_each([&](const Child& child) {
+    const auto* const worker = dynamic_cast<const Worker*>(&child);
+    if (worker == nullptr) return;
+    for (const auto& [id, session] : worker->sessions()) all.push_back(id);
+  });
+  return all[machine_.below(all.size())];
+}
+
+ModelId Worker::some_model() {
+  std::vector<ModelId> all{{}, {1}};
+  machine_.processes().for_each([&](const Child& child) {
+    const auto* const worker = dynamic_cast<const Worker*>(&child);
+    if (worker != nullptr) all.insert(all.end(), worker->mapped().begin(), worker->mapped().end());
+  });
+  all.insert(all.end(), parked_.begin(), parked_.end());
+  return all[machine_.below(all.size())];
+}
+
+SequenceHandle Worker::some_sequence(SessionId session) {
+  const auto own = sessions_.find(session);
+  const bool known = own != sessions_.end() && !own->second.groups.empty();
+  if (known && !machine_.one_in(4)) return any_of(machine_, own->second.groups).first;
+  return {static_cast<uint32_t>(machine_.below(3)), static_cast<uint32_t>(machine_.below(3))};
+}
+
+uint64_t Worker::some_bytes() {
+  switch (machine_.below(4)) {
+    case 0:
+      return machine_.below(2);
+    case 1:
+      return UINT64_MAX - machine_.below(2 * kAskedBytesMax);
+    case 2:
+      return uint64_t{1} << machine_.below(64);
+    default:
+      return 4 * kKiB * machine_.below(kAskedBytesMax / 4 / kKiB);
+  }
+}
+
+ipc::WorkerEvent Worker::some_event() {
+  const SessionId session = some_session();
+  const SequenceHandle sequence = some_sequence(session);
+  const ErrorCode code = machine_.one_in(2) ? ErrorCode::kOk : ErrorCode::kIo;
+  const std::string why = code == ErrorCode::kOk ? "" : "It lies.";
+  const auto kind = static_cast<ipc::GrantKind>(machine_.between(1, 4));
+  switch (machine_.below(16)) {
+    case 0:
+      return {ipc::Attached{session}};
+    case 1:
+      return {ipc::Detached{session}};
+    case 2:
+      return {ipc::ModelAdded{some_model(), code, why}};
+    case 3:
+      return {ipc::ModelDropped{some_model()}};
+    case 4:
+      return {ipc::ModelParked{some_model()}};
+    case 5:
+      return {ipc::ModelWanted{some_model()}};
+    case 6:
+      return {ipc::SequenceAdded{session, sequence, code, why}};
+    case 7:
+      return {ipc::SequenceDropped{session, sequence}};
+    case 8:
+      return {ipc::SequenceSpilled{session, sequence, some_bytes(), code, why}};
+    case 9:
+      return {ipc::SequenceRestored{session, sequence}};
+    case 10:
+      return {ipc::SessionBroken{session, ErrorCode::kProtocolViolation, "It lies."}};
+    case 11:
+      return {ipc::RefsTrimmed{session}};
+    case 12:
+      return {ipc::WorkerReady{1, 1, true}};
+    case 13:
+      return {ipc::LaneAwake{}};
+    case 14:
+      return {ipc::GrantReturn{kind, session, sequence, some_bytes()}};
+    default:
+      return {ipc::GrantRequest{machine_.below(8), kind, session, sequence, some_bytes()}};
+  }
 }
 
 // A step begins, goes on or ends.

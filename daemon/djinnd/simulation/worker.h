@@ -2,7 +2,7 @@
 
 // Worker: a simulated djinn-worker. It answers commands in their order, asks for memory and gives
 // it back, runs what clients submit; it may die at any of these, with any of them unanswered, hang,
-// or lie.
+// or lie: say what is not so, of others' sessions and models too.
 //
 //   granted   what it knows that it was granted, and has not given back: djinnd's accounts have at
 //             least as much, for as long as it lives
@@ -52,6 +52,8 @@ class Worker final : public Child {
   [[nodiscard]] uint64_t heap_bytes() const { return heap_bytes_; }
   // Models whose bytes it maps.
   [[nodiscard]] const std::set<ModelId>& mapped() const { return models_; }
+  // What it knows, and what djinnd knows of it, need not agree any more.
+  [[nodiscard]] bool has_lied() const { return has_lied_; }
 
  private:
   struct Asked {
@@ -96,6 +98,12 @@ class Worker final : public Child {
   void give_something_back();
   void want_a_model();
   void lie();
+  [[nodiscard]] ipc::WorkerEvent some_event();
+  // Of any worker, or of nobody.
+  [[nodiscard]] SessionId some_session();
+  [[nodiscard]] ModelId some_model();
+  [[nodiscard]] SequenceHandle some_sequence(SessionId session);
+  [[nodiscard]] uint64_t some_bytes();
   void run_something();
   void end_step(SessionId id, AttachedSession& session);
   void bring_back();
@@ -104,6 +112,7 @@ class Worker final : public Child {
   Fd channel_;
   bool ending_ = false;
   bool ready_ = false;
+  bool has_lied_ = false;
   bool hangs_ = false;
   bool computes_ = false;  // while it hangs
   uint64_t hangs_since_ns_ = 0;

@@ -10,7 +10,9 @@
 //   staging                    of a session that the worker is to take in begins with a number: if
 //                              it is 1 to 9, it is one less then, and the worker is dead. 101 to
 //                              109 are likewise when it is to trim the session's refs, and of 200
-//                              it does not hear then
+//                              it does not hear then. Nor of 201, but asks for memory more often
+//                              than it may, until it is told so: then the number is 0; nor of 202,
+//                              but asks twice by one number
 //   group of 13 tokens a row   kills the worker when it is to be spilled; of one of 14 nothing is
 //                              heard then; one of 15 cannot be written
 //   --sends memory, file       a descriptor of such a kind comes with the first word
@@ -40,6 +42,11 @@ namespace {
 constexpr uint32_t kDeathsMax = 9;
 constexpr uint32_t kTrimDies = 100;  // and how often
 constexpr uint32_t kTrimHangs = 200;
+constexpr uint32_t kTrimFloods = 201;
+constexpr uint32_t kTrimRepeats = 202;
+constexpr uint64_t kAsksOfFlood = 1100;
+constexpr uint64_t kFirstAsk = uint64_t{1} << 40;
+constexpr uint64_t kAskedBytes = 30 << 20;
 constexpr uint64_t kSpillDies = 13;
 constexpr uint64_t kSpillHangs = 14;
 constexpr uint64_t kSpillFails = 15;
@@ -106,9 +113,23 @@ class Relay {
   bool look(const ipc::TrimRefs& c, const std::vector<Fd>&) {
     uint32_t& number = number_of(c.session);
     if (number == kTrimHangs) return false;
+    if (number == kTrimFloods || number == kTrimRepeats) {
+      flooding_ = c.session;
+      const uint64_t asks = number == kTrimFloods ? kAsksOfFlood : 2;
+      for (uint64_t i = 0; i < asks; ++i) {
+        const uint64_t ask = kFirstAsk + (number == kTrimFloods ? i : 0);
+        answer({ipc::GrantRequest{ask, ipc::GrantKind::kHeap, {}, {}, kAskedBytes}});
+      }
+      return false;
+    }
     if (number <= kTrimDies || number > kTrimDies + kDeathsMax) return true;
     --number;
     ::_exit(9);
+  }
+  bool look(const ipc::GrantAnswer& c, const std::vector<Fd>&) {
+    if (c.request < kFirstAsk) return true;
+    if (c.code == ErrorCode::kLimitExceeded) number_of(flooding_) = 0;
+    return false;
   }
   bool look(const ipc::AddModel& c, const std::vector<Fd>& fds) {
     if (fds.size() < 2) return true;
@@ -136,6 +157,7 @@ class Relay {
   Fd sent_;
   std::map<SessionId, pal::Mapping> memory_;                       // shared with their clients
   std::map<std::pair<SessionId, uint32_t>, uint64_t> capacities_;  // of groups
+  SessionId flooding_;
   std::thread commands_;
   std::thread events_;
 };

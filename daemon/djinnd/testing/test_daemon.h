@@ -248,6 +248,11 @@ class TestClient {
   }
   // A worker that takes the session in dies before it has, so many times (fake_worker.cc).
   void let_workers_die(uint32_t count) { memcpy(staging().data(), &count, sizeof count); }
+  // That number as they have left it.
+  [[nodiscard]] uint32_t told_to_workers() const {
+    const std::span<const std::byte> staged = staging();
+    return *reinterpret_cast<const volatile uint32_t*>(staged.data());
+  }
   // Without a ring: the worker may find it.
   void submit_silently() {
     ipc::Submission submission;

@@ -112,7 +112,8 @@ void ChildProcess::heard(ipc::Datagram message) {
     for (Fd& fd : message.fds) closer_->close(std::move(fd));  // a client's perhaps
     return kill();
   }
-  if (events_.message && !ended_) events_.message(std::move(message));
+  if (events_.message && !ended_) events_.message(message);
+  for (Fd& fd : message.fds) closer_->close(std::move(fd));  // it may be of much memory
 }
 
 void ChildProcess::send(std::span<const std::byte> bytes, std::span<const int> fds) {

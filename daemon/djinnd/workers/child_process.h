@@ -54,7 +54,8 @@ enum class SentFds : uint8_t {
 class ChildProcess {
  public:
   struct Events {
-    std::function<void(ipc::Datagram)> message;
+    // Descriptors that are left in it are closed by a thread.
+    std::function<void(ipc::Datagram&)> message;
     std::function<void()> exited;
     SentFds expected = SentFds::kNone;  // with any message
   };

@@ -22,9 +22,9 @@ void SparePool::start() {
   start_child();
 }
 
-void SparePool::take(Taker taker) {
-  DJINN_ASSERT(taker != nullptr);
-  takers_.push_back(std::move(taker));
+void SparePool::take(std::weak_ptr<const bool> wanted, Taker taker) {
+  DJINN_ASSERT(taker != nullptr && !wanted.expired());
+  waiting_.push_back({std::move(wanted), std::move(taker)});
   loop_.defer([this] { serve(); });
   // Somebody waits now, so nothing is gained by waiting longer.
   if (child_ == nullptr && failures_ == 0) start_timer_.start_once(0);
@@ -44,7 +44,8 @@ void SparePool::start_child() {
 void SparePool::adopt(std::unique_ptr<ChildProcess> child) {
   DJINN_ASSERT(child_ == nullptr && child != nullptr && !child->dead());
   child_ = std::move(child);
-  child_->listen({[this](ipc::Datagram message) { heard(message); }, [this] { child_failed(); }});
+  child_->listen(
+      {[this](const ipc::Datagram& message) { heard(message); }, [this] { child_failed(); }});
   ready_timer_.start_once(kReadyTimeoutMs);
 }
 
@@ -97,13 +98,14 @@ Error SparePool::failure() const {
 }
 
 void SparePool::serve() {
-  if (takers_.empty() || !ready_) return;
+  std::erase_if(waiting_, &wants_none);
+  if (waiting_.empty() || !ready_) return;
   DJINN_ASSERT(child_ != nullptr);
-  Taker taker = std::move(takers_.front());
-  takers_.pop_front();
+  const Taker taker = std::move(waiting_.front().taker);
+  waiting_.pop_front();
   child_->listen({});
   ReadyChild given{std::move(child_), *std::exchange(ready_, std::nullopt)};
-  start_timer_.start_once(takers_.empty() ? kind_.next_after_ms : 0);
+  start_timer_.start_once(waiting_.empty() ? kind_.next_after_ms : 0);
   taker(std::move(given));
 }
 

@@ -11,6 +11,7 @@
 // of djinnd.
 #pragma once
 
+#include <algorithm>
 #include <deque>
 #include <functional>
 #include <memory>
@@ -52,13 +53,16 @@ class SparePool {
 
   // Starts the first spare.
   void start();
-  // taker is called once, never from within.
-  void take(Taker taker);
+  // taker is called once, never from within, if wanted lives until then: who wants none any more
+  // takes none from those who stand behind.
+  void take(std::weak_ptr<const bool> wanted, Taker taker);
   // A child that is about to say again that it is ready, and is nobody's from then on.
   void give_back(std::unique_ptr<ChildProcess> child);
 
   // Whether one is warm, and nobody waits for it.
-  [[nodiscard]] bool has_spare() const { return ready_.has_value() && takers_.empty(); }
+  [[nodiscard]] bool has_spare() const {
+    return ready_.has_value() && std::ranges::all_of(waiting_, &wants_none);
+  }
   // Whether so many children in a row died before they were ready that those who wait should know.
   [[nodiscard]] bool fails() const { return failures_ >= kFailuresMax || other_build_; }
   // Whether what is installed is of another build than this djinnd, as far as is known: until a
@@ -75,6 +79,12 @@ class SparePool {
   static constexpr uint64_t kReadyTimeoutMs = 60'000;
   static constexpr uint32_t kFailuresMax = 3;
 
+  struct Waiting {
+    std::weak_ptr<const bool> wanted;
+    Taker taker;
+  };
+  static bool wants_none(const Waiting& waiting) { return waiting.wanted.expired(); }
+
   void count(uint32_t failures, bool other_build);
   void start_child();
   void adopt(std::unique_ptr<ChildProcess> child);
@@ -87,7 +97,7 @@ class SparePool {
   Kind kind_;
   std::unique_ptr<ChildProcess> child_;  // starting or spare
   std::optional<ChildReady> ready_;      // of child_
-  std::deque<Taker> takers_;
+  std::deque<Waiting> waiting_;
   BackOff back_off_;
   uint32_t failures_ = 0;
   bool other_build_ = false;

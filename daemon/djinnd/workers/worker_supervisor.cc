@@ -23,6 +23,14 @@ using Kind = OwedAnswer::Kind;
 
 constexpr uint64_t kComputesOneIn = 20;
 
+std::optional<uint64_t> request_answered_by(const ipc::WorkerCommand& command) {
+  if (const auto* const answer = std::get_if<ipc::GrantAnswer>(&command.body)) {
+    return answer->request;
+  }
+  if (const auto* const slab = std::get_if<ipc::GiveSlab>(&command.body)) return slab->request;
+  return std::nullopt;
+}
+
 }  // namespace
 
 bool may_follow(WorkerPhase from, WorkerPhase to) {
@@ -146,21 +154,19 @@ void WorkerSupervisor::need() {
 
 void WorkerSupervisor::ask_for_worker() {
   phase_.enter(WorkerPhase::kWaiting);
-  spares_.take([this, alive = std::weak_ptr<bool>(alive_)](ReadyChild child) {
-    if (alive.expired() || phase_ != WorkerPhase::kWaiting) return;  // the child dies with this
-    adopt(std::move(child));
-  });
+  spares_.take(wanted_, [this](ReadyChild child) { adopt(std::move(child)); });
 }
 
 void WorkerSupervisor::adopt(ReadyChild child) {
-  DJINN_ASSERT(process_ == nullptr && owed_.empty());
+  DJINN_ASSERT(process_ == nullptr && owed_.empty() && asks_.empty());
   process_ = std::move(child.process);
   ready_ = child.ready;
   phase_.enter(WorkerPhase::kReady);
   ever_ready_ = true;
   for (HangWatch* watch : {&step_watch_, &lane_watch_, &command_watch_}) watch->reset();
   looked_.fill(Looked(hang_timeout_ms_ * 1'000'000));
-  process_->listen({[this](ipc::Datagram message) { heard(message); }, [this] { exited(); }});
+  process_->listen(
+      {[this](const ipc::Datagram& message) { heard(message); }, [this] { exited(); }});
   emit(EventKind::kWorkerStarted,
        fmt::format("worker {} serves {}", process_->pid(), events_.user_text(key_.owner)));
   listener_.worker_ready(key_);
@@ -168,9 +174,10 @@ void WorkerSupervisor::adopt(ReadyChild child) {
 
 void WorkerSupervisor::retire() {
   const bool had_worker = ready();
-  alive_ = std::make_shared<bool>(true);
+  wanted_ = std::make_shared<bool>(true);
   back_off_timer_.stop();
   owed_.clear();
+  asks_.clear();
   if (process_) process_->end();  // dead before its memory counts as free
   loop_.dispose(std::move(process_));
   counts_.worker_gone();
@@ -182,6 +189,7 @@ void WorkerSupervisor::send(const ipc::WorkerCommand& command, std::span<const i
   if (!ready()) return;
   DJINN_ASSERT(process_ != nullptr);
   if (const auto owed = owed_for(command)) owed_.push_back(*owed);
+  if (const auto request = request_answered_by(command)) asks_.erase(*request);
   process_->send(ipc::encode(command), fds);
 }
 
@@ -203,11 +211,29 @@ void WorkerSupervisor::heard(const ipc::Datagram& message) {
   } else if (!std::holds_alternative<ipc::WorkerStats>(body)) {
     ++answers_;
   }
+  if (const auto* const ask = std::get_if<ipc::GrantRequest>(&body); ask && !note_ask(*ask)) return;
   if (const auto answered = answered_by(event.value())) {
     const auto owed = std::find(owed_.begin(), owed_.end(), *answered);
     if (owed != owed_.end()) owed_.erase(owed);
   }
   listener_.worker_said(key_, event.value());
+}
+
+bool WorkerSupervisor::note_ask(const ipc::GrantRequest& event) {
+  if (asks_.contains(event.request)) {
+    kill("asks for memory twice by one number");
+    return false;
+  }
+  if (asks_.size() < kAsksMax) return asks_.insert(event.request).second;
+  ipc::GrantAnswer refusal;
+  refusal.request = event.request;
+  refusal.code = ErrorCode::kLimitExceeded;
+  refusal.message = fmt::format(
+      "{} requests for memory of this user's wait already, which is the limit. Try again when "
+      "some are answered.",
+      kAsksMax);
+  send({refusal});
+  return false;
 }
 
 void WorkerSupervisor::note_look(const ipc::ProgramLookedAt& event) {
@@ -241,6 +267,7 @@ void WorkerSupervisor::exited() {
   std::erase_if(owed_, [](const OwedAnswer& owed) { return owed.kind == Kind::kWakeLane; });
   if (!owed_.empty()) death.suspect = owed_.front();
   owed_.clear();
+  asks_.clear();
   loop_.dispose(std::move(process_));
   ++restarts_;
   counts_.worker_gone();

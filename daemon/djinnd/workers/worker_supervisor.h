@@ -19,6 +19,7 @@
 #include <deque>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <variant>
 #include <vector>
@@ -102,6 +103,10 @@ class WorkerSupervisor {
   WorkerSupervisor(Loop& loop, const Clock& clock, SparePool& spares, WorkerListener& listener,
                    Events& events, WorkerKey key, uint64_t hang_timeout_ms);
 
+  // Requests for memory that a worker may have unanswered, thrice what all its sessions need for
+  // their refs and one growing group each; all that wait are gone through whenever memory changes.
+  static constexpr size_t kAsksMax = 1024;
+
   // Sees that there is, or will be, a worker.
   void need();
   // Kills the worker, if any; none follows until need().
@@ -138,6 +143,8 @@ class WorkerSupervisor {
   };
   [[nodiscard]] std::vector<DeathAdmitting> deaths_admitting() const;
   void note_look(const ipc::ProgramLookedAt& event);
+  // Gives whether the request is to be served.
+  bool note_ask(const ipc::GrantRequest& event);
   void ask_for_worker();
   void adopt(ReadyChild child);
   void heard(const ipc::Datagram& message);
@@ -157,8 +164,9 @@ class WorkerSupervisor {
   std::unique_ptr<ChildProcess> process_;
   ChildReady ready_;
   std::deque<OwedAnswer> owed_;
-  uint64_t wakes_ = 0;    // heard of the lane's own thread
-  uint64_t answers_ = 0;  // other events heard that show work, which counts do not
+  std::set<uint64_t> asks_;  // numbers of requests for memory that are not answered yet
+  uint64_t wakes_ = 0;       // heard of the lane's own thread
+  uint64_t answers_ = 0;     // other events heard that show work, which counts do not
   uint32_t restarts_ = 0;
   bool ever_ready_ = false;
   WorkerCounts counts_;
@@ -171,7 +179,7 @@ class WorkerSupervisor {
   HangWatch lane_watch_;
   HangWatch command_watch_;
   Timer back_off_timer_;
-  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // for the pool's answer
+  std::shared_ptr<bool> wanted_ = std::make_shared<bool>(true);  // for the pool's answer
 };
 
 }  // namespace djinn::daemon
