@@ -129,8 +129,10 @@ void Client::greet() {
   observer_ = machine_.one_in(8);
   const uint32_t version = machine_.fault(40) ? 1 : ipc::kProtocolVersion;
   const uint64_t staging_bytes = machine_.between(1, 64) * 4096;
+  constexpr const char* kDevices[] = {"", "cpu:0", "fake:0", "fake:0", "fake:1"};
+  device_ = kDevices[machine_.below(std::size(kDevices))];
   greeting_ = Greeting::kAsked;
-  ask_for(ipc::Hello{version, name_, staging_bytes, observer_});
+  ask_for(ipc::Hello{version, name_, staging_bytes, observer_, device_});
 }
 
 void Client::ask(ipc::ClientRequest request, const std::vector<int>& fds) {

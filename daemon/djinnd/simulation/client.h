@@ -51,6 +51,9 @@ class Client {
   [[nodiscard]] std::vector<std::string> waits_for() const;
   [[nodiscard]] bool is_connected() const { return socket_.valid(); }
   [[nodiscard]] const std::string& name() const { return name_; }
+  // Its session, and the device that it asked for; a session that is not valid until it is welcome.
+  [[nodiscard]] SessionId session() const { return session_; }
+  [[nodiscard]] const std::string& device() const { return device_; }
 
  private:
   enum class Greeting : uint8_t { kNone, kAsked, kDone };
@@ -90,6 +93,7 @@ class Client {
   std::set<ModelId> open_;
   std::set<SequenceHandle> groups_;
   SessionId session_;
+  std::string device_;  // empty: djinnd's first
   std::unique_ptr<Poll> poll_;
   Timer act_;
 };

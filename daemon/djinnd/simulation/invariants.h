@@ -2,8 +2,9 @@
 
 // Invariants: what must hold of djinnd between any two events.
 //
-//   accounts   who holds bytes is there, and holds what its parts come to; a user's bytes are the
-//              sum over what is theirs; nobody comes to have more than a quota allows
+//   accounts   of each device: who holds bytes is there, and holds what its parts come to; a user's
+//              bytes are the sum over what is theirs; nobody comes to have more than a quota allows
+//   devices    what belongs to a device holds bytes of it alone, and is in its workers alone
 //   lifetimes  what names a session, a model, a load or a worker names one that is there
 //   memory     what was made and what workers were granted is in the accounts until it is gone
 //   waiting    who waits has somebody who looks after it
@@ -36,18 +37,24 @@ class Invariants {
 
  private:
   void fail(std::string what);
-  void check_holders();
-  void check_holder(Memory::Holder holder);
+  void check_holders(const Memory& memory);
+  void check_holder(const Memory& memory, Memory::Holder holder);
+  // Where the holder is; nothing where it is gone.
+  [[nodiscard]] std::optional<DeviceId> device_of(Memory::Holder holder);
   void check_sessions();
   void check_session(const Session& session);
-  void check_users();
-  void check_quotas();
+  void check_users(const Memory& memory);
+  void check_user_quotas(const Memory& memory);
+  void check_session_quotas();
   void check_models();
   void check_model(const Model& model);
   void check_programs();
   void check_workers();
   void check_worker(const Worker& worker);
   void check_waiting();
+  // Of the session, which holds memory of no other device.
+  [[nodiscard]] const Memory& memory_of(const Session& session) const;
+  [[nodiscard]] uint64_t held_by(vmu::HolderKind kind) const;
   // A session that is there, and whose client has not left.
   [[nodiscard]] bool is_live(SessionId id) const;
 
@@ -59,7 +66,7 @@ class Invariants {
     uint64_t held_bytes = 0;
     uint64_t quota_bytes = 0;
   };
-  std::map<Owner, Seen> users_seen_;
+  std::map<WorkerKey, Seen> users_seen_;
   std::map<SessionId, Seen> sessions_seen_;
 };
 

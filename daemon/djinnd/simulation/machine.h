@@ -23,6 +23,7 @@
 #include <deque>
 #include <functional>
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -30,6 +31,7 @@
 #include "daemon/djinnd/simulation/memory_book.h"
 #include "daemon/djinnd/simulation/processes.h"
 #include "kernel/base/clock.h"
+#include "kernel/base/device_id.h"
 #include "kernel/base/random.h"
 
 namespace djinn::daemon::simulation {
@@ -41,6 +43,7 @@ enum class Mistake : uint8_t {
   kWakeIsLost,         // a call for the loop that comes while one waits is dropped with it
   kLeaseOutlives,      // a session's lease on a model stays when it has left
   kExtentIsForgotten,  // memory is taken off the account, and stays
+  kDeviceIsMixedUp,    // a model is taken for one of another device
 };
 
 class Machine final : public Clock {
@@ -72,6 +75,11 @@ class Machine final : public Clock {
   void set_faults(bool on) { faults_ = on; }
   [[nodiscard]] bool faults() const { return faults_; }
   [[nodiscard]] Mistake mistake() const { return mistake_; }
+  // No worker lives on a device that is lost.
+  void set_lost(DeviceId device, bool lost) {
+    lost ? void(lost_.insert(device)) : void(lost_.erase(device));
+  }
+  [[nodiscard]] bool is_lost(DeviceId device) const { return lost_.contains(device); }
 
   // --- events
   // Has the next one happen; where nothing is left to happen before until_ms, time passes until
@@ -157,6 +165,7 @@ class Machine final : public Clock {
   mutable uint64_t cpu_ns_ = 0;
   bool faults_ = true;
   bool looked_ = false;  // descriptors were told of, and the checks not called yet
+  std::set<DeviceId> lost_;
   uint64_t events_ = 0;
   uint64_t timers_started_ = 0;
   std::vector<Watched> polls_;

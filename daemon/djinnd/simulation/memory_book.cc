@@ -42,4 +42,14 @@ uint64_t MemoryBook::bytes() const {
   return sum;
 }
 
+uint64_t MemoryBook::bytes_of(const std::vector<Fd>& extents) const {
+  uint64_t sum = 0;
+  for (const Fd& fd : extents) {
+    if (!fd.valid()) continue;  // it is being closed
+    const auto found = there_.find(inode_of(fd));
+    if (found != there_.end() && found->second.used) sum += found->second.bytes;
+  }
+  return sum;
+}
+
 }  // namespace djinn::daemon::simulation

@@ -23,6 +23,7 @@ class MemoryBook {
   void keep(std::vector<Fd> extents);
   // Of those that were used.
   [[nodiscard]] uint64_t bytes() const;
+  [[nodiscard]] uint64_t bytes_of(const std::vector<Fd>& extents) const;
 
  private:
   struct Extent {

@@ -28,9 +28,14 @@ namespace djinn::daemon::simulation {
 namespace {
 
 constexpr uint64_t kMiB = uint64_t{1} << 20;
+constexpr uint64_t kHangTimeoutMs = 10'000;
+// A worker that hangs is looked at within one timeout, and what it was asked for may have six
+// (HangWatch).
+constexpr uint64_t kHangIsSeenMs = 8 * kHangTimeoutMs;
 constexpr uint64_t kEventsMax = 60'000;  // of a phase in which nothing new begins
 constexpr size_t kLinesTold = 60;
 constexpr uid_t kUsers[] = {0, 1001, 1002, 1003};
+constexpr DeviceId kFakeDevice{DeviceKind::kFake, 0};
 
 uint64_t seed_under_way = 0;
 
@@ -58,9 +63,11 @@ Options some_options(Machine& machine, const std::string& directory) {
   options.threads = 2;
   options.memory_bytes = machine.between(12, 64) * kMiB;
   options.session_quota_bytes = machine.between(4, 16) * kMiB;
+  if (!machine.one_in(4)) options.test_device_bytes = machine.between(8, 48) * kMiB;
   options.worker = "worker";
+  options.test_device_worker = "worker of fake:0";
   options.loader = "loader";
-  options.hang_timeout_ms = machine.one_in(2) ? 500 : 10'000;
+  options.hang_timeout_ms = machine.one_in(2) ? 500 : kHangTimeoutMs;
   options.keep_alive_ms = machine.one_in(4) ? 0 : machine.below(120'000);
   options.thresholds.idle_percent = static_cast<uint32_t>(machine.between(30, 90));
   options.thresholds.all_percent =
@@ -128,8 +135,11 @@ class Simulation {
 
  private:
   std::unique_ptr<Child> make_child(const std::string& path, pid_t pid, Fd channel) {
-    if (path == "worker") return std::make_unique<Worker>(machine_, loop_, pid, std::move(channel));
-    return std::make_unique<Loader>(machine_, loop_, files_, pid, std::move(channel));
+    if (path == options_.loader) {
+      return std::make_unique<Loader>(machine_, loop_, files_, pid, std::move(channel));
+    }
+    const DeviceId device = path == options_.worker ? kHostDevice : kFakeDevice;
+    return std::make_unique<Worker>(machine_, loop_, device, pid, std::move(channel));
   }
 
   Options changed_options() const {
@@ -150,11 +160,27 @@ class Simulation {
     if (failure_) return false;
     const bool happened = machine_.step(until_ms);
     if (machine_.mistake() == Mistake::kLeaseOutlives) keep_a_lease();
+    if (machine_.mistake() == Mistake::kDeviceIsMixedUp) mix_up_a_device();
     fail(invariants_->check());
+    fail(misplaced());
     return happened && !failure_;
   }
 
   using Finding = std::optional<std::string>;
+
+  // A session that is on another device than its client asked for.
+  Finding misplaced() const {
+    for (const auto& client : clients_) {
+      const Session* const session = DaemonForTests::sessions(*daemon_).find(client->session());
+      if (session == nullptr) continue;
+      const std::string there = text_of(session->device);
+      if (there == client->device()) continue;
+      if (client->device().empty() && session->device == kHostDevice) continue;
+      return fmt::format("{} asked for device '{}', and is on {}", client->name(), client->device(),
+                         there);
+    }
+    return std::nullopt;
+  }
 
   // Lets time pass until nothing is to be found any more, and at most so much. Nobody begins
   // anything, so events come to an end.
@@ -175,7 +201,15 @@ class Simulation {
     while (machine_.events() < events && !failure_) {
       step(machine_.now_ms() + 1000);
       if (machine_.one_in(800)) reload();
+      if (machine_.one_in(1500)) lose_or_find_a_device();
     }
+  }
+
+  void lose_or_find_a_device() {
+    const DeviceId device = machine_.one_in(2) ? kHostDevice : kFakeDevice;
+    const bool is_lost = !machine_.is_lost(device);
+    machine_.tell("device {} is {}", text_of(device), is_lost ? "lost" : "back");
+    machine_.set_lost(device, is_lost);
   }
 
   void reload() {
@@ -187,6 +221,7 @@ class Simulation {
   void calm() {
     machine_.tell("--- calm");
     machine_.set_faults(false);
+    for (const DeviceId device : {kHostDevice, kFakeDevice}) machine_.set_lost(device, false);
     files_.answer();
     for (const auto& client : clients_) client->be_calm();
     observer_ = std::make_unique<Client>(machine_, loop_, files_, known_, 0, "observer");
@@ -225,7 +260,7 @@ class Simulation {
       for (const auto& [id, model] : DaemonForTests::table(*daemon_).all()) {
         observer_->ask_for(ipc::UnloadModel{id});
       }
-      pass(20'000, answered);
+      pass(kHangIsSeenMs, answered);
     }
     observer_->ask_for(ipc::CollectGarbage{});
     pass(10'000, answered);
@@ -240,6 +275,15 @@ class Simulation {
       const auto seen = leases_seen_.find(id);
       if (seen == leases_seen_.end() || !machine_.one_in(4)) continue;
       StateForTests::value_of(model.leases).insert(seen->second);
+    }
+  }
+
+  // The mistake of a model that is taken for one of another device.
+  void mix_up_a_device() {
+    if (options_.test_device_bytes == 0) return;
+    for (auto& [id, model] : DaemonForTests::table(*daemon_).all()) {
+      if (model.phase != ModelPhase::kResident || !machine_.one_in(64)) continue;
+      model.key().device = model.device() == kHostDevice ? kFakeDevice : kHostDevice;
     }
   }
 

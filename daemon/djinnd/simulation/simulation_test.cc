@@ -73,6 +73,10 @@ TEST_F(Simulation, a_lost_wake_is_found) {
   EXPECT_TRUE(found_with(Mistake::kWakeIsLost).has_value());
 }
 
+TEST_F(Simulation, a_model_that_is_taken_for_one_of_another_device_is_found) {
+  EXPECT_TRUE(found_with(Mistake::kDeviceIsMixedUp).has_value());
+}
+
 TEST_F(Simulation, a_lease_that_outlives_its_session_is_found) {
   EXPECT_TRUE(found_with(Mistake::kLeaseOutlives).has_value());
 }
