@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <map>
 #include <optional>
+#include <set>
 
 #include "daemon/djinnd/daemon.h"
 
@@ -56,6 +57,11 @@ struct DaemonForTests {
     return std::nullopt;
   }
   static bool has_load(Daemon& d, LoadId id) { return device_of(d, id).has_value(); }
+  static const std::set<ModelId>& returning(Daemon& d) { return d.models_.returning_; }
+  static bool keeps_nothing(Daemon& d) { return d.fd_store_.descriptors_max() == 0; }
+  // Whether djinnd has said that the model would not outlive a restart.
+  static bool is_told_not_kept(Daemon& d, ModelId id) { return d.fd_store_.not_kept_.contains(id); }
+
   static size_t loads(Daemon& d) {
     return d.models_.queue_.loads_.size() + d.models_.queue_.abandoned_.size();
   }

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 #include "daemon/djinnd/loop/log.h"
@@ -15,8 +16,28 @@ namespace djinn::daemon::simulation {
 
 using Access = DaemonForTests;
 
-Invariants::Invariants(Machine& machine, Daemon& daemon, std::vector<Owner> users)
-    : machine_(machine), daemon_(daemon), users_(std::move(users)) {}
+namespace {
+
+uint64_t bytes_of(const ipc::KeptModel& model) {
+  return std::accumulate(model.extent_bytes.begin(), model.extent_bytes.end(), uint64_t{0});
+}
+
+// Whether the record says what the model is.
+bool is_record_of(const Model& model, const ipc::KeptModel& record) {
+  const auto is_pin = [&](uint64_t user) { return model.pins->contains(*Owner::of_number(user)); };
+  return record.domain == model.owner().number() && record.device == text_of(model.device()) &&
+         record.extent_bytes == model.extent_bytes && record.sha256 == model.sha256 &&
+         record.pinned_by.size() == model.pins->size() &&
+         std::ranges::all_of(record.pinned_by, is_pin) &&
+         record.keep_alives.size() == model.keep_alives_ms.size() &&
+         record.files.size() == model.key().files.size();
+}
+
+}  // namespace
+
+Invariants::Invariants(Machine& machine, Daemon& daemon, std::vector<Owner> users,
+                       std::map<ModelId, ipc::KeptModel> kept)
+    : machine_(machine), daemon_(daemon), users_(std::move(users)), kept_(std::move(kept)) {}
 
 void Invariants::fail(std::string what) {
   if (!failure_) failure_ = std::move(what);
@@ -34,6 +55,7 @@ std::optional<std::string> Invariants::check() {
   check_programs();
   check_workers();
   check_waiting();
+  if (const auto wrong = machine_.systemd().check()) fail(*wrong);
   return failure_;
 }
 
@@ -192,8 +214,14 @@ void Invariants::check_session_quotas() {
 
 void Invariants::check_models() {
   for (const auto& [id, model] : Access::table(daemon_).all()) check_model(model);
+  uint64_t granted = held_by(vmu::HolderKind::kModel) + held_by(vmu::HolderKind::kLoad);
+  for (const auto& [id, record] : kept_) {
+    const bool returns = Access::returning(daemon_).contains(id);
+    if (returns) granted += bytes_of(record);
+    if (!returns && Access::table(daemon_).find(id) == nullptr) machine_.memory().freed(id);
+  }
+  if (machine_.memory().bytes() > granted) machine_.memory().forget_closed();
   const uint64_t there = machine_.memory().bytes();
-  const uint64_t granted = held_by(vmu::HolderKind::kModel) + held_by(vmu::HolderKind::kLoad);
   if (there > granted) {
     fail(fmt::format("{} bytes of weights are there, and {} are granted", there, granted));
   }
@@ -327,6 +355,48 @@ void Invariants::check_waiting() {
   }
 }
 
+// --- restarts
+
+// Where a device has memory for all of its models, each is there at once. Where it has not, some
+// wait, go, or are given up.
+std::optional<std::string> Invariants::not_taken_back() {
+  std::map<std::string, uint64_t> bytes;
+  for (const auto& [id, record] : kept_) bytes[record.device] += bytes_of(record);
+  for (const auto& [id, record] : kept_) {
+    const Memory* const memory = Access::devices(daemon_).find(record.device);
+    const bool has_room = memory != nullptr && bytes[record.device] <= memory->total_bytes();
+    const Model* const model = Access::table(daemon_).find(id);
+    if (model == nullptr && !has_room) continue;
+    if (model == nullptr) return fmt::format("model {} was kept, and is lost", text_of(id));
+    if (has_room && model->phase != ModelPhase::kResident) {
+      return fmt::format("model {} was kept, and has to go", text_of(id));
+    }
+    if (is_record_of(*model, record)) continue;
+    return fmt::format("model {} was kept, and is another now", text_of(id));
+  }
+  for (const auto& [id, model] : Access::table(daemon_).all()) {
+    if (!kept_.contains(id)) return fmt::format("model {} comes from nowhere", text_of(id));
+  }
+  return std::nullopt;
+}
+
+std::optional<std::string> Invariants::not_kept() {
+  if (Access::keeps_nothing(daemon_)) return std::nullopt;
+  const auto kept = machine_.systemd().models();
+  for (const auto& [id, model] : Access::table(daemon_).all()) {
+    if (model.phase != ModelPhase::kResident || machine_.systemd().has_refused(id)) continue;
+    const auto record = kept.find(id);
+    if (record == kept.end()) {
+      if (Access::is_told_not_kept(daemon_, id)) continue;
+      return fmt::format("model {} is not kept, and nobody is told", text_of(id));
+    }
+    if (!is_record_of(model, record->second)) {
+      return fmt::format("what is kept of model {} is out of date", text_of(id));
+    }
+  }
+  return std::nullopt;
+}
+
 // --- at the end
 
 std::optional<std::string> Invariants::left_behind() {
@@ -359,6 +429,9 @@ std::optional<std::string> Invariants::still_held() {
   }
   if (const size_t models = Access::table(daemon_).size(); models > 0) {
     return fmt::format("{} models are left", models);
+  }
+  if (const size_t descriptors = machine_.systemd().descriptors(); descriptors > 0) {
+    return fmt::format("systemd keeps {} descriptors of no model", descriptors);
   }
   if (const uint64_t bytes = machine_.memory().bytes(); bytes > 0) {
     return fmt::format("{} bytes of weights are left", bytes);

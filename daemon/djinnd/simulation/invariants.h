@@ -7,6 +7,7 @@
 //   devices    what belongs to a device holds bytes of it alone, and is in its workers alone
 //   lifetimes  what names a session, a model, a load or a worker names one that is there
 //   memory     what was made and what workers were granted is in the accounts until it is gone
+//   kept       what a djinnd would leave if it died now is of use to the next
 //   waiting    who waits has somebody who looks after it
 #pragma once
 
@@ -19,13 +20,20 @@
 #include "daemon/djinnd/daemon.h"
 #include "daemon/djinnd/simulation/machine.h"
 #include "daemon/djinnd/simulation/worker.h"
+#include "ipc/kept_model.h"
 
 namespace djinn::daemon::simulation {
 
 class Invariants {
  public:
-  // users: who may have sessions.
-  Invariants(Machine& machine, Daemon& daemon, std::vector<Owner> users);
+  // users: who may have sessions. kept: models that a predecessor left, before it starts.
+  Invariants(Machine& machine, Daemon& daemon, std::vector<Owner> users,
+             std::map<ModelId, ipc::KeptModel> kept);
+
+  // What was kept and is not there when it has started.
+  std::optional<std::string> not_taken_back();
+  // What would not outlive a restart as it is, and djinnd has not said so.
+  std::optional<std::string> not_kept();
 
   // Says what does not hold, if anything does not.
   std::optional<std::string> check();
@@ -61,6 +69,7 @@ class Invariants {
   Machine& machine_;
   Daemon& daemon_;
   const std::vector<Owner> users_;
+  const std::map<ModelId, ipc::KeptModel> kept_;
   std::optional<std::string> failure_;
   struct Seen {
     uint64_t held_bytes = 0;

@@ -30,6 +30,7 @@
 #include "daemon/djinnd/simulation/door.h"
 #include "daemon/djinnd/simulation/memory_book.h"
 #include "daemon/djinnd/simulation/processes.h"
+#include "daemon/djinnd/simulation/systemd.h"
 #include "kernel/base/clock.h"
 #include "kernel/base/device_id.h"
 #include "kernel/base/random.h"
@@ -38,12 +39,13 @@ namespace djinn::daemon::simulation {
 
 enum class Mistake : uint8_t {
   kNone,
-  kFreedIsNotTold,     // memory is freed, and its account never hears of it
-  kDeathIsNotSeen,     // a worker ends, and nobody is told
-  kWakeIsLost,         // a call for the loop that comes while one waits is dropped with it
-  kLeaseOutlives,      // a session's lease on a model stays when it has left
-  kExtentIsForgotten,  // memory is taken off the account, and stays
-  kDeviceIsMixedUp,    // a model is taken for one of another device
+  kFreedIsNotTold,       // memory is freed, and its account never hears of it
+  kDeathIsNotSeen,       // a worker ends, and nobody is told
+  kWakeIsLost,           // a call for the loop that comes while one waits is dropped with it
+  kLeaseOutlives,        // a session's lease on a model stays when it has left
+  kExtentIsForgotten,    // memory is taken off the account, and stays
+  kDeviceIsMixedUp,      // a model is taken for one of another device
+  kStoreForgetsNothing,  // systemd keeps what it was told to forget
 };
 
 class Machine final : public Clock {
@@ -90,6 +92,8 @@ class Machine final : public Clock {
   // --- what threads do. owner: of the thread.
   void post(const void* owner, std::function<void()> work);
   [[nodiscard]] size_t backlog(const void* owner) const;
+  // The process is dead: nobody does what is left.
+  void forget_work();
   // Does what is left, and forgets the owner.
   void finish(const void* owner);
 
@@ -119,6 +123,7 @@ class Machine final : public Clock {
   [[nodiscard]] Processes& processes() { return processes_; }
   [[nodiscard]] Door& door() { return door_; }
   [[nodiscard]] MemoryBook& memory() { return memory_; }
+  [[nodiscard]] Systemd& systemd() { return systemd_; }
 
  private:
   static constexpr uint64_t kEpochNs = 1'700'000'000'000'000'000;
@@ -178,6 +183,7 @@ class Machine final : public Clock {
   uint64_t hash_ = 0xcbf29ce484222325u;
   Door door_;
   MemoryBook memory_;
+  Systemd systemd_;
   Processes processes_;
 };
 

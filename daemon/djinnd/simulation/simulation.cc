@@ -28,6 +28,7 @@ namespace djinn::daemon::simulation {
 namespace {
 
 constexpr uint64_t kMiB = uint64_t{1} << 20;
+constexpr uint64_t kStoreMax = 40;  // a few models
 constexpr uint64_t kHangTimeoutMs = 10'000;
 // A worker that hangs is looked at within one timeout, and what it was asked for may have six
 // (HangWatch).
@@ -92,35 +93,27 @@ class Simulation {
   Simulation(uint64_t seed, Mistake mistake)
       : machine_(seed, mistake),
         options_(some_options(machine_, directory_.path())),
-        files_(machine_) {
-    machine_.processes().set_programs(loop_,
+        files_(machine_),
+        seed_(seed) {
+    machine_.processes().set_programs(world_,
                                       [this](const std::string& path, pid_t pid, Fd channel) {
                                         return make_child(path, pid, std::move(channel));
                                       });
-    daemon_ = std::make_unique<Daemon>(
-        loop_, machine_, options_,
-        [this](const Config&) -> Result<Options> { return changed_options(); }, seed);
-    std::vector<Owner> owners;
     for (const uid_t user : kUsers) {
-      owners.push_back(Owner::of_user(user));
       const uint64_t count = user == 0 ? 1 : machine_.between(1, 3);
       for (uint64_t i = 0; i < count; ++i) {
-        clients_.push_back(std::make_unique<Client>(machine_, loop_, files_, known_, user,
+        clients_.push_back(std::make_unique<Client>(machine_, world_, files_, known_, user,
                                                     fmt::format("client {} of {}", i, user)));
       }
     }
-    invariants_ = std::make_unique<Invariants>(machine_, *daemon_, std::move(owners));
+    if (!machine_.one_in(4)) machine_.systemd().listen(machine_.between(0, kStoreMax));
   }
 
-  // Workers and loaders are the loop's, too.
   ~Simulation() {
     machine_.set_faults(false);
     clients_.clear();
     observer_.reset();
-    machine_.processes().hurry();
-    daemon_->stop();
-    daemon_.reset();
-    machine_.processes().forget();
+    if (daemon_ != nullptr) end_daemon();
   }
   Simulation(const Simulation&) = delete;
   Simulation& operator=(const Simulation&) = delete;
@@ -136,10 +129,10 @@ class Simulation {
  private:
   std::unique_ptr<Child> make_child(const std::string& path, pid_t pid, Fd channel) {
     if (path == options_.loader) {
-      return std::make_unique<Loader>(machine_, loop_, files_, pid, std::move(channel));
+      return std::make_unique<Loader>(machine_, world_, files_, pid, std::move(channel));
     }
     const DeviceId device = path == options_.worker ? kHostDevice : kFakeDevice;
-    return std::make_unique<Worker>(machine_, loop_, device, pid, std::move(channel));
+    return std::make_unique<Worker>(machine_, world_, device, pid, std::move(channel));
   }
 
   Options changed_options() const {
@@ -149,6 +142,63 @@ class Simulation {
       named.quota.memory = Amount{(2 + reloads_ * 3) * kMiB, false};
     }
     return changed;
+  }
+
+  // --- djinnd's own life
+
+  void start_daemon() {
+    loop_ = std::make_unique<Loop>();
+    const auto reload_options = [this](const Config&) -> Result<Options> {
+      return changed_options();
+    };
+    daemon_ = std::make_unique<Daemon>(*loop_, machine_, options_, reload_options,
+                                       seed_ + (starts_++ << 32));
+    std::vector<Owner> owners;
+    for (const uid_t user : kUsers) owners.push_back(Owner::of_user(user));
+    invariants_ = std::make_unique<Invariants>(machine_, *daemon_, std::move(owners),
+                                               machine_.systemd().models());
+    ActivationFds passed;
+    passed.kept = machine_.systemd().pass();
+    const auto started = daemon_->start(std::move(passed));
+    DJINN_ASSERT(started.ok());
+    fail(invariants_->not_taken_back());
+  }
+
+  // As main() does. Its children die with it, and its users' threads.
+  void end_daemon() {
+    machine_.processes().hurry();
+    daemon_->stop();
+    forget_daemon();
+  }
+
+  // It is dead at once, and nobody does what its threads were to do.
+  void kill_daemon() {
+    machine_.systemd().set_deaf(true);
+    machine_.forget_work();
+    machine_.processes().hurry();
+    forget_daemon();
+    machine_.systemd().set_deaf(false);
+  }
+
+  void forget_daemon() {
+    invariants_.reset();
+    daemon_.reset();
+    machine_.processes().forget();
+    machine_.forget_work();
+    loop_.reset();
+    machine_.memory().keep_only(machine_.systemd().extents());
+  }
+
+  void restart() {
+    const bool is_killed = machine_.one_in(2);
+    machine_.tell("djinnd is {}", is_killed ? "killed" : "ended");
+    is_killed ? kill_daemon() : end_daemon();
+    fail(machine_.systemd().check());
+    if (machine_.one_in(4)) machine_.systemd().listen(machine_.between(0, kStoreMax));
+    if (machine_.one_in(4)) options_.memory_bytes = machine_.between(12, 64) * kMiB;
+    if (machine_.one_in(4)) options_.test_device_bytes = machine_.between(0, 48) * kMiB;
+    start_daemon();
+    machine_.tell("djinnd starts with {} models", DaemonForTests::table(*daemon_).size());
   }
 
   void fail(std::optional<std::string> what) {
@@ -194,14 +244,14 @@ class Simulation {
   }
 
   void storm() {
-    const auto started = daemon_->start({});
-    DJINN_ASSERT(started.ok());
+    start_daemon();
     for (const auto& client : clients_) client->begin();
     const uint64_t events = machine_.between(100, 2500);
     while (machine_.events() < events && !failure_) {
       step(machine_.now_ms() + 1000);
       if (machine_.one_in(800)) reload();
       if (machine_.one_in(1500)) lose_or_find_a_device();
+      if (machine_.one_in(2000)) restart();
     }
   }
 
@@ -224,9 +274,10 @@ class Simulation {
     for (const DeviceId device : {kHostDevice, kFakeDevice}) machine_.set_lost(device, false);
     files_.answer();
     for (const auto& client : clients_) client->be_calm();
-    observer_ = std::make_unique<Client>(machine_, loop_, files_, known_, 0, "observer");
+    observer_ = std::make_unique<Client>(machine_, world_, files_, known_, 0, "observer");
     observer_->observe();
     pass(400'000, [this] { return who_waits(); });
+    pass(10'000, [this] { return invariants_->not_kept(); });
   }
 
   Finding who_waits() const {
@@ -280,7 +331,7 @@ class Simulation {
 
   // The mistake of a model that is taken for one of another device.
   void mix_up_a_device() {
-    if (options_.test_device_bytes == 0) return;
+    if (DaemonForTests::devices(*daemon_).all().size() < 2) return;
     for (auto& [id, model] : DaemonForTests::table(*daemon_).all()) {
       if (model.phase != ModelPhase::kResident || !machine_.one_in(64)) continue;
       model.key().device = model.device() == kHostDevice ? kFakeDevice : kHostDevice;
@@ -289,9 +340,12 @@ class Simulation {
 
   const TemporaryDirectory directory_;
   Machine machine_;
-  const Options options_;
-  Loop loop_;
+  Options options_;
+  Loop world_;                  // of clients and children
+  std::unique_ptr<Loop> loop_;  // djinnd's
   Files files_;
+  const uint64_t seed_;
+  uint64_t starts_ = 0;
   Known known_;
   uint64_t reloads_ = 0;
   std::vector<std::unique_ptr<Client>> clients_;

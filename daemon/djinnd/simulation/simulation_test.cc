@@ -77,6 +77,10 @@ TEST_F(Simulation, a_model_that_is_taken_for_one_of_another_device_is_found) {
   EXPECT_TRUE(found_with(Mistake::kDeviceIsMixedUp).has_value());
 }
 
+TEST_F(Simulation, a_descriptor_that_is_kept_of_no_model_is_found) {
+  EXPECT_TRUE(found_with(Mistake::kStoreForgetsNothing).has_value());
+}
+
 TEST_F(Simulation, a_lease_that_outlives_its_session_is_found) {
   EXPECT_TRUE(found_with(Mistake::kLeaseOutlives).has_value());
 }
