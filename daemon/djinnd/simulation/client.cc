@@ -122,6 +122,7 @@ void Client::hang_up() {
   open_.clear();
   groups_.clear();
   session_ = {};
+  expects_end_ = false;
   greeting_ = Greeting::kNone;
 }
 
@@ -152,7 +153,10 @@ void Client::ask(ipc::ClientRequest request, const std::vector<int>& fds) {
 
 void Client::read_one() {
   auto next = ipc::receive_datagram(socket_.get());
-  if (!next.ok()) return hang_up();
+  if (!next.ok()) {
+    if (expects_end_) wrong_ = fmt::format("{} was hung up on, and not told why", name_);
+    return hang_up();
+  }
   if (!next.value()) return;
   const auto reply = ipc::decode_daemon_reply(next.value()->bytes);
   DJINN_ASSERT(reply.ok());
@@ -169,6 +173,7 @@ void Client::heard(const ipc::DaemonReply& reply, std::vector<Fd> fds) {
   const auto asked = pending_.extract(reply.number);
   may_wait_.erase(reply.number);
   const auto* const failed = std::get_if<ipc::Failed>(&reply.body);
+  if (failed != nullptr && reply.number == 0) expects_end_ = false;
   machine_.tell("{}: hears {} of {}{}", name_, name_of_body(reply.body),
                 asked.empty() ? "a notice" : asked.mapped(),
                 failed != nullptr ? fmt::format(": {}", failed->message) : "");

@@ -12,6 +12,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -47,6 +48,10 @@ class Client {
     ask({next_number(), std::move(body)}, fds);
   }
 
+  // djinnd ends, and has a session of it: it is to be told before it is hung up on.
+  void expect_end() { expects_end_ = true; }
+  // What did not hold, if anything did not.
+  [[nodiscard]] const std::optional<std::string>& wrong() const { return wrong_; }
   // Requests that wait for an answer that must come.
   [[nodiscard]] std::vector<std::string> waits_for() const;
   [[nodiscard]] bool is_connected() const { return socket_.valid(); }
@@ -83,6 +88,8 @@ class Client {
   bool calm_ = false;
   bool stays_ = false;
   bool observer_ = false;
+  bool expects_end_ = false;
+  std::optional<std::string> wrong_;
   Fd socket_;
   Fd memory_;
   uint64_t submitted_ = 0;

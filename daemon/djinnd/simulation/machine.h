@@ -46,6 +46,7 @@ enum class Mistake : uint8_t {
   kExtentIsForgotten,    // memory is taken off the account, and stays
   kDeviceIsMixedUp,      // a model is taken for one of another device
   kStoreForgetsNothing,  // systemd keeps what it was told to forget
+  kStopIsLost,           // the loop goes on when it was told to stop
 };
 
 class Machine final : public Clock {
@@ -110,6 +111,12 @@ class Machine final : public Clock {
   // Tells owners of closed handles that they are.
   void close_handles();
 
+  // Whoever runs the loop is to return.
+  void stop(const uv_loop_t* loop) {
+    if (mistake_ != Mistake::kStopIsLost) stopped_ = loop;
+  }
+  [[nodiscard]] bool is_stopped(const uv_loop_t* loop) const { return stopped_ == loop; }
+
   // --- what happened
   template <typename... Args>
   void tell(fmt::format_string<Args...> format, Args&&... args) {
@@ -173,6 +180,7 @@ class Machine final : public Clock {
   std::set<DeviceId> lost_;
   uint64_t events_ = 0;
   uint64_t timers_started_ = 0;
+  const uv_loop_t* stopped_ = nullptr;  // the last that was
   std::vector<Watched> polls_;
   std::vector<Armed> timers_;
   std::vector<Rung> asyncs_;

@@ -28,7 +28,8 @@ namespace djinn::daemon::simulation {
 namespace {
 
 constexpr uint64_t kMiB = uint64_t{1} << 20;
-constexpr uint64_t kStoreMax = 40;  // a few models
+constexpr uint64_t kStoreMax = 40;    // a few models
+constexpr uint64_t kWindUpMs = 2000;  // for who is busy with other things
 constexpr uint64_t kHangTimeoutMs = 10'000;
 // A worker that hangs is looked at within one timeout, and what it was asked for may have six
 // (HangWatch).
@@ -75,6 +76,7 @@ Options some_options(Machine& machine, const std::string& directory) {
       static_cast<uint32_t>(machine.between(options.thresholds.idle_percent, 98));
   // Below a file nothing can be made.
   options.spill_directory = machine.one_in(8) ? "/dev/null/spill" : directory;
+  options.drain_timeout_ms = machine.one_in(4) ? 0 : machine.below(5000);
   options.spill_idle_ms = machine.between(1, 3000);
   if (machine.one_in(3)) options.spill_limit_bytes = machine.between(1, 4) * kMiB;
   for (const uid_t user : {1001U, 1002U}) {
@@ -164,11 +166,33 @@ class Simulation {
     fail(invariants_->not_taken_back());
   }
 
-  // As main() does. Its children die with it, and its users' threads.
+  // As main() does. Its users' threads die with it; its children it has killed, or they are dead.
   void end_daemon() {
+    const Sessions& sessions = DaemonForTests::sessions(*daemon_);
+    for (const auto& client : clients_) {
+      const Session* const session = sessions.find(client->session());
+      const bool is_here = session != nullptr && session->phase != SessionPhase::kLeaving;
+      if (is_here) client->expect_end();
+    }
     machine_.processes().hurry();
     daemon_->stop();
+    invariants_.reset();
+    daemon_.reset();
+    if (const size_t alive = machine_.processes().alive(); alive > 0) {
+      fail(fmt::format("{} children outlive djinnd", alive));
+    }
     forget_daemon();
+  }
+
+  // As a signal has it end: whatever goes on has its time, and no more.
+  void wind_up() {
+    const uint64_t until_ms = machine_.now_ms() + *options_.drain_timeout_ms + kWindUpMs;
+    daemon_->wind_up();
+    if (machine_.one_in(4)) daemon_->wind_up();  // somebody is in a hurry
+    while (!machine_.is_stopped(loop_->raw()) && !failure_) {
+      if (machine_.now_ms() >= until_ms) return fail("djinnd winds up, and does not end");
+      step(until_ms);
+    }
   }
 
   // It is dead at once, and nobody does what its threads were to do.
@@ -191,7 +215,9 @@ class Simulation {
 
   void restart() {
     const bool is_killed = machine_.one_in(2);
-    machine_.tell("djinnd is {}", is_killed ? "killed" : "ended");
+    machine_.tell("djinnd is {}", is_killed ? "killed" : "to end");
+    if (!is_killed) wind_up();
+    if (failure_) return;
     is_killed ? kill_daemon() : end_daemon();
     fail(machine_.systemd().check());
     if (machine_.one_in(4)) machine_.systemd().listen(machine_.between(0, kStoreMax));
@@ -213,6 +239,7 @@ class Simulation {
     if (machine_.mistake() == Mistake::kDeviceIsMixedUp) mix_up_a_device();
     fail(invariants_->check());
     fail(misplaced());
+    for (const auto& client : clients_) fail(client->wrong());
     return happened && !failure_;
   }
 

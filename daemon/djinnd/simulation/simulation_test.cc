@@ -81,6 +81,10 @@ TEST_F(Simulation, a_descriptor_that_is_kept_of_no_model_is_found) {
   EXPECT_TRUE(found_with(Mistake::kStoreForgetsNothing).has_value());
 }
 
+TEST_F(Simulation, a_djinnd_that_winds_up_and_does_not_end_is_found) {
+  EXPECT_TRUE(found_with(Mistake::kStopIsLost).has_value());
+}
+
 TEST_F(Simulation, a_lease_that_outlives_its_session_is_found) {
   EXPECT_TRUE(found_with(Mistake::kLeaseOutlives).has_value());
 }
