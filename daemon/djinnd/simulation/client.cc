@@ -174,6 +174,10 @@ void Client::heard(const ipc::DaemonReply& reply, std::vector<Fd> fds) {
   may_wait_.erase(reply.number);
   const auto* const failed = std::get_if<ipc::Failed>(&reply.body);
   if (failed != nullptr && reply.number == 0) expects_end_ = false;
+  const bool is_typed =
+      failed == nullptr || (failed->code != ErrorCode::kInternal && failed->message.ends_with('.'));
+  if (!is_typed)
+    wrong_ = fmt::format("{} hears of an error that is no sentence: {}", name_, failed->message);
   machine_.tell("{}: hears {} of {}{}", name_, name_of_body(reply.body),
                 asked.empty() ? "a notice" : asked.mapped(),
                 failed != nullptr ? fmt::format(": {}", failed->message) : "");

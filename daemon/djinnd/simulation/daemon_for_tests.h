@@ -58,6 +58,8 @@ struct DaemonForTests {
   }
   static bool has_load(Daemon& d, LoadId id) { return device_of(d, id).has_value(); }
   static const std::set<ModelId>& returning(Daemon& d) { return d.models_.returning_; }
+  // As any change of a model does: what could not be kept is tried again.
+  static void models_changed(Daemon& d) { d.models_changed(); }
   static bool keeps_nothing(Daemon& d) { return d.fd_store_.descriptors_max() == 0; }
   // Whether djinnd has said that the model would not outlive a restart.
   static bool is_told_not_kept(Daemon& d, ModelId id) { return d.fd_store_.not_kept_.contains(id); }

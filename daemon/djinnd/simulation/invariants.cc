@@ -384,7 +384,7 @@ std::optional<std::string> Invariants::not_kept() {
   if (Access::keeps_nothing(daemon_)) return std::nullopt;
   const auto kept = machine_.systemd().models();
   for (const auto& [id, model] : Access::table(daemon_).all()) {
-    if (model.phase != ModelPhase::kResident || machine_.systemd().has_refused(id)) continue;
+    if (model.phase != ModelPhase::kResident) continue;
     const auto record = kept.find(id);
     if (record == kept.end()) {
       if (Access::is_told_not_kept(daemon_, id)) continue;

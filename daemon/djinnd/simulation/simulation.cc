@@ -304,6 +304,7 @@ class Simulation {
     observer_ = std::make_unique<Client>(machine_, world_, files_, known_, 0, "observer");
     observer_->observe();
     pass(400'000, [this] { return who_waits(); });
+    DaemonForTests::models_changed(*daemon_);
     pass(10'000, [this] { return invariants_->not_kept(); });
   }
 

@@ -2,9 +2,14 @@
 
 #include "daemon/djinnd/simulation/simulation.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <optional>
+#include <set>
+#include <string>
+#include <vector>
 
 namespace djinn::daemon::simulation {
 namespace {
@@ -46,6 +51,19 @@ TEST_F(Simulation, a_seed_decides_all_that_happens) {
     EXPECT_EQ(first.lines, second.lines) << "seed " << seed;
   }
   EXPECT_NE(simulate(1).hash, simulate(2).hash);
+}
+
+TEST_F(Simulation, all_memory_that_djinnd_makes_itself_fails_in_some_seed) {
+  std::set<std::string> wanted{"session", "state", "payload", "record"};
+  for (uint64_t seed = 1; seed <= kSeeds && !wanted.empty(); ++seed) {
+    const std::vector<std::string> lines = simulate(seed).lines;
+    std::erase_if(wanted, [&](const std::string& kind) {
+      return std::ranges::any_of(lines, [&](const std::string& line) {
+        return line.ends_with("there is no memory for djinn-" + kind);
+      });
+    });
+  }
+  EXPECT_THAT(wanted, ::testing::IsEmpty());
 }
 
 TEST_F(Simulation, a_failing_seed_prints_the_line_that_repeats_it) {
