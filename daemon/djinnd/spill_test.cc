@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Sequence groups that give way and come back: djinnd as a process, with a worker without kernels.
+#include <algorithm>
 #include <filesystem>
 
 #include "daemon/djinnd/testing/contested_memory.h"
@@ -157,6 +158,24 @@ TEST(Spill, what_is_on_disk_counts_against_its_quota_so_that_it_may_return) {
   EXPECT_EQ(want_refs(host.client, quota - bytes), ErrorCode::kQuotaExceeded)
       << "once, and not twice";
   EXPECT_EQ(want_refs(host.client, kMiB), ErrorCode::kOk);
+}
+
+TEST(Spill, what_an_ended_session_had_on_disk_counts_no_more_although_its_client_stays) {
+  Host host;
+  host.make_group(host.client, kLarge);
+  ASSERT_TRUE(eventually([&] { return host.evictable_bytes() == bytes_of(kLarge); }));
+  EXPECT_EQ(want_refs(host.other, kMore), ErrorCode::kOk);
+  ASSERT_EQ(host.told(ipc::EventKind::kSequenceSpilled), 1u);
+  const auto users_bytes = [&] {
+    return host.observer.ask<ipc::StatusReport>(ipc::GetStatus{}).quota.memory_bytes;
+  };
+  const uint64_t before = users_bytes();
+  const auto sessions = host.observer.ask<ipc::SessionList>(ipc::ListSessions{}).sessions;
+  const auto spilled = std::ranges::find(sessions, 1u, &ipc::SessionReport::sequences);
+  ASSERT_NE(spilled, sessions.end());
+  host.observer.ask<ipc::Done>(ipc::TerminateSession{spilled->session});
+  EXPECT_TRUE(eventually([&] { return users_bytes() + bytes_of(kLarge) <= before; }));
+  EXPECT_GT(users_bytes(), kMore) << "what the other has counts";
 }
 
 TEST(Spill, no_more_than_the_limit_goes_to_disk) {

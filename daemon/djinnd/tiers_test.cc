@@ -285,6 +285,27 @@ TEST(EventStream, a_session_waits_once) {
   }
 }
 
+// The next worker looks at the graph, although its session uses no program of the model any more.
+TEST(Tiers, a_program_whose_model_is_closed_before_the_answer_is_answered_after_a_death_too) {
+  Host host;
+  const Fd file = model_file(host.daemon.directory(), kMiB, 'a');
+  const ModelId id = open_model(host.client, file).model;
+  const Fd graph = testing::program("y");
+  const auto workers = host.observer.ask<ipc::StatusReport>(ipc::GetStatus{}).workers;
+  ASSERT_EQ(workers.size(), 1u);
+  const auto worker = static_cast<pid_t>(workers[0].pid);
+  ASSERT_EQ(::kill(worker, SIGSTOP), 0);
+  constexpr uint32_t kDefine = 901;
+  host.client.send({kDefine, ipc::DefineProgram{id}}, {graph.get()});
+  host.client.ask<ipc::Done>(ipc::CloseModel{id});
+  ASSERT_EQ(::kill(worker, SIGKILL), 0);
+  const auto reply = host.client.receive();
+  ASSERT_TRUE(reply.has_value());
+  EXPECT_EQ(reply->number, kDefine);
+  const auto* const failed = std::get_if<ipc::Failed>(&reply->body);
+  EXPECT_TRUE(failed == nullptr || failed->code == ErrorCode::kNotFound) << failed->message;
+}
+
 TEST(Garbage, programs_without_users_and_workers_without_sessions_go) {
   const TestDaemon daemon;
   TestClient observer(daemon);

@@ -13,6 +13,9 @@
 // no room, or whose descriptors cannot be given, is not kept at all. It is tried again with the
 // next change of any model; so is a record that is out of date.
 //
+// Nobody waits for systemd to hear that it is to let go of a model's extents: until then, which is
+// soon unless it hangs, memory is in use that is granted to nobody.
+//
 // Where systemd does not listen nothing is kept, and nothing is lost but time.
 #pragma once
 
@@ -55,6 +58,8 @@ class FdStore {
   [[nodiscard]] size_t models_not_kept() const { return not_kept_.size(); }
 
  private:
+  friend struct DaemonForTests;
+
   struct Record {
     uint64_t number = 0;
     std::vector<std::byte> bytes;

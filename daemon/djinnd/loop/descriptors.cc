@@ -19,6 +19,12 @@ Error out_of_descriptors() {
           "more (LimitNOFILE= of its unit, ulimit -n); then repeat."};
 }
 
+Error for_client(const Error& of_kernel) {
+  return {of_kernel.code,
+          fmt::format("djinnd could not {}. Close a session or unload a model, then repeat.",
+                      of_kernel.message)};
+}
+
 Status check_descriptors_left(const Fd& newest, size_t spoken_for) {
   rlimit limit{};
   if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return {};

@@ -18,6 +18,9 @@ inline constexpr int kDescriptorsKept = 64 + 253;
 // A session takes so many while it does nothing: its socket, its memory, two ends of each bell.
 inline constexpr int kDescriptorsOfSession = 8;
 
+// What the kernel has refused djinnd, for who asked for it: with what they can do next.
+[[nodiscard]] Error for_client(const Error& of_kernel);
+
 // The error for a client for whom there is none.
 Error out_of_descriptors();
 // Whether a descriptor that was opened this moment for a client leaves djinnd enough: the kernel

@@ -171,6 +171,33 @@ TEST_F(MemoryTest, who_waits_for_their_users_quota_is_refused_when_another_sessi
   EXPECT_TRUE(memory.check().ok());
 }
 
+TEST_F(MemoryTest, who_waits_for_a_quota_is_answered_when_it_is_another_and_all_are_tried_again) {
+  constexpr Owner kUser = Owner::of_user(1);
+  for (const uint64_t changed : {uint64_t{120}, uint64_t{70}}) {
+    Quotas quotas;
+    const auto set = [&](uint64_t bytes) {
+      quotas.set({{false, "ann", 1, {Amount{bytes, false}, {}, {}, {}}}}, {kDevice});
+    };
+    set(100);
+    Memory memory(kHostDevice, kDevice, kDevice, quotas);
+    memory.set_reclaim(reclaim_);
+    reclaim_.leaving_of = [](Owner) { return 30; };
+    for (const auto& holder : {kSmall, kOther}) memory.charge(holder, kUser);
+    Answer first;
+    Answer waits;
+    memory.request(kSmall, 60, into(first));
+    memory.request(kOther, 50, into(waits));
+    ASSERT_FALSE(waits.given) << "it fits when what leaves is gone";
+    set(changed);
+    memory.freed();
+    ASSERT_TRUE(waits.given);
+    EXPECT_EQ(waits.status.ok(), changed == 120);
+    EXPECT_EQ(memory.held_by(kOther), changed == 120 ? 50u : 0u);
+    EXPECT_EQ(memory.waiting(), 0u);
+    EXPECT_TRUE(memory.check().ok());
+  }
+}
+
 TEST_F(MemoryTest, who_meets_a_quota_waits_for_what_the_users_sessions_have_and_do_not_use) {
   memory_.set_session_quota(500);
   memory_.charge(kSmall, Owner::of_user(1));

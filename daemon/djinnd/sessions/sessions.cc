@@ -287,7 +287,9 @@ void Sessions::leave(SessionId id) {
   refusals_.forget(session->domain, id);
   listener_.session_left(id);
   cancel_requests(*session);
-  if (session->attached) return domains_.send(session->worker(), {ipc::DetachSession{id}});
+  if (session->attached && domains_.ready(session->worker())) {
+    return domains_.send(session->worker(), {ipc::DetachSession{id}});
+  }
   release(*session);
 }
 
@@ -435,10 +437,11 @@ void Sessions::has_refs(SessionId id, uint64_t staging_bytes, uint64_t ref_bytes
 // Beside its refs, which are there.
 Status Sessions::make_memory(Session& session, uint64_t staging_bytes) {
   DJINN_CHECK(domains_.need(session.worker(), [this](WorkerKey other) { return in_use(other); }));
-  DJINN_TRY(SessionMemory made, SessionMemory::make(staging_bytes));
-  made.refs = std::move(session.memory.refs);
-  made.ref_bytes_max = session.memory.ref_bytes_max;
-  session.memory = std::move(made);
+  Result<SessionMemory> made = SessionMemory::make(staging_bytes);
+  if (!made.ok()) return for_client(made.error());
+  made->refs = std::move(session.memory.refs);
+  made->ref_bytes_max = session.memory.ref_bytes_max;
+  session.memory = *std::move(made);
   return check_descriptors_left(
       session.memory.completion_bell.listener);  // the last one that was made
 }

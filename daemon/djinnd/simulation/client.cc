@@ -122,6 +122,7 @@ void Client::hang_up() {
   open_.clear();
   groups_.clear();
   session_ = {};
+  expects_end_ = false;
   greeting_ = Greeting::kNone;
 }
 
@@ -129,8 +130,10 @@ void Client::greet() {
   observer_ = machine_.one_in(8);
   const uint32_t version = machine_.fault(40) ? 1 : ipc::kProtocolVersion;
   const uint64_t staging_bytes = machine_.between(1, 64) * 4096;
+  constexpr const char* kDevices[] = {"", "cpu:0", "fake:0", "fake:0", "fake:1"};
+  device_ = kDevices[machine_.below(std::size(kDevices))];
   greeting_ = Greeting::kAsked;
-  ask_for(ipc::Hello{version, name_, staging_bytes, observer_});
+  ask_for(ipc::Hello{version, name_, staging_bytes, observer_, device_});
 }
 
 void Client::ask(ipc::ClientRequest request, const std::vector<int>& fds) {
@@ -150,7 +153,10 @@ void Client::ask(ipc::ClientRequest request, const std::vector<int>& fds) {
 
 void Client::read_one() {
   auto next = ipc::receive_datagram(socket_.get());
-  if (!next.ok()) return hang_up();
+  if (!next.ok()) {
+    if (expects_end_) wrong_ = fmt::format("{} was hung up on, and not told why", name_);
+    return hang_up();
+  }
   if (!next.value()) return;
   const auto reply = ipc::decode_daemon_reply(next.value()->bytes);
   DJINN_ASSERT(reply.ok());
@@ -167,6 +173,11 @@ void Client::heard(const ipc::DaemonReply& reply, std::vector<Fd> fds) {
   const auto asked = pending_.extract(reply.number);
   may_wait_.erase(reply.number);
   const auto* const failed = std::get_if<ipc::Failed>(&reply.body);
+  if (failed != nullptr && reply.number == 0) expects_end_ = false;
+  const bool is_typed =
+      failed == nullptr || (failed->code != ErrorCode::kInternal && failed->message.ends_with('.'));
+  if (!is_typed)
+    wrong_ = fmt::format("{} hears of an error that is no sentence: {}", name_, failed->message);
   machine_.tell("{}: hears {} of {}{}", name_, name_of_body(reply.body),
                 asked.empty() ? "a notice" : asked.mapped(),
                 failed != nullptr ? fmt::format(": {}", failed->message) : "");

@@ -12,6 +12,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -47,10 +48,17 @@ class Client {
     ask({next_number(), std::move(body)}, fds);
   }
 
+  // djinnd ends, and has a session of it: it is to be told before it is hung up on.
+  void expect_end() { expects_end_ = true; }
+  // What did not hold, if anything did not.
+  [[nodiscard]] const std::optional<std::string>& wrong() const { return wrong_; }
   // Requests that wait for an answer that must come.
   [[nodiscard]] std::vector<std::string> waits_for() const;
   [[nodiscard]] bool is_connected() const { return socket_.valid(); }
   [[nodiscard]] const std::string& name() const { return name_; }
+  // Its session, and the device that it asked for; a session that is not valid until it is welcome.
+  [[nodiscard]] SessionId session() const { return session_; }
+  [[nodiscard]] const std::string& device() const { return device_; }
 
  private:
   enum class Greeting : uint8_t { kNone, kAsked, kDone };
@@ -80,6 +88,8 @@ class Client {
   bool calm_ = false;
   bool stays_ = false;
   bool observer_ = false;
+  bool expects_end_ = false;
+  std::optional<std::string> wrong_;
   Fd socket_;
   Fd memory_;
   uint64_t submitted_ = 0;
@@ -90,6 +100,7 @@ class Client {
   std::set<ModelId> open_;
   std::set<SequenceHandle> groups_;
   SessionId session_;
+  std::string device_;  // empty: djinnd's first
   std::unique_ptr<Poll> poll_;
   Timer act_;
 };

@@ -3,18 +3,17 @@
 // Lets the simulation see what djinnd's parts keep to themselves.
 #pragma once
 
+#include <algorithm>
 #include <map>
+#include <optional>
 #include <set>
-#include <utility>
-#include <vector>
 
 #include "daemon/djinnd/daemon.h"
 
 namespace djinn::daemon {
 
 struct DaemonForTests {
-  // The simulated machine has one device.
-  static Memory& memory(Daemon& d) { return d.devices_.first(); }
+  static const Devices& devices(Daemon& d) { return d.devices_; }
   static const Quotas& quotas(Daemon& d) { return d.quotas_; }
   static Domains& domains(Daemon& d) { return d.domains_; }
   static Sessions& sessions(Daemon& d) { return d.sessions_; }
@@ -23,36 +22,48 @@ struct DaemonForTests {
   static const Stragglers& stragglers(Daemon& d) { return d.stragglers_; }
   static ModelTable& table(Daemon& d) { return d.models_.table_; }
 
-  static const std::map<Memory::Holder, uint64_t>& held(Daemon& d) { return memory(d).held_; }
-  static std::optional<Owner> user_of(Daemon& d, Memory::Holder holder) {
-    return memory(d).users_.user_of(holder);
+  static const std::map<Memory::Holder, uint64_t>& held(const Memory& memory) {
+    return memory.held_;
   }
-  static uint64_t aside_of(Daemon& d, SessionId id) {
-    return memory(d).ledger_.aside_of(vmu::PrincipalId{id.value});
+  static uint64_t aside_of(const Memory& memory, SessionId id) {
+    return memory.ledger_.aside_of(vmu::PrincipalId{id.value});
   }
   // A request that waits for memory of others', which somebody must look after.
-  static bool one_waits_for_others(Daemon& d) {
-    for (const auto& waiting : memory(d).waiting_) {
-      if (!memory(d).waits_for_its_own(waiting)) return true;
-    }
-    return false;
+  static bool one_waits_for_others(const Memory& memory) {
+    return std::ranges::any_of(
+        memory.waiting_, [&](const auto& waiting) { return !memory.waits_for_its_own(waiting); });
   }
-  static bool waiting_is_looked_at(Daemon& d) {
-    return d.reclaimers_.all_.front()->waiting_.active();
+  static bool waiting_is_looked_at(Daemon& d, DeviceId device) {
+    return std::ranges::any_of(d.reclaimers_.all_, [&](const auto& reclaimer) {
+      return reclaimer->device() == device && reclaimer->waiting_.active();
+    });
   }
 
-  static bool is_released(Daemon& d, SessionId id) { return d.sessions_.released_.contains(id); }
   static size_t released(Daemon& d) { return d.sessions_.released_.size(); }
-  static std::optional<Owner> released_user(Daemon& d, SessionId id) {
+  // Whose it was, and on which device.
+  static std::optional<WorkerKey> released_from(Daemon& d, SessionId id) {
     const auto found = d.sessions_.released_.find(id);
-    return found == d.sessions_.released_.end() ? std::nullopt : std::optional(found->second.user);
+    if (found == d.sessions_.released_.end()) return std::nullopt;
+    return WorkerKey{found->second.user, found->second.device};
   }
 
-  // Whether the load is there, or what it held.
-  static bool has_load(Daemon& d, LoadId id) {
+  // The device of the load, if it is there, or what it held.
+  static std::optional<DeviceId> device_of(Daemon& d, LoadId id) {
     const LoadQueue& queue = d.models_.queue_;
-    return queue.loads_.contains(id) || queue.abandoned_.contains(id);
+    const auto load = queue.loads_.find(id);
+    if (load != queue.loads_.end()) return load->second.device;
+    const auto abandoned = queue.abandoned_.find(id);
+    if (abandoned != queue.abandoned_.end()) return abandoned->second.device;
+    return std::nullopt;
   }
+  static bool has_load(Daemon& d, LoadId id) { return device_of(d, id).has_value(); }
+  static const std::set<ModelId>& returning(Daemon& d) { return d.models_.returning_; }
+  // As any change of a model does: what could not be kept is tried again.
+  static void models_changed(Daemon& d) { d.models_changed(); }
+  static bool keeps_nothing(Daemon& d) { return d.fd_store_.descriptors_max() == 0; }
+  // Whether djinnd has said that the model would not outlive a restart.
+  static bool is_told_not_kept(Daemon& d, ModelId id) { return d.fd_store_.not_kept_.contains(id); }
+
   static size_t loads(Daemon& d) {
     return d.models_.queue_.loads_.size() + d.models_.queue_.abandoned_.size();
   }

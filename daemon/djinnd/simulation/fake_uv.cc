@@ -27,7 +27,9 @@ int uv_run(uv_loop_t* /*loop*/, uv_run_mode mode) {
   return 0;
 }
 
-void uv_stop(uv_loop_t* /*loop*/) {}
+void uv_stop(uv_loop_t* loop) {
+  Machine::current().stop(loop);
+}
 
 void uv_update_time(uv_loop_t* /*loop*/) {}
 

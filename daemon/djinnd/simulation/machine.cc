@@ -24,7 +24,7 @@ constexpr uint64_t kSlowCpuNs = 20'000'000;
 }  // namespace
 
 Machine::Machine(uint64_t seed, Mistake mistake)
-    : random_(seed), mistake_(mistake), processes_(*this) {
+    : random_(seed), mistake_(mistake), systemd_(*this), processes_(*this) {
   DJINN_ASSERT(the_machine == nullptr);
   the_machine = this;
 }
@@ -168,6 +168,12 @@ void Machine::do_next_work(const void* owner) {
 
 void Machine::finish(const void* owner) {
   while (backlog(owner) > 0) do_next_work(owner);
+}
+
+// What is destroyed may ask for more.
+void Machine::forget_work() {
+  while (!works_.empty())
+    [[maybe_unused]] const std::vector<Work> forgotten = std::exchange(works_, {});
 }
 
 // --- libuv's handles

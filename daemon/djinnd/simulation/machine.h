@@ -23,24 +23,30 @@
 #include <deque>
 #include <functional>
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
 #include "daemon/djinnd/simulation/door.h"
 #include "daemon/djinnd/simulation/memory_book.h"
 #include "daemon/djinnd/simulation/processes.h"
+#include "daemon/djinnd/simulation/systemd.h"
 #include "kernel/base/clock.h"
+#include "kernel/base/device_id.h"
 #include "kernel/base/random.h"
 
 namespace djinn::daemon::simulation {
 
 enum class Mistake : uint8_t {
   kNone,
-  kFreedIsNotTold,     // memory is freed, and its account never hears of it
-  kDeathIsNotSeen,     // a worker ends, and nobody is told
-  kWakeIsLost,         // a call for the loop that comes while one waits is dropped with it
-  kLeaseOutlives,      // a session's lease on a model stays when it has left
-  kExtentIsForgotten,  // memory is taken off the account, and stays
+  kFreedIsNotTold,       // memory is freed, and its account never hears of it
+  kDeathIsNotSeen,       // a worker ends, and nobody is told
+  kWakeIsLost,           // a call for the loop that comes while one waits is dropped with it
+  kLeaseOutlives,        // a session's lease on a model stays when it has left
+  kExtentIsForgotten,    // memory is taken off the account, and stays
+  kDeviceIsMixedUp,      // a model is taken for one of another device
+  kStoreForgetsNothing,  // systemd keeps what it was told to forget
+  kStopIsLost,           // the loop goes on when it was told to stop
 };
 
 class Machine final : public Clock {
@@ -72,6 +78,11 @@ class Machine final : public Clock {
   void set_faults(bool on) { faults_ = on; }
   [[nodiscard]] bool faults() const { return faults_; }
   [[nodiscard]] Mistake mistake() const { return mistake_; }
+  // No worker lives on a device that is lost.
+  void set_lost(DeviceId device, bool lost) {
+    lost ? void(lost_.insert(device)) : void(lost_.erase(device));
+  }
+  [[nodiscard]] bool is_lost(DeviceId device) const { return lost_.contains(device); }
 
   // --- events
   // Has the next one happen; where nothing is left to happen before until_ms, time passes until
@@ -82,6 +93,8 @@ class Machine final : public Clock {
   // --- what threads do. owner: of the thread.
   void post(const void* owner, std::function<void()> work);
   [[nodiscard]] size_t backlog(const void* owner) const;
+  // The process is dead: nobody does what is left.
+  void forget_work();
   // Does what is left, and forgets the owner.
   void finish(const void* owner);
 
@@ -98,6 +111,12 @@ class Machine final : public Clock {
   // Tells owners of closed handles that they are.
   void close_handles();
 
+  // Whoever runs the loop is to return.
+  void stop(const uv_loop_t* loop) {
+    if (mistake_ != Mistake::kStopIsLost) stopped_ = loop;
+  }
+  [[nodiscard]] bool is_stopped(const uv_loop_t* loop) const { return stopped_ == loop; }
+
   // --- what happened
   template <typename... Args>
   void tell(fmt::format_string<Args...> format, Args&&... args) {
@@ -111,6 +130,7 @@ class Machine final : public Clock {
   [[nodiscard]] Processes& processes() { return processes_; }
   [[nodiscard]] Door& door() { return door_; }
   [[nodiscard]] MemoryBook& memory() { return memory_; }
+  [[nodiscard]] Systemd& systemd() { return systemd_; }
 
  private:
   static constexpr uint64_t kEpochNs = 1'700'000'000'000'000'000;
@@ -157,8 +177,10 @@ class Machine final : public Clock {
   mutable uint64_t cpu_ns_ = 0;
   bool faults_ = true;
   bool looked_ = false;  // descriptors were told of, and the checks not called yet
+  std::set<DeviceId> lost_;
   uint64_t events_ = 0;
   uint64_t timers_started_ = 0;
+  const uv_loop_t* stopped_ = nullptr;  // the last that was
   std::vector<Watched> polls_;
   std::vector<Armed> timers_;
   std::vector<Rung> asyncs_;
@@ -169,6 +191,7 @@ class Machine final : public Clock {
   uint64_t hash_ = 0xcbf29ce484222325u;
   Door door_;
   MemoryBook memory_;
+  Systemd systemd_;
   Processes processes_;
 };
 

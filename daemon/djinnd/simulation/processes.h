@@ -63,8 +63,11 @@ class Processes {
 
   // Children that were killed end at once from now on, and those that were killed before.
   void hurry();
-  // Those that are left go.
-  void forget() { all_.clear(); }
+  // Those that are left go at once: the parent is dead.
+  void forget() {
+    all_.clear();
+    hurries_ = false;
+  }
   // That are not dead.
   [[nodiscard]] size_t alive() const;
   void for_each(const std::function<void(Child&)>& call) const;

@@ -28,9 +28,16 @@ namespace djinn::daemon::simulation {
 namespace {
 
 constexpr uint64_t kMiB = uint64_t{1} << 20;
+constexpr uint64_t kStoreMax = 40;    // a few models
+constexpr uint64_t kWindUpMs = 2000;  // for who is busy with other things
+constexpr uint64_t kHangTimeoutMs = 10'000;
+// A worker that hangs is looked at within one timeout, and what it was asked for may have six
+// (HangWatch).
+constexpr uint64_t kHangIsSeenMs = 8 * kHangTimeoutMs;
 constexpr uint64_t kEventsMax = 60'000;  // of a phase in which nothing new begins
 constexpr size_t kLinesTold = 60;
 constexpr uid_t kUsers[] = {0, 1001, 1002, 1003};
+constexpr DeviceId kFakeDevice{DeviceKind::kFake, 0};
 
 uint64_t seed_under_way = 0;
 
@@ -58,15 +65,18 @@ Options some_options(Machine& machine, const std::string& directory) {
   options.threads = 2;
   options.memory_bytes = machine.between(12, 64) * kMiB;
   options.session_quota_bytes = machine.between(4, 16) * kMiB;
+  if (!machine.one_in(4)) options.test_device_bytes = machine.between(8, 48) * kMiB;
   options.worker = "worker";
+  options.test_device_worker = "worker of fake:0";
   options.loader = "loader";
-  options.hang_timeout_ms = machine.one_in(2) ? 500 : 10'000;
+  options.hang_timeout_ms = machine.one_in(2) ? 500 : kHangTimeoutMs;
   options.keep_alive_ms = machine.one_in(4) ? 0 : machine.below(120'000);
   options.thresholds.idle_percent = static_cast<uint32_t>(machine.between(30, 90));
   options.thresholds.all_percent =
       static_cast<uint32_t>(machine.between(options.thresholds.idle_percent, 98));
   // Below a file nothing can be made.
   options.spill_directory = machine.one_in(8) ? "/dev/null/spill" : directory;
+  options.drain_timeout_ms = machine.one_in(4) ? 0 : machine.below(5000);
   options.spill_idle_ms = machine.between(1, 3000);
   if (machine.one_in(3)) options.spill_limit_bytes = machine.between(1, 4) * kMiB;
   for (const uid_t user : {1001U, 1002U}) {
@@ -85,35 +95,27 @@ class Simulation {
   Simulation(uint64_t seed, Mistake mistake)
       : machine_(seed, mistake),
         options_(some_options(machine_, directory_.path())),
-        files_(machine_) {
-    machine_.processes().set_programs(loop_,
+        files_(machine_),
+        seed_(seed) {
+    machine_.processes().set_programs(world_,
                                       [this](const std::string& path, pid_t pid, Fd channel) {
                                         return make_child(path, pid, std::move(channel));
                                       });
-    daemon_ = std::make_unique<Daemon>(
-        loop_, machine_, options_,
-        [this](const Config&) -> Result<Options> { return changed_options(); }, seed);
-    std::vector<Owner> owners;
     for (const uid_t user : kUsers) {
-      owners.push_back(Owner::of_user(user));
       const uint64_t count = user == 0 ? 1 : machine_.between(1, 3);
       for (uint64_t i = 0; i < count; ++i) {
-        clients_.push_back(std::make_unique<Client>(machine_, loop_, files_, known_, user,
+        clients_.push_back(std::make_unique<Client>(machine_, world_, files_, known_, user,
                                                     fmt::format("client {} of {}", i, user)));
       }
     }
-    invariants_ = std::make_unique<Invariants>(machine_, *daemon_, std::move(owners));
+    if (!machine_.one_in(4)) machine_.systemd().listen(machine_.between(0, kStoreMax));
   }
 
-  // Workers and loaders are the loop's, too.
   ~Simulation() {
     machine_.set_faults(false);
     clients_.clear();
     observer_.reset();
-    machine_.processes().hurry();
-    daemon_->stop();
-    daemon_.reset();
-    machine_.processes().forget();
+    if (daemon_ != nullptr) end_daemon();
   }
   Simulation(const Simulation&) = delete;
   Simulation& operator=(const Simulation&) = delete;
@@ -128,8 +130,11 @@ class Simulation {
 
  private:
   std::unique_ptr<Child> make_child(const std::string& path, pid_t pid, Fd channel) {
-    if (path == "worker") return std::make_unique<Worker>(machine_, loop_, pid, std::move(channel));
-    return std::make_unique<Loader>(machine_, loop_, files_, pid, std::move(channel));
+    if (path == options_.loader) {
+      return std::make_unique<Loader>(machine_, world_, files_, pid, std::move(channel));
+    }
+    const DeviceId device = path == options_.worker ? kHostDevice : kFakeDevice;
+    return std::make_unique<Worker>(machine_, world_, device, pid, std::move(channel));
   }
 
   Options changed_options() const {
@@ -141,6 +146,87 @@ class Simulation {
     return changed;
   }
 
+  // --- djinnd's own life
+
+  void start_daemon() {
+    loop_ = std::make_unique<Loop>();
+    const auto reload_options = [this](const Config&) -> Result<Options> {
+      return changed_options();
+    };
+    daemon_ = std::make_unique<Daemon>(*loop_, machine_, options_, reload_options,
+                                       seed_ + (starts_++ << 32));
+    std::vector<Owner> owners;
+    for (const uid_t user : kUsers) owners.push_back(Owner::of_user(user));
+    invariants_ = std::make_unique<Invariants>(machine_, *daemon_, std::move(owners),
+                                               machine_.systemd().models());
+    ActivationFds passed;
+    passed.kept = machine_.systemd().pass();
+    const auto started = daemon_->start(std::move(passed));
+    DJINN_ASSERT(started.ok());
+    fail(invariants_->not_taken_back());
+  }
+
+  // As main() does. Its users' threads die with it; its children it has killed, or they are dead.
+  void end_daemon() {
+    const Sessions& sessions = DaemonForTests::sessions(*daemon_);
+    for (const auto& client : clients_) {
+      const Session* const session = sessions.find(client->session());
+      const bool is_here = session != nullptr && session->phase != SessionPhase::kLeaving;
+      if (is_here) client->expect_end();
+    }
+    machine_.processes().hurry();
+    daemon_->stop();
+    invariants_.reset();
+    daemon_.reset();
+    if (const size_t alive = machine_.processes().alive(); alive > 0) {
+      fail(fmt::format("{} children outlive djinnd", alive));
+    }
+    forget_daemon();
+  }
+
+  // As a signal has it end: whatever goes on has its time, and no more.
+  void wind_up() {
+    const uint64_t until_ms = machine_.now_ms() + *options_.drain_timeout_ms + kWindUpMs;
+    daemon_->wind_up();
+    if (machine_.one_in(4)) daemon_->wind_up();  // somebody is in a hurry
+    while (!machine_.is_stopped(loop_->raw()) && !failure_) {
+      if (machine_.now_ms() >= until_ms) return fail("djinnd winds up, and does not end");
+      step(until_ms);
+    }
+  }
+
+  // It is dead at once, and nobody does what its threads were to do.
+  void kill_daemon() {
+    machine_.systemd().set_deaf(true);
+    machine_.forget_work();
+    machine_.processes().hurry();
+    forget_daemon();
+    machine_.systemd().set_deaf(false);
+  }
+
+  void forget_daemon() {
+    invariants_.reset();
+    daemon_.reset();
+    machine_.processes().forget();
+    machine_.forget_work();
+    loop_.reset();
+    machine_.memory().keep_only(machine_.systemd().extents());
+  }
+
+  void restart() {
+    const bool is_killed = machine_.one_in(2);
+    machine_.tell("djinnd is {}", is_killed ? "killed" : "to end");
+    if (!is_killed) wind_up();
+    if (failure_) return;
+    is_killed ? kill_daemon() : end_daemon();
+    fail(machine_.systemd().check());
+    if (machine_.one_in(4)) machine_.systemd().listen(machine_.between(0, kStoreMax));
+    if (machine_.one_in(4)) options_.memory_bytes = machine_.between(12, 64) * kMiB;
+    if (machine_.one_in(4)) options_.test_device_bytes = machine_.between(0, 48) * kMiB;
+    start_daemon();
+    machine_.tell("djinnd starts with {} models", DaemonForTests::table(*daemon_).size());
+  }
+
   void fail(std::optional<std::string> what) {
     if (!failure_ && what) failure_ = std::move(what);
   }
@@ -150,11 +236,28 @@ class Simulation {
     if (failure_) return false;
     const bool happened = machine_.step(until_ms);
     if (machine_.mistake() == Mistake::kLeaseOutlives) keep_a_lease();
+    if (machine_.mistake() == Mistake::kDeviceIsMixedUp) mix_up_a_device();
     fail(invariants_->check());
+    fail(misplaced());
+    for (const auto& client : clients_) fail(client->wrong());
     return happened && !failure_;
   }
 
   using Finding = std::optional<std::string>;
+
+  // A session that is on another device than its client asked for.
+  Finding misplaced() const {
+    for (const auto& client : clients_) {
+      const Session* const session = DaemonForTests::sessions(*daemon_).find(client->session());
+      if (session == nullptr) continue;
+      const std::string there = text_of(session->device);
+      if (there == client->device()) continue;
+      if (client->device().empty() && session->device == kHostDevice) continue;
+      return fmt::format("{} asked for device '{}', and is on {}", client->name(), client->device(),
+                         there);
+    }
+    return std::nullopt;
+  }
 
   // Lets time pass until nothing is to be found any more, and at most so much. Nobody begins
   // anything, so events come to an end.
@@ -168,14 +271,22 @@ class Simulation {
   }
 
   void storm() {
-    const auto started = daemon_->start({});
-    DJINN_ASSERT(started.ok());
+    start_daemon();
     for (const auto& client : clients_) client->begin();
     const uint64_t events = machine_.between(100, 2500);
     while (machine_.events() < events && !failure_) {
       step(machine_.now_ms() + 1000);
       if (machine_.one_in(800)) reload();
+      if (machine_.one_in(1500)) lose_or_find_a_device();
+      if (machine_.one_in(2000)) restart();
     }
+  }
+
+  void lose_or_find_a_device() {
+    const DeviceId device = machine_.one_in(2) ? kHostDevice : kFakeDevice;
+    const bool is_lost = !machine_.is_lost(device);
+    machine_.tell("device {} is {}", text_of(device), is_lost ? "lost" : "back");
+    machine_.set_lost(device, is_lost);
   }
 
   void reload() {
@@ -187,11 +298,14 @@ class Simulation {
   void calm() {
     machine_.tell("--- calm");
     machine_.set_faults(false);
+    for (const DeviceId device : {kHostDevice, kFakeDevice}) machine_.set_lost(device, false);
     files_.answer();
     for (const auto& client : clients_) client->be_calm();
-    observer_ = std::make_unique<Client>(machine_, loop_, files_, known_, 0, "observer");
+    observer_ = std::make_unique<Client>(machine_, world_, files_, known_, 0, "observer");
     observer_->observe();
     pass(400'000, [this] { return who_waits(); });
+    DaemonForTests::models_changed(*daemon_);
+    pass(10'000, [this] { return invariants_->not_kept(); });
   }
 
   Finding who_waits() const {
@@ -225,7 +339,7 @@ class Simulation {
       for (const auto& [id, model] : DaemonForTests::table(*daemon_).all()) {
         observer_->ask_for(ipc::UnloadModel{id});
       }
-      pass(20'000, answered);
+      pass(kHangIsSeenMs, answered);
     }
     observer_->ask_for(ipc::CollectGarbage{});
     pass(10'000, answered);
@@ -243,11 +357,23 @@ class Simulation {
     }
   }
 
+  // The mistake of a model that is taken for one of another device.
+  void mix_up_a_device() {
+    if (DaemonForTests::devices(*daemon_).all().size() < 2) return;
+    for (auto& [id, model] : DaemonForTests::table(*daemon_).all()) {
+      if (model.phase != ModelPhase::kResident || !machine_.one_in(64)) continue;
+      model.key().device = model.device() == kHostDevice ? kFakeDevice : kHostDevice;
+    }
+  }
+
   const TemporaryDirectory directory_;
   Machine machine_;
-  const Options options_;
-  Loop loop_;
+  Options options_;
+  Loop world_;                  // of clients and children
+  std::unique_ptr<Loop> loop_;  // djinnd's
   Files files_;
+  const uint64_t seed_;
+  uint64_t starts_ = 0;
   Known known_;
   uint64_t reloads_ = 0;
   std::vector<std::unique_ptr<Client>> clients_;

@@ -2,9 +2,14 @@
 
 #include "daemon/djinnd/simulation/simulation.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <optional>
+#include <set>
+#include <string>
+#include <vector>
 
 namespace djinn::daemon::simulation {
 namespace {
@@ -48,6 +53,19 @@ TEST_F(Simulation, a_seed_decides_all_that_happens) {
   EXPECT_NE(simulate(1).hash, simulate(2).hash);
 }
 
+TEST_F(Simulation, all_memory_that_djinnd_makes_itself_fails_in_some_seed) {
+  std::set<std::string> wanted{"session", "state", "payload", "record"};
+  for (uint64_t seed = 1; seed <= kSeeds && !wanted.empty(); ++seed) {
+    const std::vector<std::string> lines = simulate(seed).lines;
+    std::erase_if(wanted, [&](const std::string& kind) {
+      return std::ranges::any_of(lines, [&](const std::string& line) {
+        return line.ends_with("there is no memory for djinn-" + kind);
+      });
+    });
+  }
+  EXPECT_THAT(wanted, ::testing::IsEmpty());
+}
+
 TEST_F(Simulation, a_failing_seed_prints_the_line_that_repeats_it) {
   const auto found = found_with(Mistake::kFreedIsNotTold);
   ASSERT_TRUE(found.has_value());
@@ -71,6 +89,18 @@ TEST_F(Simulation, a_waiter_whose_worker_has_died_unseen_is_found) {
 
 TEST_F(Simulation, a_lost_wake_is_found) {
   EXPECT_TRUE(found_with(Mistake::kWakeIsLost).has_value());
+}
+
+TEST_F(Simulation, a_model_that_is_taken_for_one_of_another_device_is_found) {
+  EXPECT_TRUE(found_with(Mistake::kDeviceIsMixedUp).has_value());
+}
+
+TEST_F(Simulation, a_descriptor_that_is_kept_of_no_model_is_found) {
+  EXPECT_TRUE(found_with(Mistake::kStoreForgetsNothing).has_value());
+}
+
+TEST_F(Simulation, a_djinnd_that_winds_up_and_does_not_end_is_found) {
+  EXPECT_TRUE(found_with(Mistake::kStopIsLost).has_value());
 }
 
 TEST_F(Simulation, a_lease_that_outlives_its_session_is_found) {

@@ -47,9 +47,10 @@ constexpr size_t kCompleted = offsetof(ipc::SessionControl, submissions_complete
 
 }  // namespace
 
-Worker::Worker(Machine& machine, Loop& loop, pid_t pid, Fd channel)
+Worker::Worker(Machine& machine, Loop& loop, DeviceId device, pid_t pid, Fd channel)
     : Child(pid),
       machine_(machine),
+      device_(device),
       channel_(std::move(channel)),
       poll_(loop, channel_.get(), [this] { readable(); }),
       work_(loop, [this] { work(); }),
@@ -84,7 +85,7 @@ void Worker::work_soon() {
 }
 
 bool Worker::dies() {
-  if (!machine_.fault(150)) return false;
+  if (!machine_.is_lost(device_) && !machine_.fault(150)) return false;
   die();
   return true;
 }

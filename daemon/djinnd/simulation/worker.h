@@ -19,6 +19,7 @@
 #include "daemon/djinnd/simulation/processes.h"
 #include "ipc/messages.h"
 #include "ipc/socket.h"
+#include "kernel/base/device_id.h"
 #include "kernel/base/fd.h"
 #include "kernel/base/ids.h"
 #include "kernel/gc/session_state.h"
@@ -41,11 +42,12 @@ class Worker final : public Child {
     std::optional<gc::SessionState> state;
   };
 
-  Worker(Machine& machine, Loop& loop, pid_t pid, Fd channel);
+  Worker(Machine& machine, Loop& loop, DeviceId device, pid_t pid, Fd channel);
 
   void end() override;
   [[nodiscard]] uint64_t cpu_ns() const override;
 
+  [[nodiscard]] DeviceId device() const { return device_; }
   [[nodiscard]] const std::map<SessionId, AttachedSession>& sessions() const { return sessions_; }
   // Of its slab, unless it asks for another: the former serves nothing then.
   [[nodiscard]] uint64_t slab_bytes() const { return asks_for_slab() ? 0 : slab_bytes_; }
@@ -109,6 +111,7 @@ class Worker final : public Child {
   void bring_back();
 
   Machine& machine_;
+  const DeviceId device_;  // of whose workers it is one
   Fd channel_;
   bool ending_ = false;
   bool ready_ = false;
