@@ -287,9 +287,7 @@ void Sessions::leave(SessionId id) {
   refusals_.forget(session->domain, id);
   listener_.session_left(id);
   cancel_requests(*session);
-  if (session->attached && domains_.ready(session->worker())) {
-    return domains_.send(session->worker(), {ipc::DetachSession{id}});
-  }
+  if (session->attached) return domains_.send(session->worker(), {ipc::DetachSession{id}});
   release(*session);
 }
 
