@@ -139,7 +139,10 @@ Daemon::Daemon(Loop& loop, const Clock& clock, const Options& options, ReloadOpt
   events_.set_names([this](Owner user) { return reports_.name_now(user); });
 }
 
-Daemon::~Daemon() = default;
+// A child that is disposed of leaves itself to the stragglers.
+Daemon::~Daemon() {
+  loop_.drop_deferred();
+}
 
 Status Daemon::start(ActivationFds passed) {
   DJINN_ASSERT(listener_ == nullptr);
