@@ -4,6 +4,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <utility>
 #include <vector>
 
@@ -138,7 +139,10 @@ Daemon::Daemon(Loop& loop, const Clock& clock, const Options& options, ReloadOpt
   events_.set_names([this](Owner user) { return reports_.name_now(user); });
 }
 
-Daemon::~Daemon() = default;
+// A child that is disposed of leaves itself to the stragglers.
+Daemon::~Daemon() {
+  loop_.drop_deferred();
+}
 
 Status Daemon::start(ActivationFds passed) {
   DJINN_ASSERT(listener_ == nullptr);
@@ -178,6 +182,9 @@ void Daemon::stop() {
   hang_watchdog_.stop();
   drain_.stop();
   sessions_.end_all(stopping());
+  DJINN_ASSERT(std::ranges::all_of(sessions_.all(), [](const auto& entry) {
+    return entry.second->phase == SessionPhase::kLeaving;
+  }));
   manager_.stop();
 }
 
@@ -218,6 +225,7 @@ void Daemon::client_said(Session& session, ClientMessage message) {
 }
 
 void Daemon::session_attached(SessionId session) {
+  DJINN_ASSERT(sessions_.find(session) != nullptr && sessions_.find(session)->attached);
   programs_.session_attached(session);
 }
 
@@ -231,6 +239,7 @@ void Daemon::session_left(SessionId session) {
 }
 
 void Daemon::model_gone(ModelId id) {
+  DJINN_ASSERT(models_.table().all().at(id).phase == ModelPhase::kUnloading);
   programs_.model_gone(id);
 }
 
@@ -298,6 +307,9 @@ bool Daemon::worker_died(WorkerKey key, const WorkerDeath& death) {
   const bool in_step = sessions_.activity_of(key).in_step;
   const bool progressed =
       sessions_.worker_died(key, death, programs_.definers_to_blame(key, death));
+  DJINN_ASSERT(std::ranges::none_of(sessions_.all(), [key](const auto& entry) {
+    return entry.second->worker() == key && entry.second->attached;
+  }));
   models_.worker_died(key, death);
   programs_.worker_died(key, death, in_step);
   stats_.worker_died(key);

@@ -18,7 +18,7 @@ Loop::Loop() {
 }
 
 Loop::~Loop() {
-  deferred_.clear();
+  drop_deferred();
   uv_close(reinterpret_cast<uv_handle_t*>(&wake_), nullptr);
   // Lets every closed handle be freed.
   while (uv_run(&loop_, UV_RUN_NOWAIT) != 0) {
@@ -38,6 +38,11 @@ void Loop::defer(std::function<void()> task) {
   DJINN_ASSERT(task != nullptr);
   if (deferred_.empty()) uv_async_send(&wake_);
   deferred_.push_back(std::move(task));
+}
+
+// What is destroyed may defer more.
+void Loop::drop_deferred() {
+  while (!deferred_.empty()) std::exchange(deferred_, {}).clear();
 }
 
 void Loop::run_deferred() {

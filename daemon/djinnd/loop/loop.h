@@ -35,6 +35,8 @@ class Loop {
   // Calls task soon, outside of every function of Poll, Timer and Signal; in the order of the
   // calls.
   void defer(std::function<void()> task);
+  // Whoever stands behind what is deferred is about to go: it is destroyed, and not done.
+  void drop_deferred();
   // Destroys object soon: for what may be in the middle of one of its own functions.
   template <typename T>
   void dispose(std::unique_ptr<T> object) {
