@@ -44,6 +44,13 @@ bool may_be_given_up(const decltype(ipc::ClientRequest::body)& body) {
          std::holds_alternative<ipc::DefineProgram>(body);
 }
 
+// Whether the answer says that something is done, which may take its time: that it is long in
+// coming tells nothing about djinnd.
+bool is_answered_when_done(const decltype(ipc::ClientRequest::body)& body) {
+  if (const auto* const follow = std::get_if<ipc::FollowEvents>(&body)) return follow->wait;
+  return may_be_given_up(body) || std::holds_alternative<ipc::EvictModel>(body);
+}
+
 constexpr const char* kLost =
     "The connection to djinnd is lost, because djinnd was stopped or restarted: this session and "
     "what it held are gone. Start djinnd if it does not run, and load the model again, which "
@@ -86,8 +93,8 @@ Status Control::wait(short events, const Deadline* deadline) {
   }
 }
 
-Status Control::wait_for_answer(bool for_events, const Deadline* deadline) {
-  if (!on_silence_ || for_events || deadline != nullptr) return wait(POLLIN, deadline);
+Status Control::wait_for_answer(bool may_take_long, const Deadline* deadline) {
+  if (!on_silence_ || may_take_long || deadline != nullptr) return wait(POLLIN, deadline);
   pollfd entry{socket_.get(), POLLIN, 0};
   if (::poll(&entry, 1, kSilenceMs) == 0) std::exchange(on_silence_, {})();
   return wait(POLLIN, nullptr);
@@ -171,8 +178,7 @@ Result<Answer> Control::request(decltype(ipc::ClientRequest::body) body, std::sp
   }
   const uint32_t number = ++last_number_;
   const bool may_give_up = may_be_given_up(body);
-  const auto* const follow = std::get_if<ipc::FollowEvents>(&body);
-  const bool for_events = follow != nullptr && follow->wait;
+  const bool may_take_long = is_answered_when_done(body);
   DJINN_CHECK(send(ipc::encode(ipc::ClientRequest{number, std::move(body)}), fds, deadline));
   for (;;) {
     DJINN_TRY(std::optional<Answer> answer, receive());
@@ -181,7 +187,7 @@ Result<Answer> Control::request(decltype(ipc::ClientRequest::body) body, std::sp
       return Error{ErrorCode::kCancelled, "The call was cancelled before djinnd had answered."};
     }
     if (!answer) {
-      DJINN_CHECK(wait_for_answer(for_events, deadline));
+      DJINN_CHECK(wait_for_answer(may_take_long, deadline));
       continue;
     }
     if (answer->reply.number != number) {

@@ -37,8 +37,8 @@ class Control {
   // nullptr: none.
   void set_interrupt(Interrupt* interrupt) { interrupt_ = interrupt; }
 
-  // Called once, while a request waits for its answer for longer than two seconds, but for one that
-  // waits for events.
+  // Called once, while a request waits for its answer for longer than two seconds. Not while one
+  // does whose answer comes when something is done: that opens, evicts, defines, or waits for events.
   void set_on_silence(std::function<void()> on_silence) { on_silence_ = std::move(on_silence); }
 
   // Sends body with fds and waits for its answer; a Failed answer comes back as its Error.
@@ -72,7 +72,7 @@ class Control {
   }
   Error end(Error why);
   Status wait(short events, const Deadline* deadline);
-  Status wait_for_answer(bool for_events, const Deadline* deadline);
+  Status wait_for_answer(bool may_take_long, const Deadline* deadline);
   Status send(std::span<const std::byte> bytes, std::span<const int> fds, const Deadline* deadline);
 
   LeaseSocket socket_;

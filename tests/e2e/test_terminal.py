@@ -252,6 +252,27 @@ def test_a_load_shows_one_line_that_is_rewritten_and_ends_clean(
     assert len({len(look) for look in [*looks, last]}) == 1
 
 
+def test_a_load_that_takes_its_time_is_not_taken_for_a_daemon_that_is_silent(
+    daemon: Daemon, large_model: Path
+) -> None:
+    wait_until(lambda: len(loaders_of(daemon)) == 1, "a loader waits")
+    command = [str(BIN / "djinnctl"), "load", str(large_model)]
+    with Terminal() as terminal:
+        streams = {"stdin": terminal.slave, "stdout": subprocess.PIPE, "stderr": terminal.slave}
+        with subprocess.Popen(command, env=environment(daemon), **streams) as process:
+            terminal.hang_up()
+            with stopped(loaders_of(daemon)):
+                # It looks ten times a second.
+                terminal.read_until(lambda text: text.count(b"\r") > 25, "it waits for seconds")
+            while terminal.read():
+                pass
+            assert process.stdout is not None
+            model = process.stdout.read().decode().strip()
+            assert process.wait() == 0
+    assert b"has not answered" not in terminal.written
+    assert on_terminal(daemon, "unload", model).code == 0
+
+
 @pytest.mark.parametrize("why", ["pipe", "TERM=dumb", "quiet"])
 def test_a_load_shows_nothing_where_no_line_can_be_rewritten(
     daemon: Daemon, large_model: Path, why: str
