@@ -168,7 +168,7 @@ void live(GpuProcess& process, const Fd& foreign,
   const auto step = [&](const char* phase, json command, int fd = -1) {
     Answer answer = process.ask(std::move(command), fd, kStepLimitS);
     after(phase, answer);
-    if (answer.silent) throw std::runtime_error(phase + (": " + answer.refused));
+    if (answer.lost) throw std::runtime_error(phase + (": " + answer.refused));
     return answer;
   };
   const Answer imported =
@@ -211,7 +211,9 @@ void confined(const char* how, bool warm, const Fd& foreign) {
   process.must({{"do", "kernels"}});
   if (warm) live(process, foreign, [](const char*, const Answer&) {});
   const std::string under = fmt::format("under confinement '{}'{}", how, warm ? ", warm" : "");
-  say(fmt::format("confine {}", under), process.ask({{"do", "confine"}, {"how", how}}).said());
+  const json done = process.must({{"do", "confine"}, {"how", how}}).value;
+  if (done == 0) throw std::runtime_error("this kernel has no Landlock");
+  say(fmt::format("confine {}", under), done);
   live(process, foreign, [&](const char* phase, const Answer& answer) {
     say(fmt::format("{} {}", phase, under), answer.ok() ? json("works") : json(answer.refused));
   });

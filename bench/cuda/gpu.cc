@@ -10,6 +10,7 @@ namespace djinn::bench::cuda {
 namespace {
 
 constexpr uint64_t kChunkBytes = 16u << 20;
+constexpr uint64_t kGiB = 1u << 30;
 
 uint32_t word_of(uint64_t index, uint32_t seed) {
   return static_cast<uint32_t>(index * 2'654'435'761u) ^ seed;
@@ -57,6 +58,11 @@ void Gpu::make_context() {
   if (context_ == nullptr)
     must("cuDevicePrimaryCtxRetain", api_.primary_ctx_retain(&context_, device_));
   must("cuCtxSetCurrent", api_.ctx_set_current(context_));
+}
+
+void Gpu::release_context() {
+  must("cuDevicePrimaryCtxRelease", api_.primary_ctx_release(device_));
+  context_ = nullptr;
 }
 
 size_t Gpu::free_bytes() const {
@@ -149,6 +155,33 @@ uint64_t Gpu::words_unlike(size_t index, uint32_t seed) const {
 
 uint64_t Gpu::words_not_zero(size_t index) const {
   return count_words(index, [](uint64_t, uint32_t word) { return word != 0; });
+}
+
+size_t Gpu::write_all(bool keep) {
+  const size_t gib = free_bytes() / 10 * 9 / kGiB;
+  std::vector<size_t> written;
+  for (size_t i = 0; i < gib; ++i) {
+    written.push_back(create(kGiB));
+    map(written.back(), driver::AccessFlags::kReadWrite);
+    must("cuMemsetD8", api_.memset_d8(address(written.back()), 0xa5, kGiB));
+  }
+  wait();
+  if (!keep)
+    for (const size_t index : written) drop(index);
+  return gib;
+}
+
+uint64_t Gpu::words_not_zero_in_new(size_t gib) {
+  std::vector<size_t> made;
+  uint64_t count = 0;
+  // All are held at once, so that none is the same memory as another.
+  for (size_t i = 0; i < gib; ++i) {
+    made.push_back(create(kGiB));
+    map(made.back(), driver::AccessFlags::kReadWrite);
+    count += words_not_zero(made.back());
+  }
+  for (const size_t index : made) drop(index);
+  return count;
 }
 
 uint32_t Gpu::sample(size_t index) const {

@@ -41,6 +41,7 @@ class Gpu {
 
   // Retains the device's primary context and makes it current.
   void make_context();
+  void release_context();
   [[nodiscard]] size_t free_bytes() const;
 
   size_t create(uint64_t bytes);
@@ -58,6 +59,11 @@ class Gpu {
   void fill(size_t index, uint32_t seed);
   [[nodiscard]] uint64_t words_unlike(size_t index, uint32_t seed) const;
   [[nodiscard]] uint64_t words_not_zero(size_t index) const;
+  // Writes to nine tenths of what is free, a GiB an allocation; gives it back unless it is to be
+  // kept. Gives the number of GiB.
+  size_t write_all(bool keep);
+  // How many words of as many new allocations of a GiB are not zero.
+  [[nodiscard]] uint64_t words_not_zero_in_new(size_t gib);
   // One word in the middle of it.
   [[nodiscard]] uint32_t sample(size_t index) const;
 

@@ -16,6 +16,8 @@
 #include <memory>
 #include <span>
 
+#include <fmt/format.h>
+
 #include "bench/cuda/gpu.h"
 #include "daemon/child/confinement.h"
 #include "ipc/socket.h"
@@ -84,6 +86,8 @@ class Server {
       return gpu.free_bytes();
     }
     if (what == "free") return gpu.free_bytes();
+    if (what == "write_all") return gpu.write_all(command.at("keep"));
+    if (what == "not_zero_all") return gpu.words_not_zero_in_new(command.at("gib"));
     if (what == "create") {
       const size_t index = gpu.create(command.at("bytes"));
       sent = gpu.export_allocation(index);
@@ -248,9 +252,13 @@ class Server {
   std::unique_ptr<Gpu> gpu_;
 };
 
-std::optional<ipc::Datagram> next_message(int socket, int timeout_ms) {
+bool is_readable(int socket, int timeout_ms) {
   pollfd waiting{.fd = socket, .events = POLLIN, .revents = 0};
-  if (::poll(&waiting, 1, timeout_ms) <= 0) return std::nullopt;
+  return ::poll(&waiting, 1, timeout_ms) > 0;
+}
+
+// Nothing at the end of the conversation.
+std::optional<ipc::Datagram> next_message(int socket) {
   auto message = ipc::receive_datagram(socket);
   if (!message) return std::nullopt;
   return std::move(message).value();
@@ -271,7 +279,9 @@ Status send(int socket, const json& message, int fd) {
 
 int serve_gpu_process() {
   Server server;
-  while (auto message = next_message(kSocket, -1)) {
+  while (is_readable(kSocket, -1)) {
+    auto message = next_message(kSocket);
+    if (!message) break;
     json answer;
     Fd sent;
     try {
@@ -306,25 +316,33 @@ GpuProcess::~GpuProcess() {
 }
 
 Answer GpuProcess::ask(json command, int fd, double seconds) {
-  Answer answer;
-  if (const Status sent = send(socket_.get(), command, fd); !sent) {
-    answer.refused = "the process is gone";
-    answer.silent = true;
-    return answer;
-  }
-  auto message = next_message(socket_.get(), static_cast<int>(seconds * 1000));
-  if (!message) {
-    answer.refused = "no answer from the process";
-    answer.silent = true;
-    return answer;
-  }
+  if (const Status sent = send(socket_.get(), command, fd); !sent) return lost(wait_for_end());
+  if (!is_readable(socket_.get(), static_cast<int>(seconds * 1000)))
+    return lost(fmt::format("no answer from the process within {} s", seconds));
+  auto message = next_message(socket_.get());
+  if (!message) return lost(wait_for_end());
   const json said = parsed(*message);
+  Answer answer;
   if (!message->fds.empty()) answer.fd = std::move(message->fds.front());
   if (said.contains("refused"))
     answer.refused = said.at("refused");
   else
     answer.value = said.at("value");
   return answer;
+}
+
+Answer GpuProcess::lost(std::string why) {
+  Answer answer;
+  answer.refused = std::move(why);
+  answer.lost = true;
+  return answer;
+}
+
+std::string GpuProcess::wait_for_end() {
+  int status = 0;
+  if (::waitpid(std::exchange(pid_, -1), &status, 0) < 0) return "the process is gone";
+  if (WIFSIGNALED(status)) return fmt::format("the process ended by signal {}", WTERMSIG(status));
+  return fmt::format("the process ended with exit status {}", WEXITSTATUS(status));
 }
 
 Answer GpuProcess::must(json command, int fd, double seconds) {
@@ -334,6 +352,7 @@ Answer GpuProcess::must(json command, int fd, double seconds) {
 }
 
 std::optional<double> GpuProcess::kill(double limit_s) {
+  if (pid_ < 0) return 0;
   const auto start = SteadyClock::now();
   ::kill(pid_, SIGKILL);
   while (::waitpid(pid_, nullptr, WNOHANG) == 0) {

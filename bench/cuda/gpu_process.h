@@ -16,6 +16,9 @@
 //   fill index, seed         writes words that follow from the seed
 //   unlike index, seed       how many words differ from those
 //   not_zero index           how many words are not zero
+//   write_all keep           writes to nine tenths of the device's free memory; gives back what it
+//                            took, unless it is to keep it; how many GiB
+//   not_zero_all gib         how many words of so many GiB of new memory are not zero
 //   sample index             one word in the middle
 //   kernels                  loads the kernels
 //   scribble index, rounds   starts a kernel that writes all of it; wait waits for it
@@ -44,7 +47,7 @@ int serve_gpu_process();
 struct Answer {
   nlohmann::json value;
   std::string refused;  // empty: done
-  bool silent = false;  // refused because nothing came in time: what comes later is lost
+  bool lost = false;    // refused because it ended, or said nothing in time: ask it nothing more
   Fd fd;
 
   [[nodiscard]] bool ok() const { return refused.empty(); }
@@ -70,6 +73,10 @@ class GpuProcess {
   [[nodiscard]] int pid() const { return pid_; }
 
  private:
+  Answer lost(std::string why);
+  // How it ended, once it has: "exit status 1", "signal 6".
+  std::string wait_for_end();
+
   Fd socket_;
   int pid_ = -1;
 };

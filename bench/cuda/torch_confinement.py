@@ -14,6 +14,7 @@ import os
 import struct
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -23,6 +24,7 @@ from stage import Stage, first_line, run
 
 CHILD = "--confined"
 CHILD_LIMIT_S = 60
+CONFINED = "a process may open nothing any more"
 DEVICE = "cuda"
 
 # x86-64: open, openat, openat2, socket, connect, execve, execveat
@@ -112,6 +114,7 @@ def confined(how: str) -> int:
             operator(1)
     torch.cuda.synchronize()
     forbid_opening()
+    stage.fact(f"{CONFINED}, {how}", True)
     for name, operator in operators().items():
         fact = f"{name}, in a process that may open nothing, {how}"
         try:
@@ -127,10 +130,21 @@ def confined(how: str) -> int:
 def run_child(stage: Stage, how: str) -> None:
     """An operator that ends its process, or never ends, is what we want to know, and the last."""
     command = [sys.executable, str(Path(__file__).resolve()), CHILD, how]
-    try:
-        status = subprocess.run(command, timeout=CHILD_LIMIT_S).returncode
-        ended = "well" if status == 0 else f"in the next operator, with {status}"
-    except subprocess.TimeoutExpired:
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    killer = threading.Timer(CHILD_LIMIT_S, process.kill)
+    killer.start()
+    assert process.stdout is not None
+    confined = False
+    for line in process.stdout:
+        confined |= CONFINED in line
+        print(line, end="", flush=True)
+    status = process.wait()
+    killed = not killer.is_alive()
+    killer.cancel()
+    if not confined:
+        raise RuntimeError(f"its process ended with {status}, before it was confined")
+    ended = "well" if status == 0 else f"in the next operator, with {status}"
+    if killed:
         ended = "not: the next operator waits for ever"
     stage.fact(f"a process that may open nothing, {how}, ended", ended)
 

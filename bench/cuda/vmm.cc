@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // cuda-vmm: what the driver's virtual memory calls cost, by size: medians of kRounds, in
-// microseconds of this thread's clock. Then what djinnd would do with them: the pages of a resident
-// model taken over by a process, many small extents, a context made and released.
+// microseconds of this thread's clock. Then what djinnd would do with them: a resident model that
+// another process made is taken over, a window grows by an extent as ours are (exported and
+// zeroed), many small extents are made, a context is made and released.
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -18,6 +19,7 @@
 
 #include "bench/cuda/facts.h"
 #include "bench/cuda/gpu.h"
+#include "bench/cuda/gpu_process.h"
 
 namespace djinn::bench::cuda {
 namespace {
@@ -66,6 +68,7 @@ void life_of_an_extent(const Gpu& gpu, uint64_t bytes) {
   Times set_access(name("set access"));
   Times zero(name("zero"));
   Times export_it(name("export"));
+  Times export_again(name("export again, while the first descriptor is open"));
   Times import_it(name("import"));
   Times unmap(name("unmap"));
   Times release(name("release an import"));
@@ -91,6 +94,12 @@ void life_of_an_extent(const Gpu& gpu, uint64_t bytes) {
       gpu.must("cuMemExportToShareableHandle",
                api.mem_export(&fd, made, driver::HandleType::kPosixFileDescriptor, 0));
     });
+    int second = -1;
+    export_again.take([&] {
+      gpu.must("cuMemExportToShareableHandle",
+               api.mem_export(&second, made, driver::HandleType::kPosixFileDescriptor, 0));
+    });
+    ::close(second);
     void* const handle = reinterpret_cast<void*>(static_cast<intptr_t>(fd));
     import_it.take([&] {
       gpu.must("cuMemImportFromShareableHandle",
@@ -102,18 +111,21 @@ void life_of_an_extent(const Gpu& gpu, uint64_t bytes) {
     close_it.take([&] { ::close(fd); });
     gpu.must("cuMemAddressFree", api.mem_address_free(address, bytes));
   }
-  for (const Times* times : {&create, &map, &set_access, &zero, &export_it, &import_it, &unmap,
+  for (const Times* times : {&create, &map, &set_access, &zero, &export_it, &export_again, &import_it, &unmap,
                              &release, &close_it, &reserve})
     times->say_median();
 }
 
-// Memory that somebody else made is taken over, as a worker takes a resident model.
+// What another process made, and holds by its descriptors alone as djinnd does, is taken over as a
+// worker takes a resident model: imported and mapped for reading.
 void take_over(Gpu& gpu, uint64_t total, uint64_t piece) {
-  std::vector<size_t> made;
   std::vector<Fd> descriptors;
-  for (uint64_t at = 0; at < total; at += piece) {
-    made.push_back(gpu.create(piece));
-    descriptors.push_back(gpu.export_allocation(made.back()));
+  {
+    GpuProcess maker;
+    maker.must({{"do", "init"}});
+    maker.must({{"do", "context"}});
+    for (uint64_t at = 0; at < total; at += piece)
+      descriptors.push_back(maker.must({{"do", "create"}, {"bytes", piece}}).fd);
   }
   std::vector<size_t> taken;
   const double us = timed_us([&] {
@@ -124,7 +136,6 @@ void take_over(Gpu& gpu, uint64_t total, uint64_t piece) {
   });
   say(fmt::format("take over {} GiB in extents of {} MiB", total / kGiB, piece / kMiB), us, "us");
   for (const size_t index : taken) gpu.drop(index);
-  for (const size_t index : made) gpu.drop(index);
 }
 
 // The pieces of one reservation: a window that grows by chunks.
@@ -134,14 +145,21 @@ void grow_a_window(const Gpu& gpu) {
   const driver::AccessDescription access{properties.location, driver::AccessFlags::kReadWrite};
   driver::DevicePtr address = 0;
   gpu.must("cuMemAddressReserve", api.mem_address_reserve(&address, 4 * kGiB, 0, 0, 0));
-  Times grow("create, map and open one more chunk of 64 MiB in a window");
+  Times grow("create, export, map, open and zero one more chunk of 64 MiB in a window");
+  std::vector<Fd> descriptors;
   for (uint64_t at = 0; at < kGiB; at += 64 * kMiB) {
     driver::Allocation chunk = 0;
+    int fd = -1;
     grow.take([&] {
       gpu.must("cuMemCreate", api.mem_create(&chunk, 64 * kMiB, &properties, 0));
       gpu.must("cuMemMap", api.mem_map(address + at, 64 * kMiB, 0, chunk, 0));
       gpu.must("cuMemSetAccess", api.mem_set_access(address + at, 64 * kMiB, &access, 1));
+      gpu.must("cuMemExportToShareableHandle",
+               api.mem_export(&fd, chunk, driver::HandleType::kPosixFileDescriptor, 0));
+      gpu.must("cuMemsetD8", api.memset_d8(address + at, 0, 64 * kMiB));
+      gpu.must("cuCtxSynchronize", api.ctx_synchronize());
     });
+    descriptors.emplace_back(fd);
     gpu.must("cuMemRelease", api.mem_release(chunk));
   }
   grow.say_median();
@@ -183,6 +201,7 @@ void contexts(Gpu& gpu) {
   say("make 64 MiB of pinned host memory", alloc_us, "us");
   const double free_us = timed_us([&] { gpu.must("cuMemFreeHost", api.mem_free_host(pinned)); });
   say("free 64 MiB of pinned host memory", free_us, "us");
+  say("release a context", timed_us([&] { gpu.release_context(); }), "us");
 }
 
 void attempt(const char* what, const std::function<void()>& measure) {
@@ -222,6 +241,9 @@ int measure() {
 }  // namespace
 }  // namespace djinn::bench::cuda
 
-int main() {
-  return djinn::bench::cuda::measure();
+int main(int count, char** arguments) {
+  namespace cuda = djinn::bench::cuda;
+  if (count == 2 && std::string(arguments[1]) == cuda::kGpuProcessArgument)
+    return cuda::serve_gpu_process();
+  return cuda::measure();
 }

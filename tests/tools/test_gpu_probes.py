@@ -47,8 +47,9 @@ def fact(outcome: dict[str, Any], start: str) -> Any:
     return values[0]
 
 
+@pytest.mark.ci
 def test_the_stages_of_the_driver_work_on_the_fake(tmp_path: Path) -> None:
-    done = run(tmp_path, "--fake", "--only", "01", "02", "03", "04")
+    done = run(tmp_path, "--fake", "--only", "survive", "vmm", "confinement", "conformance")
     assert done.returncode == 0, done.stdout + done.stderr
     found = outcomes(tmp_path)
     assert {name: o["outcome"] for name, o in found.items()} == {
@@ -59,12 +60,14 @@ def test_the_stages_of_the_driver_work_on_the_fake(tmp_path: Path) -> None:
     }
     for outcome in found.values():
         assert outcome["fake"]
-        assert not [f for f in outcome["facts"] if f["name"].startswith("broken off")], outcome
+        broken = {f["name"] for f in outcome["facts"] if f["name"].startswith("broken off")}
+        assert broken <= {"broken off: creator killed, anchored"}  # there is no /dev/nvidia0
     assert fact(found["01-survive"], "words lost 0.5 s after") == 0
-    assert fact(found["01-survive"], "words that are not zero in fresh memory") > 0
+    assert fact(found["01-survive"], "words that are not zero in new memory") > 0
     assert fact(found["02-vmm"], "create 64 MiB") > 0
-    assert fact(found["04-conformance"], "tests that passed") > 10
-    assert fact(found["04-conformance"], "tests that failed") == 0
+    conformance = "cuda/pal_conformance/0"
+    assert fact(found["04-conformance"], f"{conformance}: passed") > 10
+    assert fact(found["04-conformance"], f"{conformance}: failed") == 0
     assert "mmap" in fact(found["03-confinement"], "system calls to map an extent")
 
 
@@ -94,6 +97,9 @@ signal.pause()
     outcome = runner.run(run_all.Stage("99", "slow", "slow", 60))
     assert outcome.outcome == "killed at its limit"
     assert outcome.facts == [{"name": "first", "value": 1}]
+    broken = run_all.Runner(tmp_path, tmp_path, budget_s=9, fake=False)
+    missing = broken.run(run_all.Stage("99", "missing", "missing", 60))
+    assert missing.outcome == "broke" and "FileNotFoundError" in missing.reason
     left_out = runner.run(run_all.Stage("99", "late", "slow", 60))
     assert left_out.outcome == "left out: no time"
 
