@@ -4,11 +4,13 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/eventfd.h>
 
 #include <string>
 #include <utility>
 
 #include "kernel/base/assert.h"
+#include "kernel/base/checked.h"
 
 namespace djinn::pal::cuda {
 namespace {
@@ -36,6 +38,20 @@ std::byte* as_data(DevicePtr address) {
 Error no_parts_error() {
   return {ErrorCode::kUnsupported,
           "an extent of a GPU has no parts: it is mapped as a whole. Make smaller extents."};
+}
+
+// Drivers have several codes for a descriptor that is none of theirs. An H200's says UNKNOWN.
+bool means_no_export(Code code) {
+  switch (code) {
+    case Code::kInvalidValue:
+    case Code::kInvalidHandle:
+    case Code::kInvalidDevice:
+    case Code::kNotSupported:
+    case Code::kUnknown:
+      return true;
+    default:
+      return false;
+  }
 }
 
 Error size_error(uint64_t bytes) {
@@ -158,11 +174,9 @@ Result<Extent> CudaPal::create(std::string_view, uint64_t bytes) {
     Allocation allocation = 0;
     DJINN_CHECK(judge("create an extent", api_.mem_create(&allocation, bytes, &wanted, 0)));
     const Handle handle(*this, allocation);
-    int fd = -1;
-    DJINN_CHECK(judge("export an extent",
-                      api_.mem_export(&fd, allocation, HandleType::kPosixFileDescriptor, 0)));
-    extent.fd = Fd(fd);
-    if (::fcntl(fd, F_SETFD, FD_CLOEXEC) != 0) return system_error("keep an extent", errno);
+    DJINN_TRY(extent.fd, export_handle(handle));
+    if (::fcntl(extent.fd.get(), F_SETFD, FD_CLOEXEC) != 0)
+      return system_error("keep an extent", errno);
     // What an earlier owner left may still be in it.
     DJINN_TRY(Reservation scratch, reserve(bytes));
     DJINN_CHECK(map_handle(scratch, 0, handle, bytes, Access::kReadWrite));
@@ -191,11 +205,27 @@ Result<Fd> CudaPal::export_extent(const Extent& extent) {
   return extent.fd.duplicate();
 }
 
+// No code of the driver's says that descriptors gave out, so the kernel is asked.
+Result<Fd> CudaPal::export_handle(const Handle& handle) {
+  int fd = -1;
+  const Code code = api_.mem_export(&fd, handle.get(), HandleType::kPosixFileDescriptor, 0);
+  if (code == Code::kSuccess) return Fd(fd);
+  const Error error = judge("export an extent", code).error();
+  DJINN_CHECK(check_alive());
+  const Fd one_more(::eventfd(0, EFD_CLOEXEC));
+  const bool has_none = !one_more.valid() && (errno == EMFILE || errno == ENFILE);
+  return has_none ? system_error(error.message, errno) : error;
+}
+
 Result<CudaPal::Handle> CudaPal::import_handle(const Fd& fd) {
   Allocation allocation = 0;
   void* const number = reinterpret_cast<void*>(static_cast<intptr_t>(fd.get()));
-  DJINN_CHECK(judge("import an extent",
-                    api_.mem_import(&allocation, number, HandleType::kPosixFileDescriptor)));
+  const Code code = api_.mem_import(&allocation, number, HandleType::kPosixFileDescriptor);
+  if (Status imported = judge("import an extent", code); !imported) {
+    Error error = std::move(imported).error();
+    if (means_no_export(code)) error.code = ErrorCode::kInvalidArgument;
+    return error;
+  }
   return Handle(*this, allocation);
 }
 
@@ -203,22 +233,22 @@ Result<bool> CudaPal::maps_as(const Reservation& scratch, const Handle& handle, 
   const DevicePtr address = address_of(scratch, 0);
   const Code mapped = api_.mem_map(address, bytes, 0, handle.get(), 0);
   if (mapped != Code::kSuccess) {
-    const Error error = judge("map an extent once", mapped).error();
-    const bool is_about_size = check_alive() && error.code != ErrorCode::kOutOfMemory;
+    const bool is_about_size = mapped == Code::kNotSupported || mapped == Code::kInvalidValue;
     if (is_about_size) return false;
-    return error;
+    return judge("map an extent once", mapped).error();
   }
   DJINN_CHECK(judge_release(api_.mem_unmap(address, bytes)));
   return true;
 }
 
 Status CudaPal::check_size(const Handle& handle, uint64_t bytes) {
-  const uint64_t larger = bytes + properties_.granularity_bytes;
-  DJINN_TRY(const Reservation scratch, reserve(larger));
+  const auto larger = checked_add(bytes, properties_.granularity_bytes);
+  if (!larger) return size_error(bytes);
+  DJINN_TRY(const Reservation scratch, reserve(*larger));
   DJINN_TRY(const bool is_as_large, maps_as(scratch, handle, bytes));
   if (!is_as_large) return size_error(bytes);
   // A driver may map the beginning of an extent.
-  DJINN_TRY(const bool is_larger, maps_as(scratch, handle, larger));
+  DJINN_TRY(const bool is_larger, maps_as(scratch, handle, *larger));
   if (is_larger) return size_error(bytes);
   return {};
 }
@@ -228,12 +258,8 @@ Result<Extent> CudaPal::import_extent(Fd fd, uint64_t bytes, Seals) {
   DJINN_CHECK(enter());
   if (!fd.valid()) return Error{ErrorCode::kInvalidArgument, "there is no descriptor to import"};
   {
-    Result<Handle> handle = import_handle(fd);
-    // Drivers have several codes for what is none of theirs.
-    if (!handle && check_alive() && handle.error().code != ErrorCode::kOutOfMemory)
-      return Error{ErrorCode::kInvalidArgument, handle.error().message};
-    if (!handle) return handle.error();
-    DJINN_CHECK(check_size(*handle, bytes));
+    DJINN_TRY(const Handle handle, import_handle(fd));
+    DJINN_CHECK(check_size(handle, bytes));
   }
   DJINN_CHECK(check_alive());
   return Extent{std::move(fd), bytes};

@@ -13,7 +13,8 @@
 // invariant: every copy has ended when its call returns, also one that failed.
 // invariant: after a sticky code, or a release that the driver refused, the device is lost to this
 // process: every later call answers kDeviceLost and the process has to end. Reservations can still
-// go.
+// go. No other call answers kDeviceLost: what the driver refuses for another reason is kSystem,
+// unless a better code names it.
 #pragma once
 
 #include <atomic>
@@ -28,7 +29,7 @@ class CudaPal final : public DevicePal, private Reservation::Owner {
  public:
   // The driver's device of this number, with its primary context, which this process shares with
   // whatever else computes in it. Errors: kNotFound, kUnsupported (an old driver, a device without
-  // virtual memory management), kBusy (exclusive compute mode), kOutOfMemory, kDeviceLost.
+  // virtual memory management), kBusy (exclusive compute mode), kOutOfMemory, kSystem, kDeviceLost.
   static Result<std::unique_ptr<CudaPal>> make(const DriverApi& api, Device device);
   ~CudaPal() override;
   CudaPal(const CudaPal&) = delete;  // reservations point here
@@ -75,13 +76,16 @@ class CudaPal final : public DevicePal, private Reservation::Owner {
   Status judge_release(Code code) noexcept;
 
   [[nodiscard]] AllocationProperties allocation_properties() const;
+  // Errors: kLimitExceeded where this process can have no more descriptors.
+  [[nodiscard]] Result<Fd> export_handle(const Handle& handle);
+  // Errors: kInvalidArgument for what is no memory of this device.
   [[nodiscard]] Result<Handle> import_handle(const Fd& fd);
   // Maps the whole memory of a handle, and leaves nothing mapped where it fails.
   [[nodiscard]] Status map_handle(Reservation& reservation, uint64_t offset, const Handle& handle,
                                   uint64_t bytes, Access access);
   [[nodiscard]] Status set_access(DevicePtr address, uint64_t bytes, Access access);
-  // Whether the memory of a handle can be mapped as so many bytes. Errors: other than that it is
-  // another size.
+  // Whether the memory of a handle can be mapped as so many bytes. Errors: what says nothing of its
+  // size.
   [[nodiscard]] Result<bool> maps_as(const Reservation& scratch, const Handle& handle,
                                      uint64_t bytes);
   // Errors: kOutOfRange where the memory of a handle has not exactly so many bytes.

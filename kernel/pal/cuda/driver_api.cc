@@ -10,6 +10,7 @@ namespace {
 constexpr const char* kLibrary = "libcuda.so.1";
 
 ErrorCode code_for(Code code) {
+  if (is_sticky(code)) return ErrorCode::kDeviceLost;
   switch (code) {
     case Code::kOutOfMemory:
       return ErrorCode::kOutOfMemory;
@@ -27,7 +28,7 @@ ErrorCode code_for(Code code) {
     case Code::kSystemDriverMismatch:
       return ErrorCode::kUnsupported;
     default:
-      return ErrorCode::kDeviceLost;
+      return ErrorCode::kSystem;
   }
 }
 

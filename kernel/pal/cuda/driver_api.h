@@ -200,7 +200,7 @@ struct DriverApi {
 
 // "create 2 MiB on cuda:0: CUDA_ERROR_OUT_OF_MEMORY (out of memory)", as the Error that it is:
 // kOutOfMemory, kNotFound (no device), kInvalidArgument, kBusy (exclusive compute mode),
-// kPermissionDenied, kUnsupported, else kDeviceLost.
+// kPermissionDenied, kUnsupported, kDeviceLost exactly where it is sticky, else kSystem.
 [[nodiscard]] Error driver_error(const DriverApi& api, std::string_view what, Code code);
 
 // True for codes after which the context answers nothing else for ever: its process has to end.
