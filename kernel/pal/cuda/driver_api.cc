@@ -70,6 +70,8 @@ Error driver_error(const DriverApi& api, std::string_view what, Code code) {
 bool is_sticky(Code code) noexcept {
   switch (code) {
     case Code::kEccUncorrectable:
+    case Code::kNvlinkUncorrectable:
+    case Code::kContained:
     case Code::kIllegalAddress:
     case Code::kLaunchTimeout:
     case Code::kAssert:
@@ -79,6 +81,9 @@ bool is_sticky(Code code) noexcept {
     case Code::kInvalidAddressSpace:
     case Code::kInvalidPc:
     case Code::kLaunchFailed:
+    case Code::kTensorMemoryLeak:
+    case Code::kMpsClientTerminated:
+    case Code::kExternalDevice:
       return true;
     default:
       return false;

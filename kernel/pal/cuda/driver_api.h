@@ -28,6 +28,8 @@ enum class Code : int {
   kInvalidDevice = 101,
   kInvalidContext = 201,
   kEccUncorrectable = 214,
+  kNvlinkUncorrectable = 220,
+  kContained = 226,
   kOperatingSystem = 304,
   kInvalidHandle = 400,
   kNotFound = 500,
@@ -41,9 +43,12 @@ enum class Code : int {
   kInvalidAddressSpace = 717,
   kInvalidPc = 718,
   kLaunchFailed = 719,
+  kTensorMemoryLeak = 721,
   kNotPermitted = 800,
   kNotSupported = 801,
   kSystemDriverMismatch = 803,
+  kMpsClientTerminated = 810,
+  kExternalDevice = 911,
   kUnknown = 999,
 };
 
@@ -204,6 +209,7 @@ struct DriverApi {
 [[nodiscard]] Error driver_error(const DriverApi& api, std::string_view what, Code code);
 
 // True for codes after which the context answers nothing else for ever: its process has to end.
+// tests/style compares them with the comments of NVIDIA's header.
 [[nodiscard]] bool is_sticky(Code code) noexcept;
 
 }  // namespace djinn::pal::cuda
