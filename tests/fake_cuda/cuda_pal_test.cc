@@ -169,6 +169,39 @@ TEST(cuda_pal, a_copy_whose_wait_fails_has_ended_all_the_same) {
   });
 }
 
+TEST(cuda_pal, a_copy_whose_submission_fails_has_ended_all_the_same) {
+  with_pal(std::string(kSlow) + ";cuMemcpyDtoHAsync@1=done:INVALID_VALUE", [](CudaPal& pal) {
+    Reservation range = pal.reserve(kGranule).value();
+    const Extent extent = pal.create("x", kGranule).value();
+    ASSERT_TRUE(pal.map(range, 0, extent, 0, kGranule, Access::kRead));
+    std::vector<std::byte> out(100, std::byte{1});
+    EXPECT_EQ(code_of(pal.copy_out(range, 0, out)), ErrorCode::kInvalidArgument);
+    EXPECT_EQ(out, std::vector<std::byte>(100)) << "nothing writes there once it returned";
+    EXPECT_TRUE(pal.copy_out(range, 0, out)) << "the device is not lost";
+  });
+}
+
+TEST(cuda_pal, a_device_that_does_not_end_its_copies_is_lost) {
+  with_pal("cuMemcpyDtoHAsync@1=INVALID_VALUE;cuCtxSynchronize@1=UNKNOWN", [](CudaPal& pal) {
+    Reservation range = pal.reserve(kGranule).value();
+    const Extent extent = pal.create("x", kGranule).value();
+    ASSERT_TRUE(pal.map(range, 0, extent, 0, kGranule, Access::kRead));
+    std::vector<std::byte> out(100);
+    EXPECT_EQ(code_of(pal.copy_out(range, 0, out)), ErrorCode::kDeviceLost);
+    EXPECT_EQ(code_of(pal.copy_out(range, 0, out)), ErrorCode::kDeviceLost);
+  });
+}
+
+TEST(cuda_pal, a_mapping_that_is_not_taken_back_loses_the_device) {
+  // Access is first set by create(), whose scratch it unmaps.
+  with_pal("cuMemSetAccess@2=INVALID_VALUE;cuMemUnmap@2=UNKNOWN", [](CudaPal& pal) {
+    Reservation range = pal.reserve(kGranule).value();
+    const Extent extent = pal.create("x", kGranule).value();
+    EXPECT_EQ(code_of(pal.map(range, 0, extent, 0, kGranule, Access::kRead)),
+              ErrorCode::kDeviceLost);
+  });
+}
+
 TEST(cuda_pal, a_device_that_is_lost_stays_lost) {
   with_pal("cuMemsetD8Async@2=ILLEGAL_ADDRESS", [](CudaPal& pal) {
     Reservation range = pal.reserve(kGranule).value();

@@ -5,6 +5,8 @@
 // Every call but those that name an error goes through call(): it is counted, fails where a fault
 // is planted, and answers a sticky code that came before. What gives something back is done all the
 // same then, so that a test sees what its caller left behind.
+//
+// A fault stands before the work, or after it where it says so.
 
 #include <stdlib.h>
 #include <string.h>
@@ -57,17 +59,29 @@ class Driver {
   Driver() : options(read_options(environment())) {}
 
   // kSuccess, or what the call has to answer instead of being made.
-  Code admit(std::string_view symbol, Needs needs) {
-    if (const Code planted = planted_fault(plain_name(symbol)); planted != Code::kSuccess) {
-      streams.doom(planted);
-      return planted;
-    }
+  Code admit(Needs needs) {
     if (needs == Needs::kNothing) return Code::kSuccess;
     if (process != ::getpid()) return Code::kNotInitialized;  // a fork's child counts, too
     if (needs == Needs::kCleanUp) return Code::kSuccess;
     if (const Code fate = streams.fate(); fate != Code::kSuccess) return fate;
     if (needs != Needs::kContext) return Code::kSuccess;
     return has_current() ? Code::kSuccess : Code::kInvalidContext;
+  }
+
+  // Counts a call. The fault that is planted there, or null.
+  const Fault* count(std::string_view function) {
+    const std::lock_guard lock(calls_mutex_);
+    const uint64_t of_all = ++calls_, of_its_own = ++calls_of_[std::string(function)];
+    for (const Fault& fault : options.faults) {
+      if (fault.function == "*" && fault.number == of_all) return &fault;
+      if (fault.function == function && fault.number == of_its_own) return &fault;
+    }
+    return nullptr;
+  }
+
+  Code fail(const Fault& fault) {
+    streams.doom(fault.code);
+    return fault.code;
   }
 
   Context context() { return reinterpret_cast<Context>(this); }
@@ -86,16 +100,6 @@ class Driver {
   std::set<void*> modules;
 
  private:
-  Code planted_fault(std::string_view function) {
-    const std::lock_guard lock(calls_mutex_);
-    const uint64_t of_all = ++calls_, of_its_own = ++calls_of_[std::string(function)];
-    for (const Fault& fault : options.faults) {
-      if (fault.function == "*" && fault.number == of_all) return fault.code;
-      if (fault.function == function && fault.number == of_its_own) return fault.code;
-    }
-    return Code::kSuccess;
-  }
-
   std::mutex calls_mutex_;
   uint64_t calls_ = 0;
   std::map<std::string, uint64_t> calls_of_;
@@ -111,9 +115,12 @@ Driver& driver() {
 
 template <typename Work>
 Code call(std::string_view symbol, Needs needs, Work work) {
-  const Code refused = driver().admit(symbol, needs);
+  const Fault* const fault = driver().count(plain_name(symbol));
+  if (fault != nullptr && !fault->is_done) return driver().fail(*fault);
+  const Code refused = driver().admit(needs);
   if (refused != Code::kSuccess) return refused;
   const Code done = work();
+  if (fault != nullptr) return driver().fail(*fault);
   const Code fate = needs == Needs::kNothing ? Code::kSuccess : driver().streams.fate();
   return fate == Code::kSuccess ? done : fate;
 }

@@ -195,6 +195,15 @@ TEST(fake_cuda, the_planned_call_fails_without_effect_and_the_next_works) {
   });
 }
 
+TEST(fake_cuda, a_planned_failure_may_come_after_the_work) {
+  expect_on_device("memory=8M;cuMemCreate@1=done:OPERATING_SYSTEM", [](const DriverApi& cuda) {
+    const AllocationProperties properties;
+    Allocation handle = 0;
+    EXPECT_EQ(cuda.mem_create(&handle, kGranule, &properties, 0), Code::kOperatingSystem);
+    EXPECT_EQ(cuda.mem_release(handle), Code::kSuccess);
+  });
+}
+
 TEST(fake_cuda, any_call_can_be_the_planned_one) {
   EXPECT_EQ(run_on_fake("*@2=SYSTEM_DRIVER_MISMATCH",
                         [](const DriverApi& cuda) {

@@ -19,6 +19,8 @@ constexpr auto kSymbols = std::to_array<std::string_view>({
 #undef DJINN_FAKE_SYMBOL
 });
 
+constexpr std::string_view kDone = "done:";
+
 [[noreturn]] void refuse(std::string_view word) {
   fmt::print(stderr, "fake libcuda: DJINN_FAKE_CUDA has '{}', which means nothing\n", word);
   std::abort();
@@ -57,15 +59,18 @@ bool is_function(std::string_view name) {
   return name == "*" || std::ranges::find(kSymbols, name, plain_name) != kSymbols.end();
 }
 
-// "cuMemCreate@3=OUT_OF_MEMORY"; at is where the @ stands.
+// "cuMemCreate@3=OUT_OF_MEMORY", "cuMemCreate@3=done:OUT_OF_MEMORY"; at is where the @ stands.
 std::optional<Fault> fault_in(std::string_view word, size_t at) {
   const size_t equals = word.find('=', at);
   if (equals == word.npos) return {};
   const std::string_view function = plain_name(word.substr(0, at));
   const auto number = number_in(word.substr(at + 1, equals - at - 1));
-  const CodeInfo* const code = find_code(word.substr(equals + 1));
+  std::string_view name = word.substr(equals + 1);
+  const bool is_done = name.starts_with(kDone);
+  if (is_done) name.remove_prefix(kDone.size());
+  const CodeInfo* const code = find_code(name);
   if (!is_function(function) || !number || *number == 0 || code == nullptr) return {};
-  return Fault{std::string(function), *number, code->code};
+  return Fault{std::string(function), *number, code->code, is_done};
 }
 
 template <typename T, typename U>

@@ -12,11 +12,12 @@
 
 namespace djinn::fake_cuda {
 
-// Call `number` of a function, counted from 1, fails with `code` and has no effect.
+// Call `number` of a function, counted from 1, fails with `code`.
 struct Fault {
   std::string function;  // the driver's symbol without _v2; "*": any
   uint64_t number = 0;
   Code code = Code::kUnknown;
+  bool is_done = false;  // the call has its effect all the same
 };
 
 struct Options {

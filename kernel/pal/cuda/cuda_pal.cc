@@ -298,7 +298,7 @@ Status CudaPal::map_handle(Reservation& reservation, uint64_t offset, const Hand
   DJINN_CHECK(judge("map an extent", api_.mem_map(address, bytes, 0, handle.get(), 0)));
   if (access != Access::kNone) {
     if (Status set = set_access(address, bytes, access); !set) {
-      (void)judge_release(api_.mem_unmap(address, bytes));
+      DJINN_CHECK(judge_release(api_.mem_unmap(address, bytes)));
       return set;
     }
   }
@@ -347,12 +347,11 @@ Status CudaPal::populate(Reservation& reservation, uint64_t offset, uint64_t byt
 // --------------------------------------------------------------------------------------
 
 Status CudaPal::finish(std::string_view what, Code submitted) {
-  DJINN_CHECK(judge(what, submitted));
-  const Code waited = api_.stream_synchronize(stream_);
-  if (waited == Code::kSuccess) return {};
-  // The caller takes its bytes back now: no copy may still be under way.
-  if (!is_sticky(waited)) (void)judge_release(api_.ctx_synchronize());
-  return judge(what, waited);
+  const Code code = submitted == Code::kSuccess ? api_.stream_synchronize(stream_) : submitted;
+  if (code == Code::kSuccess) return {};
+  // The caller takes its bytes back now: no copy may still be under way, whatever was said of it.
+  if (!is_sticky(code)) DJINN_CHECK(judge_release(api_.ctx_synchronize()));
+  return judge(what, code);
 }
 
 Status CudaPal::copy_in(Reservation& reservation, uint64_t offset,

@@ -90,7 +90,7 @@ class CudaPal final : public DevicePal, private Reservation::Owner {
                                      uint64_t bytes);
   // Errors: kOutOfRange where the memory of a handle has not exactly so many bytes.
   [[nodiscard]] Status check_size(const Handle& handle, uint64_t bytes);
-  // Waits for a copy that `submitted` says was begun.
+  // Waits until no copy is under way, also where `submitted` says that it was not begun.
   [[nodiscard]] Status finish(std::string_view what, Code submitted);
 
   const DriverApi api_;
