@@ -42,15 +42,15 @@ std::optional<uint64_t> bytes_in(std::string_view text) {
 }
 
 // 32 hexadecimal digits; dashes may stand anywhere.
-std::optional<pal::cuda::Uuid> uuid_in(std::string_view text) {
+std::optional<Uuid> uuid_in(std::string_view text) {
   std::string digits(text);
   std::erase(digits, '-');
-  pal::cuda::Uuid uuid{};
-  if (digits.size() != 2 * sizeof uuid.bytes) return {};
-  for (size_t i = 0; i < sizeof uuid.bytes; ++i) {
+  Uuid uuid{};
+  if (digits.size() != 2 * uuid.size()) return {};
+  for (size_t i = 0; i < uuid.size(); ++i) {
     const auto byte = number_in(std::string_view(digits).substr(2 * i, 2), 16);
     if (!byte) return {};
-    uuid.bytes[i] = static_cast<unsigned char>(*byte);
+    uuid[i] = static_cast<unsigned char>(*byte);
   }
   return uuid;
 }
