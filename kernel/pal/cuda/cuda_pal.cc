@@ -81,16 +81,16 @@ class CudaPal::Handle {
 // --- the device
 // ----------------------------------------------------------------------------------
 
-CudaPal::CudaPal(const DriverApi& api, Device device)
-    : api_(api), device_(device), properties_{.name = fmt::format("cuda:{}", device)} {}
+CudaPal::CudaPal(const DriverApi& api, int ordinal)
+    : api_(api), properties_{.name = fmt::format("cuda:{}", ordinal)} {}
 
-Result<std::unique_ptr<CudaPal>> CudaPal::make(const DriverApi& api, Device device) {
-  std::unique_ptr<CudaPal> pal(new CudaPal(api, device));
-  DJINN_CHECK(pal->open());
+Result<std::unique_ptr<CudaPal>> CudaPal::make(const DriverApi& api, int ordinal) {
+  std::unique_ptr<CudaPal> pal(new CudaPal(api, ordinal));
+  DJINN_CHECK(pal->open(ordinal));
   return pal;
 }
 
-Status CudaPal::open() {
+Status CudaPal::open(int ordinal) {
   DJINN_CHECK(judge("start the driver", api_.init(0)));
   int version = 0, has_memory_management = 0, has_descriptors = 0;
   DJINN_CHECK(judge("ask the driver's version", api_.driver_get_version(&version)));
@@ -100,14 +100,13 @@ Status CudaPal::open() {
                              "version 580 or newer",
                              version / 1000, version % 1000 / 10, kDriverVersionMin / 1000,
                              kDriverVersionMin % 1000 / 10)};
-  Device device = 0;
-  DJINN_CHECK(judge("find the device", api_.device_get(&device, device_)));
+  DJINN_CHECK(judge("find the device", api_.device_get(&device_, ordinal)));
   DJINN_CHECK(judge("ask for memory management",
                     api_.device_get_attribute(&has_memory_management,
-                                              Attribute::kVirtualMemoryManagement, device)));
-  DJINN_CHECK(
-      judge("ask for descriptors",
-            api_.device_get_attribute(&has_descriptors, Attribute::kPosixFileDescriptors, device)));
+                                              Attribute::kVirtualMemoryManagement, device_)));
+  DJINN_CHECK(judge(
+      "ask for descriptors",
+      api_.device_get_attribute(&has_descriptors, Attribute::kPosixFileDescriptors, device_)));
   if (has_memory_management == 0 || has_descriptors == 0)
     return Error{ErrorCode::kUnsupported,
                  fmt::format("{} cannot give memory to other processes (virtual memory management "
@@ -119,7 +118,7 @@ Status CudaPal::open() {
                                                    &granularity, &wanted, Granularity::kMinimum)));
   properties_.granularity_bytes = granularity;
   Context context = nullptr;
-  DJINN_CHECK(judge("take the context", api_.primary_ctx_retain(&context, device)));
+  DJINN_CHECK(judge("take the context", api_.primary_ctx_retain(&context, device_)));
   context_ = context;
   DJINN_CHECK(enter());
   return judge("make a stream", api_.stream_create(&stream_, kStreamNonBlocking));
