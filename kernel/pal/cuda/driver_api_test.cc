@@ -3,6 +3,10 @@
 
 #include <gtest/gtest.h>
 
+#include <cstddef>
+#include <type_traits>
+#include <utility>
+
 #if __has_include(<cuda.h>)
 #include <cuda.h>
 #endif
@@ -17,37 +21,78 @@ namespace {
 
 static_assert(CUDA_VERSION >= 13'000);
 
-// What a type of NVIDIA's header is here. A pointer to it is a pointer to ours, and a scalar or a
-// structure has the size of ours; structures are compared field by field below.
-template <typename Theirs, typename Ours>
-constexpr bool is_same_argument() {
-  if constexpr (std::is_pointer_v<Theirs> != std::is_pointer_v<Ours>) return false;
-  return sizeof(Theirs) == sizeof(Ours);
-}
+// Ours<T>: what a type of NVIDIA's header is here, through pointers and const. Numbers are
+// themselves, and so are the header's names for numbers.
+template <typename T>
+struct OursFor {
+  using Type = T;
+};
+template <typename T>
+using Ours = typename OursFor<T>::Type;
+template <typename T>
+struct OursFor<T*> {
+  using Type = Ours<T>*;
+};
+template <typename T>
+struct OursFor<const T> {
+  using Type = const Ours<T>;
+};
+template <typename T, typename... Arguments>
+struct OursFor<T(Arguments...)> {
+  using Type = Ours<T>(Ours<Arguments>...);
+};
 
-template <typename Theirs, typename Ours>
-struct same_function : std::false_type {};
-template <typename... Theirs, typename... Ours>
-struct same_function<CUresult (*)(Theirs...), Code (*)(Ours...)>
-    : std::bool_constant<(sizeof...(Theirs) == sizeof...(Ours)) &&
-                         (is_same_argument<Theirs, Ours>() && ...)> {};
+#define DJINN_CUDA_TYPE(theirs, ours) \
+  template <>                         \
+  struct OursFor<theirs> {            \
+    using Type = ours;                \
+  };                                  \
+  static_assert(sizeof(theirs) == sizeof(ours) && alignof(theirs) == alignof(ours))
+DJINN_CUDA_TYPE(CUresult, Code);
+DJINN_CUDA_TYPE(CUcontext, Context);
+DJINN_CUDA_TYPE(CUstream, Stream);
+DJINN_CUDA_TYPE(CUevent, Event);
+DJINN_CUDA_TYPE(CUmodule, Module);
+DJINN_CUDA_TYPE(CUfunction, Function);
+DJINN_CUDA_TYPE(CUdevice_attribute, Attribute);
+DJINN_CUDA_TYPE(CUmemLocationType, LocationType);
+DJINN_CUDA_TYPE(CUmemAllocationType, AllocationType);
+DJINN_CUDA_TYPE(CUmemAllocationHandleType, HandleType);
+DJINN_CUDA_TYPE(CUmemAccess_flags, AccessFlags);
+DJINN_CUDA_TYPE(CUmemAllocationGranularity_flags, Granularity);
+DJINN_CUDA_TYPE(CUmemLocation, Location);
+DJINN_CUDA_TYPE(CUmemAllocationProp, AllocationProperties);
+DJINN_CUDA_TYPE(CUmemAccessDesc, AccessDescription);
+#undef DJINN_CUDA_TYPE
 
+// Each function's arguments have the header's types, const and pointers included.
 #define DJINN_CUDA_COMPARE(name, symbol, arguments) \
-  static_assert(same_function<decltype(&::symbol), decltype(DriverApi::name)>::value, #symbol);
+  static_assert(std::is_same_v<Ours<decltype(&::symbol)>, decltype(DriverApi::name)>, #symbol);
 DJINN_CUDA_FUNCTIONS(DJINN_CUDA_COMPARE)
 #undef DJINN_CUDA_COMPARE
 
-static_assert(sizeof(CUmemLocation) == sizeof(Location));
-static_assert(offsetof(CUmemLocation, id) == offsetof(Location, id));
-static_assert(sizeof(CUmemAllocationProp) == sizeof(AllocationProperties));
-static_assert(offsetof(CUmemAllocationProp, requestedHandleTypes) ==
-              offsetof(AllocationProperties, requested_handle_types));
-static_assert(offsetof(CUmemAllocationProp, location) == offsetof(AllocationProperties, location));
-static_assert(offsetof(CUmemAllocationProp, win32HandleMetaData) ==
-              offsetof(AllocationProperties, win32_metadata));
-static_assert(offsetof(CUmemAllocationProp, allocFlags) == offsetof(AllocationProperties, flags));
-static_assert(sizeof(CUmemAccessDesc) == sizeof(AccessDescription));
-static_assert(offsetof(CUmemAccessDesc, flags) == offsetof(AccessDescription, flags));
+// Each field of a structure lies where the header's does, and has its type.
+#define DJINN_CUDA_FIELD(theirs, their_field, ours, our_field)                                  \
+  static_assert(offsetof(theirs, their_field) == offsetof(ours, our_field));                    \
+  static_assert(std::is_same_v<                                                                 \
+                Ours<std::remove_reference_t<decltype((std::declval<theirs&>().their_field))>>, \
+                std::remove_reference_t<decltype((std::declval<ours&>().our_field))>>)
+DJINN_CUDA_FIELD(CUmemLocation, type, Location, type);
+DJINN_CUDA_FIELD(CUmemLocation, id, Location, id);
+DJINN_CUDA_FIELD(CUmemAccessDesc, location, AccessDescription, location);
+DJINN_CUDA_FIELD(CUmemAccessDesc, flags, AccessDescription, flags);
+#define DJINN_CUDA_PROPERTY(theirs, ours) \
+  DJINN_CUDA_FIELD(CUmemAllocationProp, theirs, AllocationProperties, ours)
+DJINN_CUDA_PROPERTY(type, type);
+DJINN_CUDA_PROPERTY(requestedHandleTypes, requested_handle_types);
+DJINN_CUDA_PROPERTY(location, location);
+DJINN_CUDA_PROPERTY(win32HandleMetaData, win32_metadata);
+DJINN_CUDA_PROPERTY(allocFlags.compressionType, flags.compression_type);
+DJINN_CUDA_PROPERTY(allocFlags.gpuDirectRDMACapable, flags.gpu_direct_rdma_capable);
+DJINN_CUDA_PROPERTY(allocFlags.usage, flags.usage);
+DJINN_CUDA_PROPERTY(allocFlags.reserved, flags.reserved);
+#undef DJINN_CUDA_PROPERTY
+#undef DJINN_CUDA_FIELD
 
 #define DJINN_CUDA_EQUAL(theirs, ours) static_assert(int(theirs) == int(ours))
 DJINN_CUDA_EQUAL(CUDA_SUCCESS, Code::kSuccess);
