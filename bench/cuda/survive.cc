@@ -212,8 +212,9 @@ void fresh_memory() {
   const uint64_t bytes = 1024 * kMiB;
   {
     Ready process;
-    const Filled filled = make_filled(process, 19, bytes);
+    Filled filled = make_filled(process, 19, bytes);
     process.must({{"do", "drop"}, {"index", filled.index}});
+    filled.fd.reset();  // or the memory would still be held
     const size_t again = process.must({{"do", "create"}, {"bytes", bytes}}).value;
     process.must({{"do", "map"}, {"index", again}, {"write", true}});
     say("words that are not zero in fresh memory of 1 GiB, after the same process wrote as much",
