@@ -20,6 +20,7 @@ import tarfile
 import textwrap
 from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import tree
 
@@ -62,21 +63,19 @@ def check_target(target: Path) -> None:
     if not target.parent.is_dir():
         raise Refused(f"there is no folder {target.parent}. Make it first")
     try:
-        shutil.rmtree(making_name(target), ignore_errors=True)
-        making_name(target).mkdir()
+        making_folder(target).cleanup()
     except OSError as error:
         what = f"{target.parent} cannot be written to: {error.strerror}"
         raise Refused(f"{what}. Name a folder in another place") from None
-    making_name(target).rmdir()
 
 
 def packed_name(target: Path) -> Path:
     return target.with_name(f"{target.name}.tar.xz")
 
 
-def making_name(target: Path) -> Path:
-    """What is not whole yet. Of a call that was killed, the next one removes it."""
-    return target.with_name(f"{target.name}.making")
+def making_folder(target: Path) -> TemporaryDirectory[str]:
+    """What is not whole yet lies in a new folder beside it, which a call that is killed leaves."""
+    return TemporaryDirectory(prefix=f"{target.name}.making-", dir=target.parent)
 
 
 def check_build(build: Path) -> None:
@@ -275,9 +274,9 @@ def make(build: Path, target: Path, packed_bytes_max: int = PACKED_BYTES_MAX) ->
     """Returns the packed bundle. What fails leaves nothing."""
     check_target(target)
     check_build(build)
-    making = making_name(target)
-    packing = packed_name(making)
-    try:
+    with making_folder(target) as folder:
+        making = Path(folder) / target.name
+        packing = packed_name(making)
         making.mkdir()
         fill(build, making)
         size = pack(making, packing, target.name)
@@ -288,9 +287,6 @@ def make(build: Path, target: Path, packed_bytes_max: int = PACKED_BYTES_MAX) ->
             )
         making.rename(target)
         packing.rename(packed_name(target))
-    finally:
-        shutil.rmtree(making, ignore_errors=True)
-        packing.unlink(missing_ok=True)
     return packed_name(target)
 
 

@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Gpu: the first CUDA device as a probe uses it: allocations by their number, mapped in full or
-// not at all. What the driver refuses comes out as Refused, which carries its code: a probe asks
-// for much that may be refused, and the refusal is what it wanted to know.
+// not at all. What the driver refuses is thrown in its words: a probe asks for much that may be
+// refused, and the refusal is what it wanted to know.
 #pragma once
 
 #include <cstdint>
 #include <map>
-#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -18,16 +17,6 @@ namespace djinn::bench::cuda {
 
 namespace driver = pal::cuda;
 
-class Refused : public std::runtime_error {
- public:
-  Refused(std::string call, driver::Code code, const std::string& text)
-      : std::runtime_error(call + ": " + text), code_(code) {}
-  [[nodiscard]] driver::Code code() const { return code_; }
-
- private:
-  driver::Code code_;
-};
-
 class Gpu {
  public:
   // Loads the driver and initialises it; makes no context. Throws std::runtime_error without one.
@@ -36,7 +25,7 @@ class Gpu {
   [[nodiscard]] const driver::DriverApi& api() const { return api_; }
   [[nodiscard]] std::string name() const;
   [[nodiscard]] size_t granularity() const;
-  // Throws Refused unless it is kSuccess.
+  // Throws std::runtime_error unless it is kSuccess.
   void must(const char* call, driver::Code code) const;
 
   // Retains the device's primary context and makes it current.

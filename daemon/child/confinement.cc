@@ -97,9 +97,27 @@ constexpr int kAllowed[] = {
 constexpr int kDescriptorCommands[] = {F_DUPFD, F_DUPFD_CLOEXEC, F_GETFD,     F_SETFD,   F_GETFL,
                                        F_SETFL, F_GET_SEALS,     F_ADD_SEALS, F_GETLEASE};
 
-// Of the request of an ioctl: its letter, and all but its number (asm-generic/ioctl.h).
-constexpr scmp_datum_t kRequestLetter = 0xff00;
-constexpr scmp_datum_t kRequestAllButNumber = 0xffffff00;
+// Requests of NVIDIA's driver that a worker makes once its context is there, as an H200's driver
+// 580.159 was traced by bench/cuda/confinement. The filter sees the request of an ioctl, not whose
+// descriptor it is for. None of these makes a descriptor, as 217, the export to a DMA-BUF, would.
+constexpr scmp_datum_t kDriverLetter = 'F' << 8;
+constexpr scmp_datum_t kDriverRequests[] = {
+    0x27,  // map memory
+    0x29,  // free an object
+    0x2a,  // control an object
+    0x2b,  // make an object
+};
+// Those of its unified memory have neither a letter nor a size.
+constexpr scmp_datum_t kUnifiedMemoryRequests[] = {
+    0x17, 0x18,  // a stream
+    0x21, 0x22,  // map and unmap
+    0x49,        // map, too
+};
+
+// Of a request its letter and number: between drivers the size above them may differ. And all that
+// the kernel looks at (asm-generic/ioctl.h).
+constexpr scmp_datum_t kLetterAndNumber = 0xffff;
+constexpr scmp_datum_t kWholeRequest = 0xffffffff;
 
 // The first refusal of a rule is kept; adding rules reads as a list.
 class Rules {
@@ -149,10 +167,12 @@ void add_rules(Rules& rules, Role role) {
   rules.allow_if(SCMP_SYS(prctl), SCMP_A0(SCMP_CMP_EQ, PR_SET_NAME));
   rules.allow_if(SCMP_SYS(prlimit64), SCMP_A0(SCMP_CMP_EQ, 0), SCMP_A2(SCMP_CMP_EQ, 0));
   if (role == Role::kCudaWorker) {
-    // The driver's requests have its letter, those of its unified memory no letter at all. Which
-    // ones a worker makes after its context is there, bench/cuda/confinement tells.
-    rules.allow_if(SCMP_SYS(ioctl), SCMP_A1(SCMP_CMP_MASKED_EQ, kRequestLetter, 'F' << 8));
-    rules.allow_if(SCMP_SYS(ioctl), SCMP_A1(SCMP_CMP_MASKED_EQ, kRequestAllButNumber, 0));
+    for (const scmp_datum_t number : kDriverRequests) {
+      rules.allow_if(SCMP_SYS(ioctl),
+                     SCMP_A1(SCMP_CMP_MASKED_EQ, kLetterAndNumber, kDriverLetter | number));
+    }
+    for (const scmp_datum_t request : kUnifiedMemoryRequests)
+      rules.allow_if(SCMP_SYS(ioctl), SCMP_A1(SCMP_CMP_MASKED_EQ, kWholeRequest, request));
   }
   if (role != Role::kLoader) {
     rules.allow(SCMP_SYS(mmap));

@@ -30,7 +30,8 @@ inline constexpr int kOomScore = 500;
 enum class Role : uint8_t {
   kLoader = 1,
   kWorker = 2,  // may also make pages executable: oneDNN generates code for each new shape
-  // May also make the requests of NVIDIA's driver, on descriptors that its context has open.
+  // May also make those requests of NVIDIA's driver that a worker with a context needs, on any
+  // descriptor that it has.
   kCudaWorker = 3,
 };
 

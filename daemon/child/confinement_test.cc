@@ -6,8 +6,10 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <linux/fs.h>
 #include <sched.h>
 #include <signal.h>
+#include <stdio.h>
 #include <sys/eventfd.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
@@ -20,6 +22,7 @@
 
 #include <charconv>
 #include <functional>
+#include <set>
 #include <thread>
 
 #include "ipc/socket.h"
@@ -149,22 +152,65 @@ TEST(ConfinementOfRoles, only_a_worker_may_make_pages_executable) {
   EXPECT_EQ(in_confined_child(Role::kWorker, make_executable), 1);
 }
 
-TEST(ConfinementOfRoles, only_a_gpus_worker_makes_requests_and_only_the_drivers) {
-  // Which errno the kernel answers tells a request that a memfd does not know from a refused one.
-  const auto answer_to = [](unsigned request) {
-    return [request] {
-      const Fd memory(::memfd_create("test", MFD_CLOEXEC));
-      return ::ioctl(memory.get(), request, nullptr) < 0 ? errno : 0;
-    };
-  };
-  constexpr unsigned kOfTheDriver = 0xc020462a;
-  constexpr unsigned kOfUnifiedMemory = 0x21;
-  constexpr unsigned kOfATerminal = TIOCSTI;
-  for (const unsigned request : {kOfTheDriver, kOfUnifiedMemory}) {
-    EXPECT_EQ(in_confined_child(Role::kCudaWorker, answer_to(request)), ENOTTY) << request;
-    EXPECT_EQ(in_confined_child(Role::kWorker, answer_to(request)), EPERM) << request;
+// --- ioctl
+// ---------------------------------------------------------------------------------------
+
+// A memfd knows no request of the driver's, and says so with another errno than the filter.
+bool is_let_through(uint64_t request) {
+  const Fd memory(::memfd_create("test", MFD_CLOEXEC));
+  return ::syscall(SYS_ioctl, memory.get(), request, nullptr) == 0 || errno != EPERM;
+}
+
+// Looks from inside at what a role lets through.
+void expect_of_requests(Role role, const std::function<void()>& look) {
+  EXPECT_EQ(in_confined_child(role,
+                              [&] {
+                                look();
+                                ::fflush(stdout);
+                                return testing::Test::HasFailure() ? 1 : 0;
+                              }),
+            0);
+}
+
+constexpr uint64_t kLetter = 'F' << 8;
+// As a driver's trace has it: sizes and directions in the upper half.
+constexpr uint64_t kAsked[] = {0xc0384627, 0xc0104629, 0xc020462a, 0xc030462b, 0x17,
+                               0x18,       0x21,       0x22,       0x49};
+constexpr uint64_t kExportToDmaBuf = kLetter | 217;  // makes a descriptor of its own
+
+TEST(ConfinementOfRoles, only_a_gpus_worker_makes_the_drivers_requests) {
+  for (const Role role : {Role::kLoader, Role::kWorker, Role::kCudaWorker}) {
+    expect_of_requests(role, [role] {
+      for (const uint64_t request : kAsked)
+        EXPECT_EQ(is_let_through(request), role == Role::kCudaWorker) << std::hex << request;
+      EXPECT_FALSE(is_let_through(TIOCSTI));
+    });
   }
-  EXPECT_EQ(in_confined_child(Role::kCudaWorker, answer_to(kOfATerminal)), EPERM);
+}
+
+TEST(ConfinementOfRoles, a_gpus_worker_makes_no_request_that_it_does_not_need) {
+  const std::set<uint64_t> of_the_driver{0x27, 0x29, 0x2a, 0x2b};
+  const std::set<uint64_t> of_unified_memory{0x17, 0x18, 0x21, 0x22, 0x49};
+  expect_of_requests(Role::kCudaWorker, [&] {
+    for (uint64_t number = 0; number < 256; ++number) {
+      EXPECT_EQ(is_let_through(kLetter | number), of_the_driver.contains(number)) << number;
+      EXPECT_EQ(is_let_through(number), of_unified_memory.contains(number)) << number;
+    }
+    EXPECT_FALSE(is_let_through(_IOWR('F', 217, int[4])));
+    EXPECT_FALSE(is_let_through(FIBMAP));
+    EXPECT_FALSE(is_let_through(FIGETBSZ));
+  });
+}
+
+// The kernel takes a request for 32 bits, whatever the register holds.
+TEST(ConfinementOfRoles, the_upper_half_of_a_request_changes_nothing) {
+  constexpr uint64_t kUpperHalf = 0xdead'beef'0000'0000;
+  expect_of_requests(Role::kCudaWorker, [] {
+    for (const uint64_t request : kAsked)
+      EXPECT_TRUE(is_let_through(kUpperHalf | request)) << std::hex << request;
+    EXPECT_FALSE(is_let_through(kUpperHalf | kExportToDmaBuf));
+    EXPECT_FALSE(is_let_through(kUpperHalf | FIBMAP));
+  });
 }
 
 TEST(ConfinementOfRoles, a_child_is_not_dumpable_and_dies_with_its_parent) {

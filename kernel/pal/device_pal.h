@@ -127,8 +127,9 @@ class DevicePal {
   virtual Status decommit(const Extent& extent, uint64_t offset, uint64_t bytes) = 0;
 
   // cuMemMap and cuMemSetAccess. An extent sealed for writing maps for reading only. Errors:
-  // kAlreadyExists, kOutOfRange, kPermissionDenied, kOutOfMemory, kUnsupported for a part of an
-  // extent where properties().extents_have_parts is false.
+  // kInvalidArgument (granularity, a descriptor of no memory), kAlreadyExists, kOutOfRange,
+  // kPermissionDenied, kOutOfMemory, kUnsupported for a part of an extent where
+  // properties().extents_have_parts is false.
   virtual Status map(Reservation& reservation, uint64_t offset, const Extent& extent,
                      uint64_t extent_offset, uint64_t bytes, Access access) = 0;
   // cuMemSetAccess. Errors: kNotFound, kPermissionDenied.

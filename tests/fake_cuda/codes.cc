@@ -18,6 +18,9 @@ constexpr auto kCodes = std::to_array<CodeInfo>({
     {Code::kInvalidDevice, "CUDA_ERROR_INVALID_DEVICE", "invalid device ordinal", false},
     {Code::kInvalidContext, "CUDA_ERROR_INVALID_CONTEXT", "invalid device context", false},
     {Code::kEccUncorrectable, "CUDA_ERROR_ECC_UNCORRECTABLE", "uncorrectable ECC error", true},
+    {Code::kNvlinkUncorrectable, "CUDA_ERROR_NVLINK_UNCORRECTABLE", "uncorrectable NVLink error",
+     true},
+    {Code::kContained, "CUDA_ERROR_CONTAINED", "an exception was contained", true},
     {Code::kOperatingSystem, "CUDA_ERROR_OPERATING_SYSTEM", "OS call failed", false},
     {Code::kInvalidHandle, "CUDA_ERROR_INVALID_HANDLE", "invalid resource handle", false},
     {Code::kNotFound, "CUDA_ERROR_NOT_FOUND", "named symbol not found", false},
@@ -33,9 +36,12 @@ constexpr auto kCodes = std::to_array<CodeInfo>({
     {Code::kInvalidAddressSpace, "CUDA_ERROR_INVALID_ADDRESS_SPACE", "wrong address space", true},
     {Code::kInvalidPc, "CUDA_ERROR_INVALID_PC", "invalid program counter", true},
     {Code::kLaunchFailed, "CUDA_ERROR_LAUNCH_FAILED", "unspecified launch failure", true},
+    {Code::kTensorMemoryLeak, "CUDA_ERROR_TENSOR_MEMORY_LEAK", "tensor memory leaked", true},
     {Code::kNotPermitted, "CUDA_ERROR_NOT_PERMITTED", "operation not permitted", false},
     {Code::kNotSupported, "CUDA_ERROR_NOT_SUPPORTED", "operation not supported", false},
     {Code::kSystemDriverMismatch, "CUDA_ERROR_SYSTEM_DRIVER_MISMATCH", "driver mismatch", false},
+    {Code::kMpsClientTerminated, "CUDA_ERROR_MPS_CLIENT_TERMINATED", "MPS client terminated", true},
+    {Code::kExternalDevice, "CUDA_ERROR_EXTERNAL_DEVICE", "an external device failed", true},
     {Code::kUnknown, "CUDA_ERROR_UNKNOWN", "unknown error", false},
 });
 

@@ -175,6 +175,9 @@ ErrorCode expected(const Call& call, Code planted) {
   if (ends_the_pal(call)) return ErrorCode::kOk;
   if (planted == Code::kIllegalAddress || gives_back(call)) return ErrorCode::kDeviceLost;
   if (planted == Code::kOutOfMemory) return ErrorCode::kOutOfMemory;
+  if (planted == Code::kOperatingSystem) return ErrorCode::kSystem;
+  if (planted == Code::kUnknown)
+    return call.entry == Entry::mem_import ? ErrorCode::kInvalidArgument : ErrorCode::kSystem;
   if (call == kMapAsImported) return ErrorCode::kOutOfRange;
   return call == kMapAsLarger ? ErrorCode::kOk : ErrorCode::kInvalidArgument;
 }
@@ -217,6 +220,8 @@ TEST(cuda_life, it_makes_every_call_of_the_seam_to_the_driver) {
 INSTANTIATE_TEST_SUITE_P(codes, cuda_faults,
                          testing::Values(std::pair{Code::kOutOfMemory, "OUT_OF_MEMORY"},
                                          std::pair{Code::kInvalidValue, "INVALID_VALUE"},
+                                         std::pair{Code::kOperatingSystem, "OPERATING_SYSTEM"},
+                                         std::pair{Code::kUnknown, "UNKNOWN"},
                                          std::pair{Code::kIllegalAddress, "ILLEGAL_ADDRESS"}),
                          [](const auto& each) { return std::string(each.param.second); });
 

@@ -6,10 +6,12 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "kernel/pal/pal_values_for_tests.h"
@@ -73,6 +75,30 @@ TEST(cuda_pal, no_descriptor_goes_to_a_program_that_is_started) {
   });
 }
 
+TEST(cuda_pal, an_export_without_a_descriptor_left_is_over_a_limit_and_the_device_lives_on) {
+  with_pal("", [](CudaPal& pal) {
+    rlimit limit{};
+    ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &limit), 0);
+    const rlimit whole = limit;
+    // One is left, and the fake takes it for the memory.
+    limit.rlim_cur = static_cast<rlim_t>(Fd(::open("/dev/null", O_RDONLY | O_CLOEXEC)).get()) + 1;
+    ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &limit), 0);
+    EXPECT_EQ(code_of(pal.create("x", kGranule)), ErrorCode::kLimitExceeded);
+    ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &whole), 0);
+    EXPECT_TRUE(pal.create("x", kGranule));
+  });
+}
+
+TEST(cuda_pal, what_is_no_export_is_not_mapped) {
+  with_pal("", [](CudaPal& pal) {
+    Reservation range = pal.reserve(kGranule).value();
+    const Extent extent{Fd(::open("/dev/null", O_RDWR | O_CLOEXEC)), kGranule};
+    EXPECT_EQ(code_of(pal.map(range, 0, extent, 0, kGranule, Access::kRead)),
+              ErrorCode::kInvalidArgument);
+    EXPECT_TRUE(pal.create("x", kGranule));
+  });
+}
+
 TEST(cuda_pal, memory_that_the_device_lacks_is_refused) {
   with_pal("memory=8M", [](CudaPal& pal) {
     EXPECT_EQ(code_of(pal.create("x", 5 * kGranule)), ErrorCode::kOutOfMemory);
@@ -113,6 +139,14 @@ TEST(cuda_pal, a_larger_extent_is_refused_where_the_driver_maps_beginnings_too) 
   });
 }
 
+TEST(cuda_pal, an_extent_of_all_addresses_is_refused) {
+  with_pal("", [](CudaPal& pal) {
+    Fd fd = pal.create("x", kGranule).value().fd;
+    EXPECT_EQ(code_of(pal.import_extent(std::move(fd), UINT64_MAX - kGranule + 1, Seals::kNone)),
+              ErrorCode::kOutOfRange);
+  });
+}
+
 TEST(cuda_pal, memory_of_another_device_is_no_import) {
   Carrier carrier;
   with_pal("", [&](CudaPal& pal) { carrier.send(pal.create("x", kGranule).value().fd); });
@@ -132,6 +166,39 @@ TEST(cuda_pal, a_copy_whose_wait_fails_has_ended_all_the_same) {
     EXPECT_EQ(code_of(pal.copy_out(range, 0, out)), ErrorCode::kInvalidArgument);
     EXPECT_EQ(out, std::vector<std::byte>(100));
     EXPECT_TRUE(pal.copy_out(range, 0, out)) << "the device is not lost";
+  });
+}
+
+TEST(cuda_pal, a_copy_whose_submission_fails_has_ended_all_the_same) {
+  with_pal(std::string(kSlow) + ";cuMemcpyDtoHAsync@1=done:INVALID_VALUE", [](CudaPal& pal) {
+    Reservation range = pal.reserve(kGranule).value();
+    const Extent extent = pal.create("x", kGranule).value();
+    ASSERT_TRUE(pal.map(range, 0, extent, 0, kGranule, Access::kRead));
+    std::vector<std::byte> out(100, std::byte{1});
+    EXPECT_EQ(code_of(pal.copy_out(range, 0, out)), ErrorCode::kInvalidArgument);
+    EXPECT_EQ(out, std::vector<std::byte>(100)) << "nothing writes there once it returned";
+    EXPECT_TRUE(pal.copy_out(range, 0, out)) << "the device is not lost";
+  });
+}
+
+TEST(cuda_pal, a_device_that_does_not_end_its_copies_is_lost) {
+  with_pal("cuMemcpyDtoHAsync@1=INVALID_VALUE;cuCtxSynchronize@1=UNKNOWN", [](CudaPal& pal) {
+    Reservation range = pal.reserve(kGranule).value();
+    const Extent extent = pal.create("x", kGranule).value();
+    ASSERT_TRUE(pal.map(range, 0, extent, 0, kGranule, Access::kRead));
+    std::vector<std::byte> out(100);
+    EXPECT_EQ(code_of(pal.copy_out(range, 0, out)), ErrorCode::kDeviceLost);
+    EXPECT_EQ(code_of(pal.copy_out(range, 0, out)), ErrorCode::kDeviceLost);
+  });
+}
+
+TEST(cuda_pal, a_mapping_that_is_not_taken_back_loses_the_device) {
+  // Access is first set by create(), whose scratch it unmaps.
+  with_pal("cuMemSetAccess@2=INVALID_VALUE;cuMemUnmap@2=UNKNOWN", [](CudaPal& pal) {
+    Reservation range = pal.reserve(kGranule).value();
+    const Extent extent = pal.create("x", kGranule).value();
+    EXPECT_EQ(code_of(pal.map(range, 0, extent, 0, kGranule, Access::kRead)),
+              ErrorCode::kDeviceLost);
   });
 }
 

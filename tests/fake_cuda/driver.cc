@@ -5,6 +5,8 @@
 // Every call but those that name an error goes through call(): it is counted, fails where a fault
 // is planted, and answers a sticky code that came before. What gives something back is done all the
 // same then, so that a test sees what its caller left behind.
+//
+// A fault stands before the work, or after it where it says so.
 
 #include <stdlib.h>
 #include <string.h>
@@ -57,17 +59,29 @@ class Driver {
   Driver() : options(read_options(environment())) {}
 
   // kSuccess, or what the call has to answer instead of being made.
-  Code admit(std::string_view symbol, Needs needs) {
-    if (const Code planted = planted_fault(plain_name(symbol)); planted != Code::kSuccess) {
-      streams.doom(planted);
-      return planted;
-    }
+  Code admit(Needs needs) {
     if (needs == Needs::kNothing) return Code::kSuccess;
     if (process != ::getpid()) return Code::kNotInitialized;  // a fork's child counts, too
     if (needs == Needs::kCleanUp) return Code::kSuccess;
     if (const Code fate = streams.fate(); fate != Code::kSuccess) return fate;
     if (needs != Needs::kContext) return Code::kSuccess;
     return has_current() ? Code::kSuccess : Code::kInvalidContext;
+  }
+
+  // Counts a call. The fault that is planted there, or null.
+  const Fault* count(std::string_view function) {
+    const std::lock_guard lock(calls_mutex_);
+    const uint64_t of_all = ++calls_, of_its_own = ++calls_of_[std::string(function)];
+    for (const Fault& fault : options.faults) {
+      if (fault.function == "*" && fault.number == of_all) return &fault;
+      if (fault.function == function && fault.number == of_its_own) return &fault;
+    }
+    return nullptr;
+  }
+
+  Code fail(const Fault& fault) {
+    streams.doom(fault.code);
+    return fault.code;
   }
 
   Context context() { return reinterpret_cast<Context>(this); }
@@ -86,16 +100,6 @@ class Driver {
   std::set<void*> modules;
 
  private:
-  Code planted_fault(std::string_view function) {
-    const std::lock_guard lock(calls_mutex_);
-    const uint64_t of_all = ++calls_, of_its_own = ++calls_of_[std::string(function)];
-    for (const Fault& fault : options.faults) {
-      if (fault.function == "*" && fault.number == of_all) return fault.code;
-      if (fault.function == function && fault.number == of_its_own) return fault.code;
-    }
-    return Code::kSuccess;
-  }
-
   std::mutex calls_mutex_;
   uint64_t calls_ = 0;
   std::map<std::string, uint64_t> calls_of_;
@@ -111,9 +115,12 @@ Driver& driver() {
 
 template <typename Work>
 Code call(std::string_view symbol, Needs needs, Work work) {
-  const Code refused = driver().admit(symbol, needs);
+  const Fault* const fault = driver().count(plain_name(symbol));
+  if (fault != nullptr && !fault->is_done) return driver().fail(*fault);
+  const Code refused = driver().admit(needs);
   if (refused != Code::kSuccess) return refused;
   const Code done = work();
+  if (fault != nullptr) return driver().fail(*fault);
   const Code fate = needs == Needs::kNothing ? Code::kSuccess : driver().streams.fate();
   return fate == Code::kSuccess ? done : fate;
 }
@@ -232,13 +239,6 @@ Code load_module(pal::cuda::Module* out, const void* image) {
   return Code::kSuccess;
 }
 
-Code unload_module(pal::cuda::Module module) {
-  const std::lock_guard lock(driver().host_mutex);
-  if (driver().modules.erase(module) == 0) return Code::kInvalidHandle;
-  delete reinterpret_cast<char*>(module);
-  return Code::kSuccess;
-}
-
 Code find_function(pal::cuda::Function* out, pal::cuda::Module module, const char* name) {
   const std::lock_guard lock(driver().host_mutex);
   if (!driver().modules.contains(module)) return Code::kInvalidHandle;
@@ -308,10 +308,6 @@ Code cuDeviceGet(Device* device, int ordinal) {
               [=] { return is_device(ordinal) ? give(device, ordinal) : Code::kInvalidDevice; });
 }
 
-Code cuDeviceGetCount(int* count) {
-  return call(__func__, Needs::kInit, [=] { return give(count, driver().options.devices); });
-}
-
 Code cuDeviceGetName(char* name, int bytes, Device device) {
   return call(__func__, Needs::kInit, [=] {
     if (!is_device(device)) return Code::kInvalidDevice;
@@ -319,40 +315,10 @@ Code cuDeviceGetName(char* name, int bytes, Device device) {
   });
 }
 
-Code cuDeviceGetUuid_v2(Uuid* uuid, Device device) {
-  return call(__func__, Needs::kInit, [=] {
-    return is_device(device) ? give(uuid, driver().options.uuid) : Code::kInvalidDevice;
-  });
-}
-
-Code cuDeviceGetPCIBusId(char* id, int bytes, Device device) {
-  return call(__func__, Needs::kInit, [=] {
-    if (!is_device(device)) return Code::kInvalidDevice;
-    return fake_cuda::copy_text(id, bytes, "0000:01:00.0");
-  });
-}
-
-Code cuDeviceTotalMem_v2(size_t* bytes, Device device) {
-  return call(__func__, Needs::kInit, [=] {
-    if (!is_device(device)) return Code::kInvalidDevice;
-    return give(bytes, size_t{driver().memory.total_bytes()});
-  });
-}
-
 Code cuDeviceGetAttribute(int* value, Attribute attribute, Device device) {
   return call(__func__, Needs::kInit, [=] {
     if (!is_device(device)) return Code::kInvalidDevice;
     switch (attribute) {
-      case Attribute::kMultiprocessors:
-        return give(value, 132);
-      case Attribute::kComputeMode:
-        return give(value, 0);
-      case Attribute::kL2CacheBytes:
-        return give(value, 50 << 20);
-      case Attribute::kComputeCapabilityMajor:
-        return give(value, 9);
-      case Attribute::kComputeCapabilityMinor:
-        return give(value, 0);
       case Attribute::kVirtualMemoryManagement:
       case Attribute::kPosixFileDescriptors:
         return give(value, 1);
@@ -377,11 +343,6 @@ Code cuDevicePrimaryCtxRelease_v2(Device device) {
     driver().retained -= 1;
     return Code::kSuccess;
   });
-}
-
-Code cuDevicePrimaryCtxSetFlags_v2(Device device, unsigned) {
-  return call(__func__, Needs::kInit,
-              [=] { return is_device(device) ? Code::kSuccess : Code::kInvalidDevice; });
 }
 
 Code cuCtxSetCurrent(Context context) {
@@ -482,14 +443,6 @@ Code cuMemImportFromShareableHandle(Allocation* allocation, void* handle, Handle
   });
 }
 
-Code cuMemGetAllocationPropertiesFromHandle(AllocationProperties* properties,
-                                            Allocation allocation) {
-  return call(__func__, Needs::kInit, [=] {
-    if (properties == nullptr) return Code::kInvalidValue;
-    return driver().memory.properties_of(properties, allocation);
-  });
-}
-
 Code cuMemHostAlloc(void** address, size_t bytes, unsigned) {
   return call(__func__, Needs::kContext, [=] { return fake_cuda::allocate_host(address, bytes); });
 }
@@ -517,11 +470,6 @@ Code cuMemcpyHtoD_v2(DevicePtr to, const void* from, size_t bytes) {
 Code cuMemcpyDtoH_v2(void* to, DevicePtr from, size_t bytes) {
   return call(__func__, Needs::kContext,
               [=] { return fake_cuda::and_wait(fake_cuda::copy(to, from, bytes, nullptr)); });
-}
-
-// Like the real one it does not wait: no byte leaves the device.
-Code cuMemcpyDtoD_v2(DevicePtr to, DevicePtr from, size_t bytes) {
-  return call(__func__, Needs::kContext, [=] { return fake_cuda::copy(to, from, bytes, nullptr); });
 }
 
 Code cuMemcpyHtoDAsync_v2(DevicePtr to, const void* from, size_t bytes, Stream stream) {
@@ -567,11 +515,6 @@ Code cuStreamQuery(Stream stream) {
   return call(__func__, Needs::kContext, [=] { return driver().streams.query(stream); });
 }
 
-Code cuStreamWaitEvent(Stream stream, Event event, unsigned) {
-  return call(__func__, Needs::kContext,
-              [=] { return driver().streams.wait_event(stream, event); });
-}
-
 Code cuEventCreate(Event* event, unsigned) {
   return call(__func__, Needs::kContext, [=] {
     return event == nullptr ? Code::kInvalidValue : driver().streams.create_event(event);
@@ -586,10 +529,6 @@ Code cuEventRecord(Event event, Stream stream) {
   return call(__func__, Needs::kContext, [=] { return driver().streams.record(event, stream); });
 }
 
-Code cuEventQuery(Event event) {
-  return call(__func__, Needs::kContext, [=] { return driver().streams.query_event(event); });
-}
-
 Code cuEventSynchronize(Event event) {
   return call(__func__, Needs::kContext, [=] { return driver().streams.synchronize_event(event); });
 }
@@ -599,10 +538,6 @@ Code cuEventSynchronize(Event event) {
 
 Code cuModuleLoadData(Module* module, const void* image) {
   return call(__func__, Needs::kContext, [=] { return fake_cuda::load_module(module, image); });
-}
-
-Code cuModuleUnload(Module module) {
-  return call(__func__, Needs::kCleanUp, [=] { return fake_cuda::unload_module(module); });
 }
 
 Code cuModuleGetFunction(Function* function, Module module, const char* name) {

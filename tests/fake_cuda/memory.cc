@@ -26,7 +26,7 @@ constexpr int kExportSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 struct Header {
   uint64_t magic = kMagic;
   uint64_t bytes = 0;
-  pal::cuda::Uuid device{};
+  Uuid device{};
   AllocationProperties properties;
 };
 
@@ -154,7 +154,7 @@ Code Memory::import_handle(Allocation* out, int fd) {
   Header header;
   ino_t inode = 0;
   if (!read_header(fd, header, inode)) return Code::kUnknown;
-  if (::memcmp(&header.device, &device_, sizeof device_) != 0) return Code::kInvalidDevice;
+  if (header.device != device_) return Code::kInvalidDevice;
   const std::unique_lock lock(mutex_);
   Shared physical = physical_[inode].lock();
   if (physical == nullptr) {
@@ -165,14 +165,6 @@ Code Memory::import_handle(Allocation* out, int fd) {
   if (!physical->memfd.valid()) return Code::kOperatingSystem;
   *out = add_handle(std::move(physical));
   imports_.insert(*out);
-  return Code::kSuccess;
-}
-
-Code Memory::properties_of(AllocationProperties* out, Allocation handle) {
-  const std::shared_lock lock(mutex_);
-  const auto found = handles_.find(handle);
-  if (found == handles_.end()) return Code::kInvalidValue;
-  *out = found->second->properties;
   return Code::kSuccess;
 }
 

@@ -46,7 +46,6 @@ class Memory {
   Code release(Allocation handle);
   Code export_handle(int* fd, Allocation handle);
   Code import_handle(Allocation* out, int fd);
-  Code properties_of(AllocationProperties* out, Allocation handle);
 
   Code reserve(DevicePtr* out, uint64_t bytes, uint64_t alignment);
   Code free_addresses(DevicePtr address, uint64_t bytes);
@@ -96,7 +95,7 @@ class Memory {
   [[nodiscard]] bool permits_locked(DevicePtr address, uint64_t bytes, AccessFlags access) const;
 
   const uint64_t total_bytes_;
-  const pal::cuda::Uuid device_;
+  const Uuid device_;
   const bool maps_partly_;
   mutable std::shared_mutex mutex_;
   Allocation last_handle_ = 0x1000;  // a handle is no descriptor: do not let them be equal

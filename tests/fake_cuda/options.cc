@@ -19,6 +19,8 @@ constexpr auto kSymbols = std::to_array<std::string_view>({
 #undef DJINN_FAKE_SYMBOL
 });
 
+constexpr std::string_view kDone = "done:";
+
 [[noreturn]] void refuse(std::string_view word) {
   fmt::print(stderr, "fake libcuda: DJINN_FAKE_CUDA has '{}', which means nothing\n", word);
   std::abort();
@@ -40,15 +42,15 @@ std::optional<uint64_t> bytes_in(std::string_view text) {
 }
 
 // 32 hexadecimal digits; dashes may stand anywhere.
-std::optional<pal::cuda::Uuid> uuid_in(std::string_view text) {
+std::optional<Uuid> uuid_in(std::string_view text) {
   std::string digits(text);
   std::erase(digits, '-');
-  pal::cuda::Uuid uuid{};
-  if (digits.size() != 2 * sizeof uuid.bytes) return {};
-  for (size_t i = 0; i < sizeof uuid.bytes; ++i) {
+  Uuid uuid{};
+  if (digits.size() != 2 * uuid.size()) return {};
+  for (size_t i = 0; i < uuid.size(); ++i) {
     const auto byte = number_in(std::string_view(digits).substr(2 * i, 2), 16);
     if (!byte) return {};
-    uuid.bytes[i] = static_cast<unsigned char>(*byte);
+    uuid[i] = static_cast<unsigned char>(*byte);
   }
   return uuid;
 }
@@ -57,15 +59,18 @@ bool is_function(std::string_view name) {
   return name == "*" || std::ranges::find(kSymbols, name, plain_name) != kSymbols.end();
 }
 
-// "cuMemCreate@3=OUT_OF_MEMORY"; at is where the @ stands.
+// "cuMemCreate@3=OUT_OF_MEMORY", "cuMemCreate@3=done:OUT_OF_MEMORY"; at is where the @ stands.
 std::optional<Fault> fault_in(std::string_view word, size_t at) {
   const size_t equals = word.find('=', at);
   if (equals == word.npos) return {};
   const std::string_view function = plain_name(word.substr(0, at));
   const auto number = number_in(word.substr(at + 1, equals - at - 1));
-  const CodeInfo* const code = find_code(word.substr(equals + 1));
+  std::string_view name = word.substr(equals + 1);
+  const bool is_done = name.starts_with(kDone);
+  if (is_done) name.remove_prefix(kDone.size());
+  const CodeInfo* const code = find_code(name);
   if (!is_function(function) || !number || *number == 0 || code == nullptr) return {};
-  return Fault{std::string(function), *number, code->code};
+  return Fault{std::string(function), *number, code->code, is_done};
 }
 
 template <typename T, typename U>

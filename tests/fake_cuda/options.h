@@ -3,6 +3,7 @@
 // Options: what DJINN_FAKE_CUDA asks of the fake driver; README.md lists its words.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -12,16 +13,20 @@
 
 namespace djinn::fake_cuda {
 
-// Call `number` of a function, counted from 1, fails with `code` and has no effect.
+// Call `number` of a function, counted from 1, fails with `code`.
 struct Fault {
   std::string function;  // the driver's symbol without _v2; "*": any
   uint64_t number = 0;
   Code code = Code::kUnknown;
+  bool is_done = false;  // the call has its effect all the same
 };
+
+// Of the device; memory is imported where it is the same.
+using Uuid = std::array<unsigned char, 16>;
 
 struct Options {
   std::vector<Fault> faults;
-  pal::cuda::Uuid uuid{{'d', 'j', 'i', 'n', 'n', ' ', 'f', 'a', 'k', 'e', ' ', 'g', 'p', 'u'}};
+  Uuid uuid{'d', 'j', 'i', 'n', 'n', ' ', 'f', 'a', 'k', 'e', ' ', 'g', 'p', 'u'};
   uint64_t memory_bytes = uint64_t{16} << 30;
   unsigned delay_us = 100;  // how long after its turn has come work on a stream begins
   std::string name = "Fake GPU";

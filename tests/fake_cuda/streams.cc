@@ -160,38 +160,13 @@ Code Streams::record(EventHandle handle, StreamHandle stream_handle) {
   return Code::kSuccess;
 }
 
-Code Streams::query_event(EventHandle handle) {
-  const Lock lock(mutex_);
-  const Event* const event = find(handle);
-  if (event == nullptr) return Code::kInvalidHandle;
-  if (fate_ != Code::kSuccess) return fate_;
-  return event->mark == nullptr || event->mark->reached ? Code::kSuccess : Code::kNotReady;
-}
-
-void Streams::wait_for(Lock& lock, const std::shared_ptr<Mark>& mark) {
-  if (mark == nullptr) return;
-  changed_.wait(lock, [&] { return mark->reached || fate_ != Code::kSuccess; });
-}
-
 Code Streams::synchronize_event(EventHandle handle) {
   Lock lock(mutex_);
   const Event* const event = find(handle);
   if (event == nullptr) return Code::kInvalidHandle;
-  wait_for(lock, std::shared_ptr<Mark>(event->mark));
+  const std::shared_ptr<Mark> mark = event->mark;
+  changed_.wait(lock, [&] { return mark == nullptr || mark->reached || fate_ != Code::kSuccess; });
   return fate_;
-}
-
-Code Streams::wait_event(StreamHandle stream_handle, EventHandle handle) {
-  const Lock lock(mutex_);
-  const Event* const event = find(handle);
-  const SharedStream stream = find(stream_handle);
-  if (event == nullptr || stream == nullptr) return Code::kInvalidHandle;
-  push(*stream, [this, mark = event->mark] {
-    Lock inner(mutex_);
-    wait_for(inner, mark);
-    return Code::kSuccess;
-  });
-  return Code::kSuccess;
 }
 
 }  // namespace djinn::fake_cuda

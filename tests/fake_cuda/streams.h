@@ -45,10 +45,7 @@ class Streams {
   Code create_event(EventHandle* out);
   Code destroy_event(EventHandle handle);
   Code record(EventHandle event, StreamHandle stream);
-  Code query_event(EventHandle event);
   Code synchronize_event(EventHandle event);
-  // Later work of the stream waits for what is recorded in the event now.
-  Code wait_event(StreamHandle stream, EventHandle event);
 
  private:
   struct Stream {
@@ -73,7 +70,6 @@ class Streams {
   [[nodiscard]] SharedStream find(StreamHandle handle);
   [[nodiscard]] Event* find(EventHandle handle);
   void push(Stream& stream, Work work);
-  void wait_for(Lock& lock, const std::shared_ptr<Mark>& mark);
 
   const unsigned delay_us_;
   mutable std::mutex mutex_;

@@ -331,6 +331,17 @@ def test_it_writes_into_nothing_that_is_there(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["full", "new.tar.xz"]
 
 
+def test_a_folder_beside_it_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(make_bundle, "check_build", lambda build: None)
+    monkeypatch.setattr(make_bundle, "fill", lambda build, root: (root / "program").touch())
+    (tmp_path / "new.making").mkdir()
+    (tmp_path / "new.making" / "mine").write_text("mine")
+    make_bundle.make(tmp_path, tmp_path / "new")
+    assert (tmp_path / "new.making" / "mine").read_text() == "mine"
+    made = sorted(path.name for path in tmp_path.iterdir())
+    assert made == ["new", "new.making", "new.tar.xz"]
+
+
 def test_without_a_build_it_says_what_to_build(tmp_path: Path) -> None:
     told = refusal(tmp_path / "new", build=tmp_path / "build")
     assert "build has no djinnd, djinn-worker," in told

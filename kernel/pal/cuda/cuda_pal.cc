@@ -4,11 +4,13 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/eventfd.h>
 
 #include <string>
 #include <utility>
 
 #include "kernel/base/assert.h"
+#include "kernel/base/checked.h"
 
 namespace djinn::pal::cuda {
 namespace {
@@ -38,6 +40,20 @@ Error no_parts_error() {
           "an extent of a GPU has no parts: it is mapped as a whole. Make smaller extents."};
 }
 
+// Drivers have several codes for a descriptor that is none of theirs. An H200's says UNKNOWN.
+bool means_no_export(Code code) {
+  switch (code) {
+    case Code::kInvalidValue:
+    case Code::kInvalidHandle:
+    case Code::kInvalidDevice:
+    case Code::kNotSupported:
+    case Code::kUnknown:
+      return true;
+    default:
+      return false;
+  }
+}
+
 Error size_error(uint64_t bytes) {
   return {ErrorCode::kOutOfRange,
           fmt::format("the descriptor is not one of an extent of {} bytes", bytes)};
@@ -65,16 +81,16 @@ class CudaPal::Handle {
 // --- the device
 // ----------------------------------------------------------------------------------
 
-CudaPal::CudaPal(const DriverApi& api, Device device)
-    : api_(api), device_(device), properties_{.name = fmt::format("cuda:{}", device)} {}
+CudaPal::CudaPal(const DriverApi& api, int ordinal)
+    : api_(api), properties_{.name = fmt::format("cuda:{}", ordinal)} {}
 
-Result<std::unique_ptr<CudaPal>> CudaPal::make(const DriverApi& api, Device device) {
-  std::unique_ptr<CudaPal> pal(new CudaPal(api, device));
-  DJINN_CHECK(pal->open());
+Result<std::unique_ptr<CudaPal>> CudaPal::make(const DriverApi& api, int ordinal) {
+  std::unique_ptr<CudaPal> pal(new CudaPal(api, ordinal));
+  DJINN_CHECK(pal->open(ordinal));
   return pal;
 }
 
-Status CudaPal::open() {
+Status CudaPal::open(int ordinal) {
   DJINN_CHECK(judge("start the driver", api_.init(0)));
   int version = 0, has_memory_management = 0, has_descriptors = 0;
   DJINN_CHECK(judge("ask the driver's version", api_.driver_get_version(&version)));
@@ -84,14 +100,13 @@ Status CudaPal::open() {
                              "version 580 or newer",
                              version / 1000, version % 1000 / 10, kDriverVersionMin / 1000,
                              kDriverVersionMin % 1000 / 10)};
-  Device device = 0;
-  DJINN_CHECK(judge("find the device", api_.device_get(&device, device_)));
+  DJINN_CHECK(judge("find the device", api_.device_get(&device_, ordinal)));
   DJINN_CHECK(judge("ask for memory management",
                     api_.device_get_attribute(&has_memory_management,
-                                              Attribute::kVirtualMemoryManagement, device)));
-  DJINN_CHECK(
-      judge("ask for descriptors",
-            api_.device_get_attribute(&has_descriptors, Attribute::kPosixFileDescriptors, device)));
+                                              Attribute::kVirtualMemoryManagement, device_)));
+  DJINN_CHECK(judge(
+      "ask for descriptors",
+      api_.device_get_attribute(&has_descriptors, Attribute::kPosixFileDescriptors, device_)));
   if (has_memory_management == 0 || has_descriptors == 0)
     return Error{ErrorCode::kUnsupported,
                  fmt::format("{} cannot give memory to other processes (virtual memory management "
@@ -103,7 +118,7 @@ Status CudaPal::open() {
                                                    &granularity, &wanted, Granularity::kMinimum)));
   properties_.granularity_bytes = granularity;
   Context context = nullptr;
-  DJINN_CHECK(judge("take the context", api_.primary_ctx_retain(&context, device)));
+  DJINN_CHECK(judge("take the context", api_.primary_ctx_retain(&context, device_)));
   context_ = context;
   DJINN_CHECK(enter());
   return judge("make a stream", api_.stream_create(&stream_, kStreamNonBlocking));
@@ -158,11 +173,9 @@ Result<Extent> CudaPal::create(std::string_view, uint64_t bytes) {
     Allocation allocation = 0;
     DJINN_CHECK(judge("create an extent", api_.mem_create(&allocation, bytes, &wanted, 0)));
     const Handle handle(*this, allocation);
-    int fd = -1;
-    DJINN_CHECK(judge("export an extent",
-                      api_.mem_export(&fd, allocation, HandleType::kPosixFileDescriptor, 0)));
-    extent.fd = Fd(fd);
-    if (::fcntl(fd, F_SETFD, FD_CLOEXEC) != 0) return system_error("keep an extent", errno);
+    DJINN_TRY(extent.fd, export_handle(handle));
+    if (::fcntl(extent.fd.get(), F_SETFD, FD_CLOEXEC) != 0)
+      return system_error("keep an extent", errno);
     // What an earlier owner left may still be in it.
     DJINN_TRY(Reservation scratch, reserve(bytes));
     DJINN_CHECK(map_handle(scratch, 0, handle, bytes, Access::kReadWrite));
@@ -191,11 +204,27 @@ Result<Fd> CudaPal::export_extent(const Extent& extent) {
   return extent.fd.duplicate();
 }
 
+// No code of the driver's says that descriptors gave out, so the kernel is asked.
+Result<Fd> CudaPal::export_handle(const Handle& handle) {
+  int fd = -1;
+  const Code code = api_.mem_export(&fd, handle.get(), HandleType::kPosixFileDescriptor, 0);
+  if (code == Code::kSuccess) return Fd(fd);
+  const Error error = judge("export an extent", code).error();
+  DJINN_CHECK(check_alive());
+  const Fd one_more(::eventfd(0, EFD_CLOEXEC));
+  const bool has_none = !one_more.valid() && (errno == EMFILE || errno == ENFILE);
+  return has_none ? system_error(error.message, errno) : error;
+}
+
 Result<CudaPal::Handle> CudaPal::import_handle(const Fd& fd) {
   Allocation allocation = 0;
   void* const number = reinterpret_cast<void*>(static_cast<intptr_t>(fd.get()));
-  DJINN_CHECK(judge("import an extent",
-                    api_.mem_import(&allocation, number, HandleType::kPosixFileDescriptor)));
+  const Code code = api_.mem_import(&allocation, number, HandleType::kPosixFileDescriptor);
+  if (Status imported = judge("import an extent", code); !imported) {
+    Error error = std::move(imported).error();
+    if (means_no_export(code)) error.code = ErrorCode::kInvalidArgument;
+    return error;
+  }
   return Handle(*this, allocation);
 }
 
@@ -203,22 +232,22 @@ Result<bool> CudaPal::maps_as(const Reservation& scratch, const Handle& handle, 
   const DevicePtr address = address_of(scratch, 0);
   const Code mapped = api_.mem_map(address, bytes, 0, handle.get(), 0);
   if (mapped != Code::kSuccess) {
-    const Error error = judge("map an extent once", mapped).error();
-    const bool is_about_size = check_alive() && error.code != ErrorCode::kOutOfMemory;
+    const bool is_about_size = mapped == Code::kNotSupported || mapped == Code::kInvalidValue;
     if (is_about_size) return false;
-    return error;
+    return judge("map an extent once", mapped).error();
   }
   DJINN_CHECK(judge_release(api_.mem_unmap(address, bytes)));
   return true;
 }
 
 Status CudaPal::check_size(const Handle& handle, uint64_t bytes) {
-  const uint64_t larger = bytes + properties_.granularity_bytes;
-  DJINN_TRY(const Reservation scratch, reserve(larger));
+  const auto larger = checked_add(bytes, properties_.granularity_bytes);
+  if (!larger) return size_error(bytes);
+  DJINN_TRY(const Reservation scratch, reserve(*larger));
   DJINN_TRY(const bool is_as_large, maps_as(scratch, handle, bytes));
   if (!is_as_large) return size_error(bytes);
   // A driver may map the beginning of an extent.
-  DJINN_TRY(const bool is_larger, maps_as(scratch, handle, larger));
+  DJINN_TRY(const bool is_larger, maps_as(scratch, handle, *larger));
   if (is_larger) return size_error(bytes);
   return {};
 }
@@ -228,12 +257,8 @@ Result<Extent> CudaPal::import_extent(Fd fd, uint64_t bytes, Seals) {
   DJINN_CHECK(enter());
   if (!fd.valid()) return Error{ErrorCode::kInvalidArgument, "there is no descriptor to import"};
   {
-    Result<Handle> handle = import_handle(fd);
-    // Drivers have several codes for what is none of theirs.
-    if (!handle && check_alive() && handle.error().code != ErrorCode::kOutOfMemory)
-      return Error{ErrorCode::kInvalidArgument, handle.error().message};
-    if (!handle) return handle.error();
-    DJINN_CHECK(check_size(*handle, bytes));
+    DJINN_TRY(const Handle handle, import_handle(fd));
+    DJINN_CHECK(check_size(handle, bytes));
   }
   DJINN_CHECK(check_alive());
   return Extent{std::move(fd), bytes};
@@ -272,7 +297,7 @@ Status CudaPal::map_handle(Reservation& reservation, uint64_t offset, const Hand
   DJINN_CHECK(judge("map an extent", api_.mem_map(address, bytes, 0, handle.get(), 0)));
   if (access != Access::kNone) {
     if (Status set = set_access(address, bytes, access); !set) {
-      (void)judge_release(api_.mem_unmap(address, bytes));
+      DJINN_CHECK(judge_release(api_.mem_unmap(address, bytes)));
       return set;
     }
   }
@@ -321,12 +346,11 @@ Status CudaPal::populate(Reservation& reservation, uint64_t offset, uint64_t byt
 // --------------------------------------------------------------------------------------
 
 Status CudaPal::finish(std::string_view what, Code submitted) {
-  DJINN_CHECK(judge(what, submitted));
-  const Code waited = api_.stream_synchronize(stream_);
-  if (waited == Code::kSuccess) return {};
-  // The caller takes its bytes back now: no copy may still be under way.
-  if (!is_sticky(waited)) (void)judge_release(api_.ctx_synchronize());
-  return judge(what, waited);
+  const Code code = submitted == Code::kSuccess ? api_.stream_synchronize(stream_) : submitted;
+  if (code == Code::kSuccess) return {};
+  // The caller takes its bytes back now: no copy may still be under way, whatever was said of it.
+  if (!is_sticky(code)) DJINN_CHECK(judge_release(api_.ctx_synchronize()));
+  return judge(what, code);
 }
 
 Status CudaPal::copy_in(Reservation& reservation, uint64_t offset,

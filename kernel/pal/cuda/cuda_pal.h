@@ -10,10 +10,14 @@
 // it anew (four calls of the driver), and no handle lives longer than a call: the mapping keeps the
 // memory. Memory goes when the last descriptor and mapping of all processes are gone.
 //
+// Calls leave the device's primary context current on the thread that made them: whoever works with
+// another context on that thread sets it again.
+//
 // invariant: every copy has ended when its call returns, also one that failed.
 // invariant: after a sticky code, or a release that the driver refused, the device is lost to this
 // process: every later call answers kDeviceLost and the process has to end. Reservations can still
-// go.
+// go. No other call answers kDeviceLost: what the driver refuses for another reason is kSystem,
+// unless a better code names it.
 #pragma once
 
 #include <atomic>
@@ -26,10 +30,10 @@ namespace djinn::pal::cuda {
 
 class CudaPal final : public DevicePal, private Reservation::Owner {
  public:
-  // The driver's device of this number, with its primary context, which this process shares with
+  // The driver's device of this ordinal, with its primary context, which this process shares with
   // whatever else computes in it. Errors: kNotFound, kUnsupported (an old driver, a device without
-  // virtual memory management), kBusy (exclusive compute mode), kOutOfMemory, kDeviceLost.
-  static Result<std::unique_ptr<CudaPal>> make(const DriverApi& api, Device device);
+  // virtual memory management), kBusy (exclusive compute mode), kOutOfMemory, kSystem, kDeviceLost.
+  static Result<std::unique_ptr<CudaPal>> make(const DriverApi& api, int ordinal);
   ~CudaPal() override;
   CudaPal(const CudaPal&) = delete;  // reservations point here
   CudaPal& operator=(const CudaPal&) = delete;
@@ -60,14 +64,14 @@ class CudaPal final : public DevicePal, private Reservation::Owner {
   // A handle of the driver's, for as long as one call.
   class Handle;
 
-  CudaPal(const DriverApi& api, Device device);
-  Status open();
+  CudaPal(const DriverApi& api, int ordinal);
+  Status open(int ordinal);
   void release(std::byte* data, uint64_t bytes,
                const Reservation::Mappings& mapped) noexcept override;
 
   // kDeviceLost once the device is lost.
   [[nodiscard]] Status check_alive() const;
-  // check_alive(), and the context is the calling thread's.
+  // check_alive(), and the context is current on the calling thread.
   [[nodiscard]] Status enter();
   // The Error that a code is, if it is one; notes a sticky one.
   [[nodiscard]] Status judge(std::string_view what, Code code);
@@ -75,22 +79,25 @@ class CudaPal final : public DevicePal, private Reservation::Owner {
   Status judge_release(Code code) noexcept;
 
   [[nodiscard]] AllocationProperties allocation_properties() const;
+  // Errors: kLimitExceeded where this process can have no more descriptors.
+  [[nodiscard]] Result<Fd> export_handle(const Handle& handle);
+  // Errors: kInvalidArgument for what is no memory of this device.
   [[nodiscard]] Result<Handle> import_handle(const Fd& fd);
   // Maps the whole memory of a handle, and leaves nothing mapped where it fails.
   [[nodiscard]] Status map_handle(Reservation& reservation, uint64_t offset, const Handle& handle,
                                   uint64_t bytes, Access access);
   [[nodiscard]] Status set_access(DevicePtr address, uint64_t bytes, Access access);
-  // Whether the memory of a handle can be mapped as so many bytes. Errors: other than that it is
-  // another size.
+  // Whether the memory of a handle can be mapped as so many bytes. Errors: what says nothing of its
+  // size.
   [[nodiscard]] Result<bool> maps_as(const Reservation& scratch, const Handle& handle,
                                      uint64_t bytes);
   // Errors: kOutOfRange where the memory of a handle has not exactly so many bytes.
   [[nodiscard]] Status check_size(const Handle& handle, uint64_t bytes);
-  // Waits for a copy that `submitted` says was begun.
+  // Waits until no copy is under way, also where `submitted` says that it was not begun.
   [[nodiscard]] Status finish(std::string_view what, Code submitted);
 
   const DriverApi api_;
-  const Device device_;
+  Device device_ = 0;  // known from open() on
   DeviceProperties properties_;
   Context context_ = nullptr;  // null until it is retained
   Stream stream_ = nullptr;    // of the copies

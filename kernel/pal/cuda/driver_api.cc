@@ -10,6 +10,7 @@ namespace {
 constexpr const char* kLibrary = "libcuda.so.1";
 
 ErrorCode code_for(Code code) {
+  if (is_sticky(code)) return ErrorCode::kDeviceLost;
   switch (code) {
     case Code::kOutOfMemory:
       return ErrorCode::kOutOfMemory;
@@ -27,7 +28,7 @@ ErrorCode code_for(Code code) {
     case Code::kSystemDriverMismatch:
       return ErrorCode::kUnsupported;
     default:
-      return ErrorCode::kDeviceLost;
+      return ErrorCode::kSystem;
   }
 }
 
@@ -69,6 +70,8 @@ Error driver_error(const DriverApi& api, std::string_view what, Code code) {
 bool is_sticky(Code code) noexcept {
   switch (code) {
     case Code::kEccUncorrectable:
+    case Code::kNvlinkUncorrectable:
+    case Code::kContained:
     case Code::kIllegalAddress:
     case Code::kLaunchTimeout:
     case Code::kAssert:
@@ -78,6 +81,9 @@ bool is_sticky(Code code) noexcept {
     case Code::kInvalidAddressSpace:
     case Code::kInvalidPc:
     case Code::kLaunchFailed:
+    case Code::kTensorMemoryLeak:
+    case Code::kMpsClientTerminated:
+    case Code::kExternalDevice:
       return true;
     default:
       return false;

@@ -28,6 +28,8 @@ enum class Code : int {
   kInvalidDevice = 101,
   kInvalidContext = 201,
   kEccUncorrectable = 214,
+  kNvlinkUncorrectable = 220,
+  kContained = 226,
   kOperatingSystem = 304,
   kInvalidHandle = 400,
   kNotFound = 500,
@@ -41,9 +43,12 @@ enum class Code : int {
   kInvalidAddressSpace = 717,
   kInvalidPc = 718,
   kLaunchFailed = 719,
+  kTensorMemoryLeak = 721,
   kNotPermitted = 800,
   kNotSupported = 801,
   kSystemDriverMismatch = 803,
+  kMpsClientTerminated = 810,
+  kExternalDevice = 911,
   kUnknown = 999,
 };
 
@@ -56,22 +61,13 @@ using Event = struct EventTag*;
 using Module = struct ModuleTag*;
 using Function = struct FunctionTag*;
 
-struct Uuid {
-  unsigned char bytes[16];
-};
-
 // CUdevice_attribute
 enum class Attribute : int {
-  kMultiprocessors = 16,
-  kComputeMode = 20,
-  kL2CacheBytes = 38,
-  kComputeCapabilityMajor = 75,
-  kComputeCapabilityMinor = 76,
   kVirtualMemoryManagement = 102,
   kPosixFileDescriptors = 103,
 };
 
-enum class LocationType : int { kDevice = 1, kHost = 2 };
+enum class LocationType : int { kDevice = 1 };
 struct Location {
   LocationType type = LocationType::kDevice;
   int id = 0;
@@ -80,7 +76,7 @@ struct Location {
 enum class AllocationType : int { kPinned = 1 };
 enum class HandleType : int { kNone = 0, kPosixFileDescriptor = 1 };
 enum class AccessFlags : int { kNone = 0, kRead = 1, kReadWrite = 3 };
-enum class Granularity : int { kMinimum = 0, kRecommended = 1 };
+enum class Granularity : int { kMinimum = 0 };
 
 // CUmemAllocationProp
 struct AllocationProperties {
@@ -102,11 +98,10 @@ struct AccessDescription {
   AccessFlags flags = AccessFlags::kNone;
 };
 
-inline constexpr unsigned kHostAllocPortable = 1;    // CU_MEMHOSTALLOC_PORTABLE
-inline constexpr unsigned kStreamNonBlocking = 1;    // CU_STREAM_NON_BLOCKING
-inline constexpr unsigned kEventDisableTiming = 2;   // CU_EVENT_DISABLE_TIMING
-inline constexpr unsigned kContextBlockingSync = 4;  // CU_CTX_SCHED_BLOCKING_SYNC
-inline constexpr int kDriverVersionMin = 13'000;     // what PyTorch of CUDA 13.0 needs: 580
+inline constexpr unsigned kHostAllocPortable = 1;   // CU_MEMHOSTALLOC_PORTABLE
+inline constexpr unsigned kStreamNonBlocking = 1;   // CU_STREAM_NON_BLOCKING
+inline constexpr unsigned kEventDisableTiming = 2;  // CU_EVENT_DISABLE_TIMING
+inline constexpr int kDriverVersionMin = 13'000;    // what PyTorch of CUDA 13.0 needs: 580
 
 // One line a function: our name, the driver's symbol, its arguments.
 #define DJINN_CUDA_FUNCTIONS(F)                                                                   \
@@ -115,15 +110,10 @@ inline constexpr int kDriverVersionMin = 13'000;     // what PyTorch of CUDA 13.
   F(get_error_name, cuGetErrorName, (Code code, const char** name))                               \
   F(get_error_string, cuGetErrorString, (Code code, const char** text))                           \
   F(device_get, cuDeviceGet, (Device * device, int ordinal))                                      \
-  F(device_get_count, cuDeviceGetCount, (int* count))                                             \
   F(device_get_name, cuDeviceGetName, (char* name, int bytes, Device device))                     \
-  F(device_get_uuid, cuDeviceGetUuid_v2, (Uuid * uuid, Device device))                            \
-  F(device_get_pci_bus_id, cuDeviceGetPCIBusId, (char* id, int bytes, Device device))             \
-  F(device_total_mem, cuDeviceTotalMem_v2, (size_t * bytes, Device device))                       \
   F(device_get_attribute, cuDeviceGetAttribute, (int* value, Attribute attribute, Device device)) \
   F(primary_ctx_retain, cuDevicePrimaryCtxRetain, (Context * context, Device device))             \
   F(primary_ctx_release, cuDevicePrimaryCtxRelease_v2, (Device device))                           \
-  F(primary_ctx_set_flags, cuDevicePrimaryCtxSetFlags_v2, (Device device, unsigned flags))        \
   F(ctx_set_current, cuCtxSetCurrent, (Context context))                                          \
   F(ctx_synchronize, cuCtxSynchronize, ())                                                        \
   F(mem_get_info, cuMemGetInfo_v2, (size_t * free, size_t * total))                               \
@@ -147,15 +137,12 @@ inline constexpr int kDriverVersionMin = 13'000;     // what PyTorch of CUDA 13.
     (void* handle, Allocation allocation, HandleType type, unsigned long long flags))             \
   F(mem_import, cuMemImportFromShareableHandle,                                                   \
     (Allocation * allocation, void* handle, HandleType type))                                     \
-  F(mem_get_properties, cuMemGetAllocationPropertiesFromHandle,                                   \
-    (AllocationProperties * properties, Allocation allocation))                                   \
   F(mem_host_alloc, cuMemHostAlloc, (void** address, size_t bytes, unsigned flags))               \
   F(mem_free_host, cuMemFreeHost, (void* address))                                                \
   F(mem_host_register, cuMemHostRegister_v2, (void* address, size_t bytes, unsigned flags))       \
   F(mem_host_unregister, cuMemHostUnregister, (void* address))                                    \
   F(memcpy_htod, cuMemcpyHtoD_v2, (DevicePtr to, const void* from, size_t bytes))                 \
   F(memcpy_dtoh, cuMemcpyDtoH_v2, (void* to, DevicePtr from, size_t bytes))                       \
-  F(memcpy_dtod, cuMemcpyDtoD_v2, (DevicePtr to, DevicePtr from, size_t bytes))                   \
   F(memcpy_htod_async, cuMemcpyHtoDAsync_v2,                                                      \
     (DevicePtr to, const void* from, size_t bytes, Stream stream))                                \
   F(memcpy_dtoh_async, cuMemcpyDtoHAsync_v2,                                                      \
@@ -169,14 +156,11 @@ inline constexpr int kDriverVersionMin = 13'000;     // what PyTorch of CUDA 13.
   F(stream_destroy, cuStreamDestroy_v2, (Stream stream))                                          \
   F(stream_synchronize, cuStreamSynchronize, (Stream stream))                                     \
   F(stream_query, cuStreamQuery, (Stream stream))                                                 \
-  F(stream_wait_event, cuStreamWaitEvent, (Stream stream, Event event, unsigned flags))           \
   F(event_create, cuEventCreate, (Event * event, unsigned flags))                                 \
   F(event_destroy, cuEventDestroy_v2, (Event event))                                              \
   F(event_record, cuEventRecord, (Event event, Stream stream))                                    \
-  F(event_query, cuEventQuery, (Event event))                                                     \
   F(event_synchronize, cuEventSynchronize, (Event event))                                         \
   F(module_load_data, cuModuleLoadData, (Module * module, const void* image))                     \
-  F(module_unload, cuModuleUnload, (Module module))                                               \
   F(module_get_function, cuModuleGetFunction,                                                     \
     (Function * function, Module module, const char* name))                                       \
   F(launch_kernel, cuLaunchKernel,                                                                \
@@ -200,10 +184,11 @@ struct DriverApi {
 
 // "create 2 MiB on cuda:0: CUDA_ERROR_OUT_OF_MEMORY (out of memory)", as the Error that it is:
 // kOutOfMemory, kNotFound (no device), kInvalidArgument, kBusy (exclusive compute mode),
-// kPermissionDenied, kUnsupported, else kDeviceLost.
+// kPermissionDenied, kUnsupported, kDeviceLost exactly where it is sticky, else kSystem.
 [[nodiscard]] Error driver_error(const DriverApi& api, std::string_view what, Code code);
 
 // True for codes after which the context answers nothing else for ever: its process has to end.
+// tests/style compares them with the comments of NVIDIA's header.
 [[nodiscard]] bool is_sticky(Code code) noexcept;
 
 }  // namespace djinn::pal::cuda
