@@ -82,7 +82,8 @@ void add_load(CommandLine& line) {
               "ends your pin: stay so long after the last use, like 30s, 10m, 2h, 0, forever")
       .called("TIME")
       .checked([](const std::string& text) {
-        return milliseconds_of(text) ? std::string() : "no time like 30s, 10m, 2h, 0, forever";
+        return milliseconds_of(text) ? std::string()
+                                     : "no time with its unit, like 30s, 10m, 2h, nor 0, forever";
       })
       .excludes(pin)
       .excludes(no_pin);
