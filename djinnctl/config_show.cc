@@ -53,6 +53,11 @@ void compare_with(const ipc::StatusReport& report, std::vector<ShownSetting>& se
     found->in_force = one.value;
     found->reloads = one.reloads;
   }
+  if (!report.users.empty()) return;  // which administrators are told of, too
+  for (ShownSetting& setting : settings) {
+    const bool is_section = setting.key.starts_with("user.") || setting.key.starts_with("group.");
+    setting.is_hidden = is_section && !setting.in_force;
+  }
 }
 
 Result<std::vector<ShownSetting>> read_shown_config(const std::string& root) {

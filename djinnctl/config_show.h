@@ -18,6 +18,7 @@ struct ShownSetting {
   std::string origin;                     // "FILE:LINE"; empty: the standard
   std::optional<std::string> in_force{};  // in the djinnd that runs, as far as that is known
   bool reloads = false;                   // a reload takes up what is written
+  bool is_hidden = false;                 // a section: djinnd tells administrators what is in force
   // Whether another value is in force.
   [[nodiscard]] bool is_pending() const { return in_force && *in_force != value; }
 };
@@ -30,8 +31,8 @@ Result<std::vector<ShownSetting>> parse_shown_config(const std::string& text);
 // so.
 Result<std::vector<ShownSetting>> read_shown_config(const std::string& root);
 
-// Notes what is in force, and adds what is and is not written any more: its value is empty. report:
-// of the djinnd that runs.
+// Notes what is in force, or that it is not told to who asks, and adds what is and is not written
+// any more: its value is empty. report: of the djinnd that runs.
 void compare_with(const ipc::StatusReport& report, std::vector<ShownSetting>& settings);
 
 }  // namespace djinn::ctl

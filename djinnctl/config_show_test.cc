@@ -35,6 +35,19 @@ TEST(ConfigShow, what_is_in_force_and_not_written_any_more_is_shown) {
   EXPECT_TRUE(settings[2].reloads);
 }
 
+TEST(ConfigShow, who_is_no_administrator_is_not_told_what_sections_have_in_force) {
+  std::vector<ShownSetting> settings{{"user.ann.memory_quota", "8GiB", "a:1"},
+                                     {"lane.threads", "1", ""}};
+  ipc::StatusReport report;
+  compare_with(report, settings);
+  EXPECT_TRUE(settings[0].is_hidden);
+  EXPECT_FALSE(settings[1].is_hidden);
+  settings[0].is_hidden = false;
+  report.users.resize(1);
+  compare_with(report, settings);
+  EXPECT_FALSE(settings[0].is_hidden) << "pending";
+}
+
 TEST(ConfigShow, refuses_what_it_does_not_know) {
   EXPECT_EQ(parse_shown_config("memory.limit: 3\n").error().code, ErrorCode::kMalformed);
   EXPECT_EQ(parse_shown_config("memory.limit = 3\n").error().code, ErrorCode::kMalformed);

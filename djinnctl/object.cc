@@ -70,13 +70,15 @@ Error ambiguous(std::string_view text, const std::vector<size_t>& found,
   std::string list;
   for (size_t i = 0; i < std::min(found.size(), kListedMax); ++i) {
     const Candidate& candidate = candidates[found[i]];
-    list += fmt::format("{}{} ({})", i == 0 ? "" : ", ", id_text(candidate.id), candidate.what);
+    list += fmt::format("{}{} ({}{})", i == 0 ? "" : ", ", id_text(candidate.id), candidate.what,
+                        candidate.detail);
   }
   if (found.size() > kListedMax) list += ", ...";
-  return {ErrorCode::kInvalidArgument,
-          fmt::format(
-              "'{}' is ambiguous. It may be {}. Give more of the id's digits, or a model's path.",
-              text, list)};
+  return {
+      ErrorCode::kInvalidArgument,
+      fmt::format(
+          "'{}' is ambiguous. It may be {}. Give an id, or more of its digits, or a model's path.",
+          text, list)};
 }
 
 // For who named an object that is there, where another kind is wanted. verb: lists that kind.
@@ -153,7 +155,13 @@ Result<ipc::SessionReport> find_session(client::Client& client, std::string_view
 
 Candidate candidate_of(const ipc::ModelReport& model) {
   const std::string where = model.path.empty() ? "" : " from " + model.path;
-  return {model.model.value, "model " + model.label + where, model.label, model.path};
+  return {model.model.value,
+          "model " + model.label + where,
+          model.label,
+          model.path,
+          {},
+          fmt::format(", {}, {}, plan {}", size_text(model.bytes), state_text(model.state),
+                      model.plan == 0 ? "-" : plan_text(model.plan))};
 }
 
 Candidate candidate_of(const ipc::SessionReport& session) {

@@ -26,6 +26,7 @@ struct Candidate {
   std::string name;  // of a model; or empty
   std::string path;  // likewise, absolute
   std::vector<Called> by_others{};
+  std::string detail{};  // what tells it from another of that name, ", 5.0 MiB, resident"; or empty
 };
 
 // Index of the only candidate whose id (12 hex digits, in either case) begins with text, four

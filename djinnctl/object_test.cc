@@ -66,12 +66,29 @@ TEST(Object, that_is_ambiguous_lists_what_it_may_be) {
   EXPECT_EQ(found.error().code, ErrorCode::kInvalidArgument);
   EXPECT_EQ(found.error().message,
             "'abc00' is ambiguous. It may be abc000000001 (model bert), abc000000002 (session "
-            "python). Give more of the id's digits, or a model's path.");
+            "python). Give an id, or more of its digits, or a model's path.");
   const auto twice = find_object("two", kCandidates);
   ASSERT_FALSE(twice);
   EXPECT_EQ(twice.error().message,
             "'two' is ambiguous. It may be def000000001 (model two), def000000002 (model two). "
-            "Give more of the id's digits, or a model's path.");
+            "Give an id, or more of its digits, or a model's path.");
+}
+
+TEST(Object, that_is_ambiguous_tells_models_of_one_path_apart) {
+  ipc::ModelReport model;
+  model.label = "bytes";
+  model.path = "/srv/bytes";
+  model.bytes = 5 << 20;
+  model.state = ipc::ModelState::kResident;
+  model.model = ModelId{0xabc000000001};
+  std::vector<Candidate> two{candidate_of(model)};
+  model.model = ModelId{0xabc000000002};
+  model.plan = 0xbc68b304;
+  two.push_back(candidate_of(model));
+  EXPECT_EQ(find_object("bytes", two).error().message,
+            "'bytes' is ambiguous. It may be abc000000001 (model bytes from /srv/bytes, 5.0 MiB, "
+            "resident, plan -), abc000000002 (model bytes from /srv/bytes, 5.0 MiB, resident, plan "
+            "bc68b304). Give an id, or more of its digits, or a model's path.");
 }
 
 // So that nobody's model is taken for another's by a name that reads like an id.

@@ -161,6 +161,7 @@ TEST(Tables, fit_40_columns) {
   model.device = "cpu:0";
   model.bytes = uint64_t{1001} << 20;
   model.state = ipc::ModelState::kResident;
+  model.owner = "ann";
   ipc::SessionReport session;
   session.session = SessionId{0xdef};
   session.client_name = "a-program-with-a-long-name";
@@ -176,8 +177,25 @@ TEST(Tables, fit_40_columns) {
     }
   }
   EXPECT_EQ(model_table({&model, 1}, kSecond).text({.columns_max = 60}),
-            "NAME        ID                SIZE  REFS  STATE     UNTIL\n"
-            "a-model-w…  000000000abc  1001 MiB     0  resident  pressure\n");
+            "NAME   ID                SIZE  REFS  STATE     PIN  UNTIL\n"
+            "a-mo…  000000000abc  1001 MiB     0  resident  no   pressure\n");
+}
+
+TEST(Tables, models_of_two_users_and_plans_tell_the_users_on_80_columns) {
+  ipc::ModelReport models[2];
+  for (ipc::ModelReport& model : models) {
+    model.label = "a-model";
+    model.device = "cpu:0";
+    model.bytes = uint64_t{1001} << 20;
+    model.state = ipc::ModelState::kResident;
+  }
+  models[0].owner = "somebody";
+  models[1].owner = "ann";
+  models[1].plan = 0x3fa2c011;
+  const std::string text = model_table(models, kSecond).text({.columns_max = 80});
+  EXPECT_NE(text.find("somebody"), std::string::npos) << text;
+  EXPECT_NE(text.find("PIN"), std::string::npos) << text;
+  EXPECT_EQ(text.find("PLAN"), std::string::npos) << text;
 }
 
 TEST(Tables, a_program_that_calls_itself_at_length_is_shortened_everywhere) {

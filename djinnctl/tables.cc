@@ -42,9 +42,9 @@ Table model_table(std::span<const ipc::ModelReport> models, uint64_t now_ns) {
   std::vector<Table::Column> columns{{"NAME", kLeft, kShortened},    {"ID"},
                                      {"DEVICE", kLeft, kOptional},   {"SIZE", kRight},
                                      {"REFS", kRight, kLeftOutLast}, {"STATE", kLeft, kLeftOutLast},
-                                     {"PIN", kLeft, kOptional},      {"UNTIL"},
-                                     {"USER", kLeft, kOptional}};
-  if (with_plans) columns.push_back({"PLAN", kLeft, kLeftOutLast});
+                                     {"PIN", kLeft, kLeftOutLast},   {"UNTIL"},
+                                     {"USER", kLeft, kLeftOutLast}};
+  if (with_plans) columns.push_back({"PLAN", kLeft, kOptional});
   Table table(std::move(columns));
   for (const ipc::ModelReport& model : models) {
     std::vector<std::string> cells{model.label,

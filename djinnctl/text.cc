@@ -216,12 +216,9 @@ uint64_t now_ns() {
 
 std::optional<uint64_t> milliseconds_of(std::string_view text) {
   if (text == "forever") return ipc::kKeepForever;
-  constexpr std::array<std::pair<std::string_view, uint64_t>, 6> kUnits{{{"", 1000},
-                                                                         {"s", 1000},
-                                                                         {"m", 60'000},
-                                                                         {"min", 60'000},
-                                                                         {"h", 3'600'000},
-                                                                         {"d", 86'400'000}}};
+  if (text == "0") return 0;
+  constexpr std::array<std::pair<std::string_view, uint64_t>, 5> kUnits{
+      {{"s", 1000}, {"m", 60'000}, {"min", 60'000}, {"h", 3'600'000}, {"d", 86'400'000}}};
   uint64_t number = 0;
   const char* const end = text.data() + text.size();
   const auto [rest, error] = std::from_chars(text.data(), end, number);

@@ -82,8 +82,8 @@ class Harmless {
 // By the wall clock, in nanoseconds since the epoch.
 [[nodiscard]] uint64_t now_ns();
 
-// "30s", "10m", "2h", "1d", seconds without a unit, "forever" (ipc::kKeepForever); nothing for
-// anything else.
+// "30s", "10m", "2h", "1d", "0", "forever" (ipc::kKeepForever); nothing for anything else, a number
+// without a unit too.
 [[nodiscard]] std::optional<uint64_t> milliseconds_of(std::string_view text);
 
 // The first columns of a line; never half of a UTF-8 character, and no isolate stays open.

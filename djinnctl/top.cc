@@ -75,6 +75,10 @@ bool before_in(TopSort sort, const Row& a, const Row& b) {
   return false;
 }
 
+std::string counted(uint64_t number, std::string_view what) {
+  return fmt::format("{} {}{}", number, what, number == 1 ? "" : "s");
+}
+
 std::string bar(uint64_t part, uint64_t whole) {
   const size_t filled =
       whole == 0 ? 0
@@ -97,10 +101,10 @@ std::string summary(const TopSample& now, const TopSample* before) {
   const double seconds = seconds_between(now, before);
   std::optional<double> tokens;
   if (before != nullptr) tokens = rate(tokens_of(now), tokens_of(*before), seconds);
-  std::string text =
-      fmt::format("djinnd {}, up {}{}: {} sessions, {} of {} models resident, {} workers\n",
-                  s.version, age_text(s.started_wall_ns, now.wall_ns),
-                  s.draining ? ", draining" : "", s.sessions, resident, s.models, ready);
+  std::string text = fmt::format("djinnd {}, up {}{}: {}, {} of {} resident, {}\n", s.version,
+                                 age_text(s.started_wall_ns, now.wall_ns),
+                                 s.draining ? ", draining" : "", counted(s.sessions, "session"),
+                                 resident, counted(s.models, "model"), counted(ready, "worker"));
   text += fmt::format("memory {} {} of {}\n", bar(s.memory_granted_bytes, s.memory_total_bytes),
                       size_text(s.memory_granted_bytes), size_text(s.memory_total_bytes));
   text += fmt::format("       models {}, sessions {}, lanes {}\n", size_text(s.memory_models_bytes),
@@ -116,16 +120,17 @@ std::string session_rows(const std::vector<Row>& rows, uint64_t now_ns,
   // Names must not push the figures off the screen.
   Table table({{"SESSION"},
                {"USER", kLeft, Table::Fit::kShortened},
+               {"PID", kRight, Table::Fit::kLeftOutLast},
                {"APP", kLeft, Table::Fit::kShortened},
                {"STATE", kLeft, Table::Fit::kLeftOutLast},
                {"WAIT", kLeft, Table::Fit::kLeftOutLast},
-               {"SINCE", kRight, Table::Fit::kLeftOutLast},
+               {"SINCE", kRight, Table::Fit::kOptional},
                {"STEPS/S", kRight},
                {"MEMORY", kRight},
                {"SHARED", kRight, Table::Fit::kLeftOutLast}});
   for (const Row& row : rows) {
     const ipc::SessionReport& s = *row.session;
-    table.add({id_text(s.session), s.owner, app_text(s.client_name),
+    table.add({id_text(s.session), s.owner, std::to_string(s.pid), app_text(s.client_name),
                std::string(state_text(s.state)), std::string(wait_text(s.wait)),
                age_text(s.started_wall_ns, now_ns), rate_text(row.steps_per_second),
                size_text(s.granted_bytes), size_text(s.shared_bytes)});

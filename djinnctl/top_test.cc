@@ -85,12 +85,14 @@ TEST(Top, figures_are_whole_on_80_columns) {
     one.state = ipc::SessionState::kDraining;
     one.wait = ipc::SessionWait::kMemory;
     one.started_wall_ns = 0;
+    one.pid = 1'234'567;
     one.granted_bytes = uint64_t{1000} << 20;
     one.shared_bytes = uint64_t{1001} << 30;
   }
   const std::string text = top_frame(now, nullptr, TopSort::kAge, {.columns_max = 80});
   EXPECT_NE(text.find("  1000 MiB  1001 GiB\n"), std::string::npos) << text;
   EXPECT_NE(text.find("  draining  memory  "), std::string::npos) << text;
+  EXPECT_NE(text.find("  1234567  "), std::string::npos) << text;
 }
 
 TEST(Top, the_orders_go_round) {
@@ -110,12 +112,12 @@ TEST(Text, cut_halves_no_character) {
 }
 
 TEST(Text, times_to_stay) {
-  EXPECT_EQ(milliseconds_of("30"), 30'000u);
+  EXPECT_EQ(milliseconds_of("30s"), 30'000u);
   EXPECT_EQ(milliseconds_of("10m"), 600'000u);
   EXPECT_EQ(milliseconds_of("0"), 0u);
   EXPECT_EQ(milliseconds_of("forever"), ipc::kKeepForever);
   for (const char* wrong :
-       {"", "m", "-1", "1y", "5 m", "99999999999999999999", "999999999999999999d"}) {
+       {"", "m", "30", "-1", "1y", "5 m", "99999999999999999999", "999999999999999999d"}) {
     EXPECT_FALSE(milliseconds_of(wrong).has_value()) << wrong;
   }
 }

@@ -64,7 +64,8 @@ Table table_of(const std::vector<ShownSetting>& settings, bool origin, bool in_f
   Table table(std::move(columns));
   for (const ShownSetting& setting : settings) {
     std::vector<std::string> cells{setting.key, setting.value};
-    if (in_force) cells.push_back(setting.in_force.value_or("-"));
+    const char* const unknown = setting.is_hidden ? "(for administrators)" : "-";
+    if (in_force) cells.push_back(setting.in_force.value_or(unknown));
     if (origin) cells.push_back(setting.origin);
     table.add(std::move(cells));
   }

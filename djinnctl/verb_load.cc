@@ -79,10 +79,11 @@ void add_load(CommandLine& line) {
                                   "stay for the keep-alive time that is configured; ends your pin")
                             .excludes(pin);
   verb.option("--keep-alive", options->keep_alive,
-              "ends your pin: stay so long after the last use, like 30s, 10m, 2h, 0, forever")
+              "ends your pin: stay so long after the last use, like 10m, 0, forever")
       .called("TIME")
       .checked([](const std::string& text) {
-        return milliseconds_of(text) ? std::string() : "no time like 30s, 10m, 2h, 0, forever";
+        return milliseconds_of(text) ? std::string()
+                                     : "no time with its unit, like 30s, 10m, 2h, nor 0, forever";
       })
       .excludes(pin)
       .excludes(no_pin);

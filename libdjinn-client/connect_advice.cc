@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <array>
+#include <filesystem>
 #include <string_view>
 #include <vector>
 
@@ -36,6 +37,12 @@ bool service_is_installed() {
 }
 
 Error nobody_answers(const std::string& path, bool is_service) {
+  if (std::error_code error; std::filesystem::is_directory(path, error)) {
+    return {ErrorCode::kNotFound, path +
+                                      " is a directory, and no socket of a djinnd. Name the socket "
+                                      "in it, as DJINN_HOST=" +
+                                      path + "/djinnd.sock."};
+  }
   const char* const start = is_service
                                 ? "Start the service with 'systemctl start djinnd.socket', as root"
                                 : "Start one of your own with 'djinnd --user' (in a clone, "

@@ -16,6 +16,12 @@ TEST(ConnectAdvice, a_stopped_service_is_started_by_systemd_and_others_by_their_
   EXPECT_NE(own.find("Start one of your own with 'djinnd --user'"), std::string::npos);
 }
 
+TEST(ConnectAdvice, a_directory_is_told_from_a_socket_that_nobody_answers_at) {
+  EXPECT_EQ(nobody_answers("/tmp", false).message,
+            "/tmp is a directory, and no socket of a djinnd. Name the socket in it, as "
+            "DJINN_HOST=/tmp/djinnd.sock.");
+}
+
 TEST(ConnectAdvice, who_is_outside_of_the_group_is_told_how_to_come_into_it) {
   const Error outside = not_allowed(kServiceSocket, {"bob", "djinn", false});
   EXPECT_EQ(outside.code, ErrorCode::kPermissionDenied);

@@ -158,7 +158,10 @@ class Session {
     auto result = [&]() -> decltype(f(std::declval<client::Client&>())) {
       const py::gil_scoped_release released;
       const std::lock_guard lock(mutex_);
-      if (connection_ == nullptr) return Error{ErrorCode::kDisconnected, "The session is closed."};
+      if (connection_ == nullptr) {
+        return Error{ErrorCode::kDisconnected,
+                     "The session is closed. Open another one with djinn.connect()."};
+      }
       const Owner owner(owner_);
       const client::CancelPredicate given_up = std::ref(interruption);
       DJINN_TRY(client::Client* const client, choose(*connection_, given_up));

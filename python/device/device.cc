@@ -225,6 +225,10 @@ void Device::give_back() {
 void Device::complete(Turn& turn) {
   hand_over(turn);
   generations_.wait(turn);
+  complete_runs();
+}
+
+void Device::complete_runs() {
   if (Link* const link = session_.live()) link->wait_for_all();
 }
 
@@ -265,17 +269,22 @@ DeviceMemory Device::memory_connected() {
 
 DeviceMemory Device::memory_of(Turn& turn) {
   if (holds_ == 0 && session_.live() != nullptr) hand_over(turn);
+  const bool settles = !generations_.any();
+  if (settles) {  // what was refused is not held
+    complete_runs();
+    settle();
+  }
   DeviceMemory memory;
   if (Link* const link = session_.live()) memory.own = take(link->client().own_memory());
   memory.held_bytes = Held::now() + memory.own.sequence_bytes;
-  memory.most_bytes = std::max(Held::most(), memory.held_bytes);
-  Held::note_most(memory.most_bytes);
+  if (settles) Held::note(memory.held_bytes);
+  memory.most_bytes = Held::most();
   return memory;
 }
 
 void Device::reset_peak() {
   const uint64_t now = memory().held_bytes;
-  Held::note_most(now);
+  Held::reset_most(now);
 }
 
 // With DJINN_BLOCKING, waits until the call is done, or raises why it is not.

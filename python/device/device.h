@@ -198,6 +198,7 @@ class Device {
   void note_unused_models();
   void let_go();
   void complete(Turn& turn);
+  void complete_runs();
   void see_to_room(Turn& turn, const Entry& entry);
   [[nodiscard]] bool may_fail();
   void settle();

@@ -176,6 +176,7 @@ std::vector<at::Tensor> Group::contents(int64_t tokens) {
   for (client::RefLease& ref : refs) {
     StoragePtr storage = storages().make(dense_bytes(sizes, type), type);
     become_ref(*storage, std::move(ref).detach());
+    Held::note(Held::now());
     copies.push_back(dense_tensor(storage, type, sizes));
   }
   return copies;

@@ -182,7 +182,12 @@ void Link::take_oldest() {
   Unwaited oldest = std::move(unwaited_.front());
   unwaited_.pop_front();
   const auto outcome = client_->wait(oldest.run);
-  if (outcome && outcome->error != ErrorCode::kOk) note_failure(*outcome, std::move(oldest));
+  if (!outcome) return;
+  if (outcome->error != ErrorCode::kOk) {
+    note_failure(*outcome, std::move(oldest));
+  } else if (!failure_) {
+    Held::note(oldest.held);
+  }
 }
 
 // A release makes nothing, and its failure is nobody's.
@@ -328,6 +333,7 @@ Status Link::submit_run(client::Runnable runnable, const ipc::RunBlock& block,
     become_ref(*outputs[i], std::move(refs[i]).detach());
     unwaited.made.outputs.push_back(outputs[i]);
   }
+  unwaited.held = Held::now();
   note(std::move(unwaited));
   return {};
 }
@@ -466,6 +472,7 @@ Status Link::put(Storage& storage, HostBytes bytes) {
     return {};
   }));
   become_ref(storage, std::move(ref).detach());
+  unwaited_.back().held = Held::now();
   unwaited_.back().made = {{storage.weak_from_this()}, {}, {}, std::move(bytes)};
   if (unwaited_.size() >= 16) reap();
   return {};

@@ -125,6 +125,7 @@ class Link {
     srg::Graph graph = {};   // if it is of the log
     bool is_release = false;
     Made made = {};
+    uint64_t held = 0;  // bytes, with what it makes
   };
   struct Defined {
     uint64_t model = 0;

@@ -47,6 +47,7 @@ std::vector<std::shared_ptr<const Origin>> trace(const std::vector<at::Tensor>& 
 std::vector<NamedTensor> pending_sources();
 
 // Opens a model in the device's session. paths: files, opened for reading and closed again here.
+// plan: without destinations, all tensors as they are, as who sends no plan has them.
 // keep_alive_ms: as ipc::OpenModel says.
 Result<client::OpenedModel> open_model(const std::string& label,
                                        const std::vector<std::string>& paths,

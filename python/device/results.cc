@@ -97,6 +97,7 @@ at::Tensor adopt(Described described) {
   storage->bytes =
       static_cast<uint64_t>(std::max<int64_t>(last, 0)) * c10::elementSize(product.type);
   become_ref(*storage, std::move(described.ref).detach());
+  Held::note(Held::now());
   return make_tensor(storage, product);
 }
 

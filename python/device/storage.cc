@@ -32,12 +32,6 @@ uintptr_t reservation() {
 std::atomic<uint64_t> held_now = 0;
 std::atomic<uint64_t> held_most = 0;
 
-void note(uint64_t bytes) {
-  uint64_t most = held_most;
-  while (bytes > most && !held_most.compare_exchange_weak(most, bytes)) {
-  }
-}
-
 void let_go(void* context) {
   auto* const holder = static_cast<StoragePtr*>(context);
   (*holder)->held = false;
@@ -54,8 +48,7 @@ Storage::~Storage() {
 }
 
 void Held::become(uint64_t bytes) {
-  const uint64_t all = held_now += bytes - bytes_;  // which may wrap, and then wraps back
-  if (bytes > bytes_) note(all);
+  held_now += bytes - bytes_;  // which may wrap, and then wraps back
   bytes_ = bytes;
 }
 
@@ -65,12 +58,18 @@ uint64_t Held::now() {
 uint64_t Held::most() {
   return held_most;
 }
-void Held::note_most(uint64_t bytes) {
+void Held::note(uint64_t bytes) {
+  uint64_t most = held_most;
+  while (bytes > most && !held_most.compare_exchange_weak(most, bytes)) {
+  }
+}
+void Held::reset_most(uint64_t bytes) {
   held_most = bytes;
 }
 
 Lease::Lease(uint64_t model, uint64_t bytes) : model_(model), session_(storages().session()) {
   held_.become(bytes);
+  Held::note(Held::now());
   Storages& all = storages();
   const std::lock_guard lock(all.mutex_);
   ++all.leases_;

@@ -48,10 +48,12 @@ class Held {
   Held& operator=(const Held&) = delete;
   // Holds so many bytes in place of what it held.
   void become(uint64_t bytes);
-  // The bytes of all, and the most that there were since note_most(now()).
+  // The bytes of all, with those that a run is still to make.
   static uint64_t now();
+  // The most that there were at once since reset_most(): what a run makes, when it has made it.
   static uint64_t most();
-  static void note_most(uint64_t bytes);
+  static void note(uint64_t bytes);
+  static void reset_most(uint64_t bytes);
 
  private:
   uint64_t bytes_ = 0;

@@ -115,6 +115,11 @@ class Generator:
         temperature (None: greedy), top_k, top_p, min_p, repetition_penalty, seed (drawn where it
         matters), random_offset.
         """
+        if any(isinstance(one, (str, bytes)) for one in (prompts, *prompts)):
+            raise TypeError(
+                "A prompt is a text, and has to be its tokens: the tokenizer of the model makes "
+                "them of it. Give a list of them for each row, like [[256, 84, 104]]."
+            )
         callback = None
         if on_token is not None:
 

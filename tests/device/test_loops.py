@@ -333,6 +333,14 @@ def test_a_static_cache_is_told_of_once(local: Any, ghost: Any, told: Told) -> N
     assert found["tier"] == 0 and "leave it out" in found["why"]
 
 
+@pytest.mark.parametrize("beams", [1, 2])
+def test_float_ids_are_no_tokens(local: Any, ghost: Any, beams: int) -> None:
+    ids, options = torch.tensor([[3.0, 4.5]]), dict(EVERY, num_beams=beams)
+    for model, place in ((local, "cpu"), (ghost, "cpu"), (ghost, djinn.device(0))):
+        with pytest.raises(RuntimeError, match=r"Long, Int|int64 or int32"):
+            model.generate(ids.to(place), **options)
+
+
 def test_what_goes_operator_by_operator_is_told_by_its_reason(
     local: Any, ghost: Any, told: Told
 ) -> None:

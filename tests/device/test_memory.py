@@ -83,6 +83,25 @@ def test_a_run_beyond_the_quota_says_how_far_and_who_may_raise_it() -> None:
         (side[:, None] * side).sum().item()
 
 
+REFUSED = """
+import torch, djinn.torch
+
+device = torch.remote_accelerator
+kept = torch.ones(4 << 20, device=djinn.torch.device) + 1
+beside = kept * 2
+try:
+    (torch.zeros(1 << 28, device=djinn.torch.device) + 1).sum().item()
+except torch.OutOfMemoryError:
+    print("refused")
+print(device.memory_allocated() >> 20, device.max_memory_allocated() >> 20)
+"""
+
+
+def test_what_was_refused_was_never_held() -> None:
+    with running("--memory", "160MiB") as daemon:
+        assert run_alone(daemon, REFUSED) == "refused\n32 32\n"
+
+
 ASK_FIRST = """
 import torch, djinn.torch
 

@@ -25,6 +25,14 @@ class Pair:
     session: djinn.Session
 
 
+def test_a_text_is_no_prompt(daemon: Daemon, byte_model: Path) -> None:
+    with daemon.connect("texts") as session:
+        generator = djinn.Generator(session, byte_model)
+        for prompts in ("The ", ["The "], [b"The "]):
+            with pytest.raises(TypeError, match="tokenizer"):
+                generator.generate(prompts)
+
+
 def load_reference(path: Path, dtype: torch.dtype) -> LlamaForCausalLM:
     model = LlamaForCausalLM.from_pretrained(path, attn_implementation="sdpa", dtype=dtype)
     return model.requires_grad_(False).eval()

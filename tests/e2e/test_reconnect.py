@@ -310,7 +310,7 @@ def test_closing_a_session_ends_a_wait_of_another_thread(djinnd: Restarting) -> 
             thread.join(DEADLINE_S)
             assert not thread.is_alive()
     assert len(heard) == 1 and session.closed
-    expect_lost(session.status, "The session is closed")
+    expect_lost(session.status, "The session is closed. Open another one with djinn.connect()")
     expect_lost(lambda: session.reconnect(0), "The session is closed")
 
 

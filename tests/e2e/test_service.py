@@ -220,6 +220,9 @@ def test_where_nobody_wants_a_directory_for_spilled_groups_nothing_is_told(
         ("--memory", "64", 'write at least "1MiB"; 64 is 64 bytes, and not "64GiB"'),
         ("--session-quota", "much", 'write bytes like "4GiB"'),
         ("--keep-alive", "never", 'write a time like "5min", "0", or "forever"'),
+        ("--keep-alive", "5", 'write a time like "5min", "0", or "forever"'),
+        ("--spill-after", "60000", "write a time"),
+        ("--hang-timeout", "1000", 'write a time from "100ms" to "60min"'),
         ("--hang-timeout-ms", "5", 'write a time from "100ms" to "60min"'),
     ],
 )

@@ -219,3 +219,29 @@ def test_what_the_files_hold_beside_is_loaded_where_it_is_little() -> None:
     assert planned(0, 1) == planned(0, 1, 2) != planned(0)
     assert len(planned(0)) == 1, "half of the files is not little"
     assert planned(0, 1, dtype="bfloat16") == planned(0, 1, 2, dtype="bfloat16")
+
+
+def test_all_tensors_as_they_are_have_their_own_names() -> None:
+    world = World()
+    whole = [world.source(*sizes)[1] for sizes in ((64, 4), (64, 4))]
+    contents = [world.tracer().storage(what) for what in whole]
+
+    def names(*taken: plans.Content) -> dict[str, str] | None:
+        plan = plans.Plan()
+        for content in taken:
+            plan.add(content)
+        return plan.own_names(world.headers)
+
+    assert names(*contents) == {"0": "0", "1": "1"}
+    assert names(contents[0]) is None
+    assert names(contents[0], contents[1].cast("bfloat16")) is None
+
+
+def test_tensors_of_two_files_have_their_own_names_unless_they_are_one() -> None:
+    header = ("float32", (2, 3))
+    for names, own in ((["a", "b"], {"a": "a", "1/b": "b"}), (["a", "a"], None)):
+        plan = plans.Plan()
+        headers = [{name: header} for name in names]
+        for file, name in enumerate(names):
+            plan.add(plans.tensor_of(file, name, header))
+        assert plan.own_names(headers) == own

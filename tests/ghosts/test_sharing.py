@@ -16,6 +16,7 @@ from private_daemon import BIN, Daemon, running, wait_until
 pytest.importorskip("djinn.torch", exc_type=ImportError)
 
 MIB = 1 << 20
+ROOT = Path(__file__).parents[2]
 # What two clients may grow by, of which no byte is a weight's: allocators, shapes, programs.
 GROWTH_MAX = 60 * MIB
 NEIGHBOUR = Path(__file__).with_name("neighbour.py")
@@ -115,6 +116,44 @@ def test_two_processes_hold_one_copy_of_the_weights(daemon: Daemon, tmp_path: Pa
         assert 2 in [model["leases"] for model in daemon.observer.models()]
         for one in both:
             one.end()
+
+
+FROM_PRETRAINED = """
+import sys, djinn
+from transformers import AutoModelForCausalLM
+djinn.enable()
+model = AutoModelForCausalLM.from_pretrained(sys.argv[1])
+print(float(model(model.dummy_inputs["input_ids"]).logits.sum().cpu()))
+"""
+
+
+def llama_in_shards(directory: Path) -> Path:
+    write_model(directory, 1)
+    import transformers
+
+    model = transformers.LlamaForCausalLM.from_pretrained(directory)
+    sharded = directory / "sharded"
+    model.save_pretrained(sharded, max_shard_size="10MB")
+    assert len(list(sharded.glob("*.safetensors"))) > 1
+    return sharded
+
+
+@pytest.mark.parametrize("kind", ["bytes", "shards"])
+def test_a_model_that_djinnctl_loaded_costs_a_ghost_no_byte(kind: str, tmp_path: Path) -> None:
+    directory = ROOT / "models" / "bytes" if kind == "bytes" else llama_in_shards(tmp_path)
+    with running() as daemon:
+        host = ["-H", daemon.host]
+        subprocess.run([BIN / "djinnctl", "load", directory, *host], check=True, timeout=60)
+        before = daemon.status()
+        environment = {**os.environ, **children.ENVIRONMENT, "DJINN_HOST": daemon.host}
+        subprocess.run(
+            [sys.executable, "-c", FROM_PRETRAINED, directory],
+            **{"env": environment, "check": True, "timeout": 120},
+        )
+        after = daemon.status()
+        assert len(daemon.observer.models()) == 1
+        assert after["memory_models_bytes"] == before["memory_models_bytes"]
+        assert after["bytes_read"] == before["bytes_read"]
 
 
 def test_a_process_says_how_long_its_ghosts_weights_stay(tmp_path: Path) -> None:

@@ -221,6 +221,21 @@ def test_each_package_carries_the_licence(
 
 
 @pytest.mark.ci
+def test_documents_that_errors_name_are_there_to_be_read(packages: dict[str, Path]) -> None:
+    for name in ("EXACT.md", "GHOSTS.md", "SECURITY.md"):
+        assert f"./usr/share/doc/python3-djinn/{name}" in files(packages["python3-djinn"])
+    assert "./usr/share/doc/djinnd/SECURITY.md" in files(packages["djinnd"])
+
+
+def test_errors_name_a_document_that_a_package_has() -> None:
+    code = (ROOT / "python/djinn/torch/notice.py").read_text()
+    (place,) = re.findall(r"/usr/share/doc/python3-djinn/(\S+)", code)
+    listed = (DEBIAN / "python3-djinn.docs").read_text().split()
+    assert f"docs/{place}" in listed
+    assert all((ROOT / name).is_file() for name in listed)
+
+
+@pytest.mark.ci
 def test_the_librarys_symbols_are_the_listed_ones(
     packages: dict[str, Path], tmp_path: Path
 ) -> None:

@@ -85,10 +85,11 @@ void add_setting(CLI::App& app, Options& options, const std::string& name, std::
       ->type_name(word);
 }
 
-// A time, with a unit or in milliseconds; the option has two names, NAME and NAME-ms.
+// A time with its unit; NAME-ms takes it in milliseconds.
 void add_time(CLI::App& app, Options& options, const std::string& name, std::string_view key,
               const char* what) {
-  add_setting(app, options, name + "," + name + "-ms", key, "TIME", what,
+  add_setting(app, options, name, key, "TIME", what);
+  add_setting(app, options, name + "-ms", key, "NUMBER", "the same, in milliseconds",
               [](const std::string& text) { return number_of(text) ? text + "ms" : text; });
 }
 

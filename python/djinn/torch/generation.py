@@ -93,7 +93,7 @@ def _is_gone(model: Any) -> bool:
 def say_slow(why: str) -> None:
     notice.once(
         f"generate() of a ghost goes operator by operator, which may be slower than without djinn: "
-        f"{why.rstrip('.')}. See docs/GHOSTS.md, Generation."
+        f"{why.rstrip('.')}. See {notice.GHOSTS}, Generation."
     )
 
 

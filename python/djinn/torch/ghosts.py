@@ -282,9 +282,10 @@ class Load:
             return Ghost(0, 0, False, 0, converted)
         if converted == 0:
             plan.add_beside(self._headers)
-        opened = self._open_model(label, plan)
+        names = plan.own_names(self._headers)
+        opened = self._open_model(label, plan if names is None else plans.Plan())
         for tensor, name in planned:
-            _device.bind(tensor, opened["lease"], name)
+            _device.bind(tensor, opened["lease"], name if names is None else names[name])
         return Ghost(opened["id"], opened["bytes"], opened["was_resident"], len(planned), converted)
 
     def _plan(

@@ -81,6 +81,7 @@ from . import (
     training,
 )
 from .ghosts import DEVICE
+from .notice import GHOSTS
 
 TESTED = frozenset({"5.17.0"})
 PLACED_BY_US = {"auto", "balanced", "balanced_low_0", "sequential"}
@@ -277,7 +278,7 @@ def _wrap_from_pretrained(original: Any) -> Any:
 
 NO_GPU = (
     f'djinn: this machine has no GPU that PyTorch can use. A ghost is on "{DEVICE}", its '
-    'model.device; device_map="auto", or none, means djinnd. See docs/GHOSTS.md.'
+    f'model.device; device_map="auto", or none, means djinnd. See {GHOSTS}.'
 )
 
 

@@ -109,7 +109,7 @@ def audit(refused: Unavailable) -> None:
             "available. Free memory, choose a smaller model or dtype, or make djinnd reachable.",
         ) from refused
     warnings.warn(
-        f"djinnd does not take this model ({refused.code}). It is loaded into this process, as "
+        f"djinnd does not take this model: {refused.__cause__} It is loaded into this process, as "
         f"djinn.config.fallback says: {size_text(refused.needed)} of {size_text(available)} "
         "available.",
         RuntimeWarning,

@@ -111,6 +111,8 @@ IGNORED = {"attention_mask", "past_key_values", "use_cache", "logits_to_keep", "
 def _check_arguments(model: Any, ids: torch.Tensor, config: Any, kwargs: dict[str, Any]) -> None:
     if ids.device not in PLACES:
         raise NotInDaemon(f"its ids are on {ids.device}, and would have to be on {DEVICE}")
+    if ids.dtype not in (torch.int64, torch.int32):
+        raise NotInDaemon(f"its ids are {ids.dtype}, which no embedding takes")
     if model.config.is_encoder_decoder:
         raise NotInDaemon("it is an encoder-decoder")
     if model.training:

@@ -8,6 +8,9 @@ import warnings
 
 from djinn.errors import PerformanceWarning
 
+# Where what a notice or an error says is explained.
+GHOSTS = "/usr/share/doc/python3-djinn/GHOSTS.md (in a clone docs/GHOSTS.md)"
+
 OURS = ("djinn", "transformers", "torch", "contextlib")
 
 _told: set[str] = set()
@@ -36,4 +39,4 @@ def _package(names: dict[str, object]) -> str:
     return str(names.get("__name__", "")).partition(".")[0]
 
 
-__all__ = ["once"]
+__all__ = ["GHOSTS", "once"]

@@ -410,6 +410,19 @@ class Plan:
         for one in beside:
             self.add(one.cast(to.get(one.dtype, one.dtype)))
 
+    def own_names(self, headers: Sequence[dict[str, tuple[str, Sizes]]]) -> dict[str, str] | None:
+        """The tensors' names in the files, where the plan takes all of the files' as they are. So
+        does djinnd without a plan, and whoever sends none shares that model."""
+        whole = {
+            one.name: one
+            for file, tensors in enumerate(headers)
+            for one in (tensor_of(file, tensor, header) for tensor, header in tensors.items())
+        }
+        if self.destinations != whole:
+            return None
+        names = {name: one.regions[0].tensor for name, one in whole.items()}
+        return names if len(set(names.values())) == len(names) else None
+
     def for_device(self) -> list[Any]:
         """The plan as `_device.open_model` takes it."""
         return [
