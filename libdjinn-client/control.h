@@ -38,7 +38,8 @@ class Control {
   void set_interrupt(Interrupt* interrupt) { interrupt_ = interrupt; }
 
   // Called once, while a request waits for its answer for longer than two seconds. Not while one
-  // does whose answer comes when something is done: that opens, evicts, defines, or waits for events.
+  // does whose answer comes when something is done: that opens, evicts, defines, or waits for
+  // events.
   void set_on_silence(std::function<void()> on_silence) { on_silence_ = std::move(on_silence); }
 
   // Sends body with fds and waits for its answer; a Failed answer comes back as its Error.

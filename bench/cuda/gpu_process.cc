@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "bench/cuda/gpu_process.h"
 
+#include <fmt/format.h>
 #include <grp.h>
 #include <poll.h>
 #include <seccomp.h>
@@ -15,8 +16,6 @@
 #include <map>
 #include <memory>
 #include <span>
-
-#include <fmt/format.h>
 
 #include "bench/cuda/gpu.h"
 #include "daemon/child/confinement.h"

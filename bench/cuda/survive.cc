@@ -197,8 +197,9 @@ void killed_while_its_kernel_writes() {
     const json second = reader.must({{"do", "sample"}, {"index", index}}, -1, 30).value;
     say("another process sees an endless kernel's writes", first != second, "",
         fmt::format("{} then {}", first.dump(), second.dump()));
-    const double wait_ms =
-        timed_ms([&] { reader.must({{"do", "sample"}, {"index", index}}, -1, 30); });
+    const double wait_ms = timed_ms([&] {
+      reader.must({{"do", "sample"}, {"index", index}}, -1, 30);
+    });
     say("a copy of four bytes beside another process's endless kernel", wait_ms, "ms");
     const Filled own = make_filled(reader, 31, 2 * kMiB);
     reader.must({{"do", "kernels"}});

@@ -111,8 +111,8 @@ void life_of_an_extent(const Gpu& gpu, uint64_t bytes) {
     close_it.take([&] { ::close(fd); });
     gpu.must("cuMemAddressFree", api.mem_address_free(address, bytes));
   }
-  for (const Times* times : {&create, &map, &set_access, &zero, &export_it, &export_again, &import_it, &unmap,
-                             &release, &close_it, &reserve})
+  for (const Times* times : {&create, &map, &set_access, &zero, &export_it, &export_again,
+                             &import_it, &unmap, &release, &close_it, &reserve})
     times->say_median();
 }
 
