@@ -26,7 +26,7 @@ Status check_has_no_tokenizer(const std::string& directory) {
     if (!std::filesystem::exists(path / name, ignored)) continue;
     return Error{ErrorCode::kUnsupported,
                  std::string("djinnctl knows byte-level models only, and this one has a ") + name +
-                     ". Use the Python package: djinn.Generator runs it."};
+                     ". Use the Python package."};
   }
   return {};
 }

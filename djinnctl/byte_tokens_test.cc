@@ -34,7 +34,8 @@ TEST(ByteTokens, a_model_with_a_tokenizer_is_refused_and_told_where_to_go) {
   std::filesystem::remove_all(directory);
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().code, ErrorCode::kUnsupported);
-  EXPECT_NE(refused.error().message.find("Python package"), std::string::npos);
+  // Which class of it runs the model depends on the model's type.
+  EXPECT_TRUE(refused.error().message.ends_with("Use the Python package."));
 }
 
 }  // namespace

@@ -55,6 +55,12 @@ class SilenceNotice {
   std::jthread thread_;
 };
 
+bool listens(client::ConnectOptions options, const client::Deadline* deadline) {
+  options.observer = true;
+  options.device.clear();
+  return client::Client::connect(options, deadline).ok();
+}
+
 Result<std::unique_ptr<client::Client>> connect(const Invocation& invocation, bool observer,
                                                 const std::string& device,
                                                 const client::Deadline* deadline = nullptr) {
@@ -66,11 +72,10 @@ Result<std::unique_ptr<client::Client>> connect(const Invocation& invocation, bo
   options.device = device;
   if (observer && !invocation.quiet) options.on_silence = &tell_of_silence;
   auto connected = client::Client::connect(options, deadline);
+  if (connected || connected.error().code != ErrorCode::kNotFound) return connected;
   // No socket is no daemon: scripts tell it apart from an object that is not there.
-  if (!connected && connected.error().code == ErrorCode::kNotFound) {
-    return Error{ErrorCode::kDisconnected, connected.error().message};
-  }
-  return connected;
+  if (!device.empty() && listens(std::move(options), deadline)) return connected;
+  return Error{ErrorCode::kDisconnected, connected.error().message};
 }
 
 void add_verbs(CommandLine& line) {

@@ -150,7 +150,11 @@ Result<ipc::SessionReport> find_session(client::Client& client, std::string_view
   if (session || session.error().code != ErrorCode::kNotFound) return session;
   DJINN_TRY(const auto models, client.models());
   const auto model = find_among(models, text);
-  return model ? another_kind(candidate_of(*model), "session", "sessions") : session.error();
+  if (model) return another_kind(candidate_of(*model), "session", "sessions");
+  return Error{ErrorCode::kNotFound,
+               fmt::format("There is no session '{}'. A session is named by its id, the first "
+                           "column of 'djinnctl sessions'; the first four digits will do.",
+                           text)};
 }
 
 Candidate candidate_of(const ipc::ModelReport& model) {

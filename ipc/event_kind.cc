@@ -16,7 +16,8 @@ constexpr std::array<std::string_view, kEventKinds> kNames = {
     "model-unloaded",  "program-refused",   "worker-started",   "worker-killed",
     "worker-lost",     "device-lost",       "device-back",      "memory-pressure",
     "memory-refused",  "watchdog-withheld", "sequence-spilled", "sequence-restored",
-    "upgrade-pending", "model-not-kept",    "config-ignored",   "spill-unavailable"};
+    "upgrade-pending", "model-not-kept",    "config-ignored",   "spill-unavailable",
+    "run-cancelled"};
 static_assert(std::ranges::none_of(kNames, &std::string_view::empty), "Each kind has a name.");
 
 }  // namespace

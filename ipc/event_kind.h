@@ -42,9 +42,10 @@ enum class EventKind : uint8_t {
   kModelNotKept = 29,      // would not outlive a restart: systemd's store has no room
   kConfigIgnored = 30,     // a line of it counts for nothing
   kSpillUnavailable = 31,  // sequence groups cannot go to disk
+  kRunCancelled = 32,      // of a session that lives on, by djinnctl cancel
 };
-inline constexpr uint8_t kEventKinds = 32;
-static_assert(kEventKinds == static_cast<uint8_t>(EventKind::kSpillUnavailable) + 1);
+inline constexpr uint8_t kEventKinds = 33;
+static_assert(kEventKinds == static_cast<uint8_t>(EventKind::kRunCancelled) + 1);
 
 // "model-loaded"; empty for a number that is none.
 [[nodiscard]] std::string_view name_of(EventKind kind);

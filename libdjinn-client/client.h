@@ -129,6 +129,8 @@ class Client {
   Status check();
   // Whether an earlier call met the session's end, or this process was forked from the session's.
   [[nodiscard]] bool has_ended() const { return control_.has_ended() || mark_->is_in_child(); }
+  // Whether that end was met, and was somebody's will.
+  [[nodiscard]] bool was_terminated() const { return control_.was_terminated(); }
 
   // --- control
   Result<OpenedModel> open_model(const ModelFiles& from, const srg::LoadPlan* plan = nullptr,

@@ -53,7 +53,8 @@ Result<Client*> Connection::open(const CancelPredicate& given_up) {
     DJINN_CHECK(try_once(UINT64_MAX, given_up));
   } else if (const bool known = client_ == nullptr || client_->has_ended(); !check()) {
     // The reason that djinnd gave is told once. Nobody needs to be told that it is gone.
-    if (!known && why_ended_.code != ErrorCode::kDisconnected) return why_ended_;
+    const bool has_reason = was_terminated_ || why_ended_.code != ErrorCode::kDisconnected;
+    if (!known && has_reason) return why_ended_;
     if (!reconnect_wait_ms_) return why_ended_;
     const uint64_t gone_ms = (clock_.monotonic_ns() - ended_ns_) / kNsPerMs;
     const uint64_t wait_ms = *reconnect_wait_ms_ - std::min(gone_ms, *reconnect_wait_ms_);
@@ -136,6 +137,7 @@ void Connection::abandon() {
 void Connection::let_go(Error why) {
   const uint32_t last = client_->last_generation();
   refs_gone_ = last < kGenerationsMost ? last : 0;
+  was_terminated_ = client_->was_terminated();
   client_.reset();
   why_ended_ = std::move(why);
   ended_ns_ = clock_.monotonic_ns();

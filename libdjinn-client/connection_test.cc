@@ -216,7 +216,7 @@ TEST(Connection, an_administrators_last_word_is_told_to_what_was_in_flight_and_t
   std::thread administrator([&] {
     daemon.end_sessions(number(ErrorCode::kCancelled), "An administrator ended the session.");
   });
-  EXPECT_EQ(code_of(run_one(*client)), ErrorCode::kCancelled);
+  EXPECT_EQ(code_of(run_one(*client)), ErrorCode::kDisconnected);
   administrator.join();
   daemon.set_stuck(false);
   const auto gone = connection.of(uint64_t{1});
@@ -230,7 +230,9 @@ TEST(Connection, an_administrators_last_word_that_nobody_met_is_told_once) {
   Connection connection(options_for(daemon), kLong);
   ASSERT_TRUE(connection.open());
   daemon.end_sessions(number(ErrorCode::kCancelled), "An administrator ended the session.");
-  EXPECT_EQ(code_of(connection.open()), ErrorCode::kCancelled);
+  const auto told = connection.open();
+  ASSERT_EQ(code_of(told), ErrorCode::kDisconnected);
+  EXPECT_EQ(told.error().message, "An administrator ended the session.");
   EXPECT_TRUE(run_one(**connection.open()));
 }
 

@@ -145,7 +145,11 @@ Result<std::optional<Answer>> Control::receive_any() {
   if (auto* failed = std::get_if<ipc::Failed>(&reply.body)) show(*failed);
   if (reply.number == 0) {
     if (const auto* failed = std::get_if<ipc::Failed>(&reply.body)) {
-      return end({failed->code, failed->message});
+      // A run that is given up is kCancelled and its session lives; this one's is over.
+      was_terminated_ = failed->code == ErrorCode::kCancelled;
+      if (!was_terminated_) return end({failed->code, failed->message});
+      ended_ = Error{ErrorCode::kDisconnected, failed->message};
+      return *ended_;
     }
   }
   return std::optional(Answer{std::move(reply), std::move(datagram->fds)});

@@ -60,6 +60,8 @@ class Control {
   Status check_notices();
   // Whether an earlier call found that the session has ended; no system call.
   [[nodiscard]] bool has_ended() const { return ended_.has_value(); }
+  // Whether it has because somebody ended it.
+  [[nodiscard]] bool was_terminated() const { return was_terminated_; }
   [[nodiscard]] int fd() const { return socket_.get(); }
 
  private:
@@ -79,6 +81,7 @@ class Control {
   LeaseSocket socket_;
   uint32_t last_number_ = 0;
   std::optional<Error> ended_;
+  bool was_terminated_ = false;
   bool is_observer_ = false;
   Interrupt* interrupt_ = nullptr;
   std::function<void()> on_silence_;

@@ -175,6 +175,7 @@ TEST_F(DevicesWithQuotas, of_a_user_bind_on_each_by_itself) {
   for (TestClient* one : {&client, &host_}) {
     one->submit_write(9 * kMiB);
     EXPECT_EQ(one->completion(), ErrorCode::kOk) << "whatever is held on the other";
+    EXPECT_LT(one->ask<ipc::OwnMemory>(ipc::GetOwnMemory{}).free_bytes, 7 * kMiB);
     one->submit_write(9 * kMiB);
     EXPECT_EQ(one->completion(), ErrorCode::kQuotaExceeded);
   }

@@ -504,6 +504,8 @@ TEST(Djinnd, a_worker_that_dies_before_it_has_a_session_did_not_die_in_its_run) 
   ASSERT_TRUE(is_running(observer, session)) << "the run is tried again";
   observer.ask<ipc::Done>(ipc::CancelRun{session});
   EXPECT_EQ(client.completion(), ErrorCode::kCancelled);
+  EXPECT_THAT(texts_of(daemon, ipc::EventKind::kRunCancelled),
+              ElementsAre(HasSubstr("a run of session " + text_of(session) + " of ")));
 }
 
 // A session of its own ends the worker in its first step, and is gone.

@@ -233,7 +233,8 @@ Result<const ipc::GenerateBlock*> block_of(Step& step) {
 }
 
 Error given_up() {
-  return {ErrorCode::kCancelled, "The generation was given up."};
+  return {ErrorCode::kCancelled,
+          "The generation was given up, by its own program or by djinnctl cancel."};
 }
 
 }  // namespace

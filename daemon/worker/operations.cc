@@ -20,14 +20,15 @@ namespace {
 
 // --- a run's outputs
 
+// what: the view in words.
 Status put_in_staging(Step& step, exec::Lane& lane, const exec::OutputView& view,
-                      const ipc::StagingRange& range) {
+                      const ipc::StagingRange& range, std::string_view what) {
   DJINN_TRY(const auto area, step.session.staging_range(range));
   uint64_t bytes = size_of(view.dtype);
   for (const int64_t size : view.sizes) bytes *= static_cast<uint64_t>(size);
   if (bytes > area.size()) {
-    return Error{ErrorCode::kOutOfRange, "An output needs " + std::to_string(bytes) +
-                                             " bytes of staging, and its range has " +
+    return Error{ErrorCode::kOutOfRange, std::string(what) + " has " + std::to_string(bytes) +
+                                             " bytes, and is given room for " +
                                              std::to_string(area.size()) +
                                              ". Give it more, or take a ref."};
   }
@@ -103,7 +104,8 @@ Status describe_outputs(Step& step, std::span<const exec::OutputView> views,
   return {};
 }
 
-Status place_outputs(Step& step, exec::Lane& lane, const ipc::RunBlock& block) {
+Status place_outputs(Step& step, exec::Lane& lane, const exec::Program& program,
+                     const ipc::RunBlock& block) {
   const std::span<const exec::OutputView> views = lane.outputs();
   DJINN_ASSERT(views.size() == block.outputs.size());
   DJINN_CHECK(check_distinct(views, block));
@@ -115,7 +117,8 @@ Status place_outputs(Step& step, exec::Lane& lane, const ipc::RunBlock& block) {
   }
   for (size_t i = 0; i < views.size(); ++i) {
     if (block.outputs[i].kind != ipc::OutputKind::kStaging) continue;
-    DJINN_CHECK(put_in_staging(step, lane, views[i], block.outputs[i].staging));
+    DJINN_CHECK(put_in_staging(step, lane, views[i], block.outputs[i].staging,
+                               "Output " + program.outputs()[i].name.substr(0, 100)));
   }
   return describe_outputs(step, views, block.result);
 }
@@ -285,7 +288,7 @@ Result<Ending> run(Step& step, LaneTools& tools, exec::Program& program,
   if (sequence) DJINN_CHECK(keep_token_ids(graph, tools.lane, binder.bindings(), *sequence));
   DJINN_CHECK(is_for_once(step, graph) ? tools.lane.run_once(program, binder.bindings())
                                        : tools.lane.run(program, binder.bindings()));
-  DJINN_CHECK(place_outputs(step, tools.lane, block));
+  DJINN_CHECK(place_outputs(step, tools.lane, program, block));
   if (sequence) stage_length(step, *sequence);
   return Ending::kDone;
 }
@@ -523,7 +526,7 @@ Result<Ending> read_ref(Step& step, const LaneTools& tools) {
   view.storage_offset = block.offset;
   view.storage = storage.data;
   view.storage_bytes = storage.bytes;
-  DJINN_CHECK(put_in_staging(step, tools.lane, view, block.staging));
+  DJINN_CHECK(put_in_staging(step, tools.lane, view, block.staging, "The tensor"));
   return Ending::kDone;
 }
 

@@ -34,6 +34,7 @@ struct Storage {
   role @2 :UInt8;
   layer @3 :UInt32;
   part @4 :UInt8;
+  isDeclared @5 :Bool;
 }
 
 struct Value {

@@ -89,6 +89,7 @@ struct Encoder {
     out.setRole(static_cast<uint8_t>(storage.role));
     out.setLayer(storage.layer);
     out.setPart(static_cast<uint8_t>(storage.part));
+    out.setIsDeclared(storage.is_declared);
   }
 
   static void write(wire::Value::Builder out, const srg::Value& value) {
@@ -332,9 +333,9 @@ struct Decoder {
   }
 
   srg::Storage read(wire::Storage::Reader in) {
-    return {read_enum(in.getKind(), srg::StorageKind::kSequence), read_text(in.getName()),
+    return {read_enum(in.getKind(), srg::StorageKind::kSequence),    read_text(in.getName()),
             read_enum(in.getRole(), srg::InputRole::kAttentionMask), in.getLayer(),
-            read_enum(in.getPart(), srg::SequencePart::kValue)};
+            read_enum(in.getPart(), srg::SequencePart::kValue),      in.getIsDeclared()};
   }
 
   srg::Value read(wire::Value::Reader in) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <utility>
@@ -20,6 +21,7 @@
 #include "kernel/exec/own_operators.h"
 #include "kernel/exec/program.h"
 #include "kernel/exec/torch_headers.h"
+#include "kernel/srg/expr.h"
 #include "kernel/srg/sequence_reach.h"
 
 namespace djinn::exec {
@@ -32,6 +34,7 @@ class Admission {
 
   Status run() {
     DJINN_CHECK(map_weights());
+    DJINN_CHECK(check_declared_weights());
     DJINN_CHECK(bind_values());
     DJINN_CHECK(make_steps());
     note_outputs();
@@ -50,14 +53,48 @@ class Admission {
       if (storage.kind != srg::StorageKind::kWeight) continue;
       const Weight* weight = weights_.find(storage.name);
       if (weight == nullptr) {
-        return Error{ErrorCode::kNotFound,
-                     fmt::format("The model has no weight {}.", storage.name.substr(0, 200))};
+        return weights_.size() == 0
+                   ? no_model()
+                   : Error{ErrorCode::kNotFound,
+                           fmt::format("The model has no weight {}.", storage.name.substr(0, 200))};
       }
       DJINN_TRY(const uint64_t bytes, bytes_of(*weight));
       // Read-only by the run-time check of writes; LibTorch has no const storage.
       program_.weights.back() = borrowed_storage(weight->data.on_host(), bytes, c10::kCPU);
     }
     return {};
+  }
+
+  static Error no_model() {
+    return {ErrorCode::kNotFound, "The graph names weights, and no model was given."};
+  }
+
+  // A graph that takes a tensor for another would read its bytes as garbage.
+  Status check_declared_weights() const {
+    const srg::Graph& graph = program_.graph;
+    std::vector<bool> viewed(graph.storages.size(), false);
+    for (const srg::Value& value : graph.values) {
+      if (value.storage == srg::kLocalStorage || viewed[value.storage]) continue;
+      viewed[value.storage] = true;
+      const srg::Storage& storage = graph.storages[value.storage];
+      if (storage.is_declared) DJINN_CHECK(check_declared(*weights_.find(storage.name), value));
+    }
+    return {};
+  }
+
+  Status check_declared(const Weight& weight, const srg::Value& value) const {
+    const bool same_sizes = std::ranges::equal(weight.sizes, value.sizes, {},
+                                               [](int64_t size) { return srg::Expr(size); });
+    if (weight.dtype == value.dtype && same_sizes) return {};
+    std::vector<std::string> sizes;
+    for (const srg::Expr& size : value.sizes) {
+      sizes.push_back(srg::text_of(size, program_.graph.symbols));
+    }
+    return Error{
+        ErrorCode::kShapeMismatch,
+        fmt::format("The weight {} is {}[{}], and the graph says {}[{}].",
+                    weight.name.substr(0, 200), name_of(weight.dtype),
+                    fmt::join(weight.sizes, ", "), name_of(value.dtype), fmt::join(sizes, ", "))};
   }
 
   static Result<uint64_t> bytes_of(const Weight& weight) {

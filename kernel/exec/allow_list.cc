@@ -4,7 +4,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
+#include <string>
 #include <unordered_map>
 
 #include "kernel/exec/own_operators.h"
@@ -28,11 +30,22 @@ constexpr std::array<Instead, 8> kInstead{{
     {"aten::item", "A graph gives tensors only; make the value an output."},
 }};
 
-std::string_view advice_for(std::string_view qualified) {
+// The first overload of the operator that a graph may name; empty: there is none.
+std::string_view overload_of(std::string_view op) {
+  const std::string begin = std::string(op.substr(0, op.find('.'))) + '.';
+  const auto operators = srg::allowed_operators();
+  const auto found =
+      std::ranges::find_if(operators, [&](std::string_view one) { return one.starts_with(begin); });
+  return found == operators.end() ? std::string_view() : *found;
+}
+
+std::string advice_for(std::string_view qualified) {
   for (const Instead& row : kInstead) {
-    if (qualified.starts_with(row.prefix)) return row.advice;
+    if (qualified.starts_with(row.prefix)) return std::string(row.advice);
   }
-  return "It is not on the allow-list.";
+  const std::string_view overload = overload_of(qualified);
+  if (overload.empty()) return "It is not on the allow-list.";
+  return fmt::format("It is not on the allow-list. Did you mean {}?", overload);
 }
 
 Return return_of(const c10::FunctionSchema& schema, const c10::Argument& result) {

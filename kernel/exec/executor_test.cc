@@ -17,6 +17,7 @@
 #include "kernel/exec/executor_for_tests.h"
 #include "kernel/exec/streaming_copy.h"
 #include "kernel/exec/torch_headers.h"
+#include "kernel/srg/text.h"
 
 namespace djinn::exec {
 namespace {
@@ -338,6 +339,35 @@ TEST(Admission, a_graph_must_not_write_a_weight) {
   GraphBuilder c;
   c.output(c.call("aten::relu", {arg(c.weight("w", DType::kFloat32, {9}))}));
   EXPECT_EQ(code_of(world.admit(c.graph)), ErrorCode::kOutOfRange);
+}
+
+TEST(Admission, a_declared_weight_has_the_dtype_and_sizes_that_the_model_has) {
+  World world({{"w", noise({6, 4}, 1)}});
+  const auto admit = [&](const std::string& declared) {
+    const auto graph = srg::parse_text("srg 1 \"weights\"\nsymbol n 1..6\n" + declared +
+                                       "\n%y = aten::relu(%w)\noutput %y\n");
+    EXPECT_TRUE(graph.ok()) << message_of(graph);
+    return world.admit(*graph);
+  };
+  EXPECT_EQ(message_of(admit("weight %w : float32[6, 4]")), "");
+  for (const char* const other : {"float16[6, 4]", "float32[4, 6]", "int64[6, 2]", "float32[3, 4]",
+                                  "float32[24]", "float32[n, 4]"}) {
+    const auto refused = admit(std::string("weight %w : ") + other);
+    EXPECT_EQ(code_of(refused), ErrorCode::kShapeMismatch) << other;
+    EXPECT_EQ(message_of(refused),
+              std::string("The weight w is float32[6, 4], and the graph says ") + other + ".");
+  }
+  for (const char* const view : {"float16[6, 4]", "float32[4, 6]", "float32[n, 4]"}) {
+    EXPECT_EQ(message_of(admit(std::string("storage weight \"w\"\nview %w of $0 : ") + view)), "")
+        << view;
+  }
+}
+
+TEST(Admission, weights_without_a_model_are_told_as_that) {
+  World world({});
+  GraphBuilder b;
+  b.output(b.call("aten::relu", {arg(b.weight("w", DType::kFloat32, {8}))}));
+  EXPECT_EQ(message_of(world.admit(b.graph)), "The graph names weights, and no model was given.");
 }
 
 TEST(Executor, in_place_writes_reach_the_bound_bytes_and_are_announced) {

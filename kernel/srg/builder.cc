@@ -50,6 +50,7 @@ Tensor GraphBuilder::weight(std::string_view name, DType dtype, Sizes sizes) {
     Storage storage;
     storage.kind = StorageKind::kWeight;
     storage.name = name;
+    storage.is_declared = true;
     graph_.storages.push_back(std::move(storage));
     const auto index = static_cast<StorageIndex>(graph_.storages.size() - 1);
     weights_.emplace(name, index);

@@ -72,12 +72,13 @@ class Writer {
     put(role);
   }
   void put(const Storage& storage) {
-    const auto& [kind, name, role, layer, part] = storage;
+    const auto& [kind, name, role, layer, part, is_declared] = storage;
     put(kind);
     put(name);
     put(role);
     put(layer);
     put(part);
+    put(is_declared);
   }
   void put(const Value& value) {
     const auto& [name, storage, dtype, sizes, strides, offset, claims_sizes, criticality] = value;

@@ -88,6 +88,7 @@ INSTANTIATE_TEST_SUITE_P(
                 Change{"storage role", [](Graph& g) { g.storages[0].role = InputRole::kUser; }},
                 Change{"storage layer", [](Graph& g) { ++g.storages[0].layer; }},
                 Change{"storage part", [](Graph& g) { g.storages[0].part = SequencePart::kValue; }},
+                Change{"storage declared", [](Graph& g) { g.storages[0].is_declared = true; }},
                 Change{"value name", [](Graph& g) { g.values[0].name += "x"; }},
                 Change{"value storage", [](Graph& g) { ++g.values[0].storage; }},
                 Change{"value dtype", [](Graph& g) { g.values[0].dtype = DType::kInt32; }},

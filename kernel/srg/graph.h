@@ -91,6 +91,9 @@ struct Storage {
   InputRole role = InputRole::kUser;       // kInput
   uint32_t layer = 0;                      // kSequence
   SequencePart part = SequencePart::kKey;  // kSequence
+  // kWeight: the first view is the whole tensor, and is refused where the model's has another dtype
+  // or other sizes. Without it the tensor's bytes may be seen in any way.
+  bool is_declared = false;
   friend bool operator==(const Storage&, const Storage&) = default;
 };
 

@@ -206,6 +206,10 @@ class Parser {
     return {};
   }
 
+  static bool is_dense(const Value& value) {
+    return value.strides.empty() && value.offset == Expr();
+  }
+
   // storage weight "name"
   Status parse_storage() {
     Storage storage;
@@ -258,6 +262,7 @@ class Parser {
     DJINN_CHECK(take_sign(':'));
     DJINN_CHECK(parse_view_type(value));
     DJINN_CHECK(parse_role(storage));
+    storage.is_declared = kind == StorageKind::kWeight && is_dense(value);
     graph_.storages.push_back(std::move(storage));
     graph_.values.push_back(std::move(value));
     return {};

@@ -112,11 +112,19 @@ class Printer {
     }
   }
 
+  // Read back, a weight with a contiguous view is the whole tensor.
+  [[nodiscard]] bool may_declare(const Value& value) const {
+    const Storage& storage = graph_.storages[value.storage];
+    const bool whole = value.strides.empty() && value.offset == Expr();
+    return storage.kind != StorageKind::kWeight || storage.is_declared == whole;
+  }
+
   // The first view of a storage declares it, if the storages before it are declared.
   void print_view(ValueId id, const Value& value) {
     print_storages_before(value.storage);
     const bool first = value.storage == next_storage_ && next_storage_ < graph_.storages.size();
-    if (!first) {
+    if (!first || !may_declare(value)) {
+      if (first) print_storages_before(uint64_t{value.storage} + 1);
       add("view {} of ${} : ", reference(id), value.storage);
       print_type(value);
       out_ += '\n';

@@ -50,6 +50,22 @@ TEST(Text, the_models_read_back_as_they_were) {
   }
 }
 
+TEST(Text, a_weight_that_is_seen_otherwise_reads_back_as_it_was) {
+  const std::string text = R"(srg 1 "views"
+weight %a : float32[8]
+storage weight "b"
+view %b of $1 : float16[16]
+weight %c : float32[8] strides [1]
+output %a
+)";
+  const Graph graph = parsed(text);
+  EXPECT_TRUE(verify(graph).ok());
+  EXPECT_TRUE(graph.storages[0].is_declared);
+  EXPECT_FALSE(graph.storages[1].is_declared);
+  EXPECT_FALSE(graph.storages[2].is_declared);
+  EXPECT_EQ(print_text(graph), text);
+}
+
 TEST(Text, every_verified_graph_reads_back_as_it_was_to_the_bit) {
   for (uint64_t seed = 0; seed < 1000; ++seed) {
     const Graph graph = testing::RandomGraph(seed).make();

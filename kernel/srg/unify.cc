@@ -198,7 +198,8 @@ class Comparison {
     if (auto complaint = in(": its name", same(a.name, b.name))) return complaint;
     if (auto complaint = in(": its role", same(a.role, b.role))) return complaint;
     if (auto complaint = in(": its layer", same(a.layer, b.layer))) return complaint;
-    return in(": its part", same(a.part, b.part));
+    if (auto complaint = in(": its part", same(a.part, b.part))) return complaint;
+    return in(": whether its first view is the whole", same(a.is_declared, b.is_declared));
   }
 
   [[nodiscard]] Complaint nodes() const {

@@ -233,13 +233,14 @@ class Verifier {
     const bool sequence = storage.kind == StorageKind::kSequence;
     const bool input = storage.kind == StorageKind::kInput;
     const bool plain_buffer = storage.layer == 0 && storage.part == SequencePart::kKey;
+    const bool weight = storage.kind == StorageKind::kWeight;
     if ((input || storage.role == InputRole::kUser) && (sequence || plain_buffer) &&
-        (!sequence || storage.name.empty())) {
+        (!sequence || storage.name.empty()) && (weight || !storage.is_declared)) {
       return {};
     }
     return contradiction(
         "A storage has fields that its kind does not use: names are for weights and inputs, roles "
-        "for inputs, layer and part for sequences.");
+        "for inputs, layer and part for sequences, and only a weight is declared whole.");
   }
 
   // --- values
@@ -247,6 +248,7 @@ class Verifier {
   Status check_values() {
     Names names;
     std::vector<bool> viewed(graph_.storages.size());
+    StorageIndex next = 0;
     for (size_t id = 0; id < graph_.values.size(); ++id) {
       const Value& value = graph_.values[id];
       DJINN_CHECK(check_name(value.name, "A value's name"));
@@ -256,6 +258,21 @@ class Verifier {
       DJINN_CHECK(check_dimensions(value, id));
       DJINN_CHECK(value.storage == kLocalStorage ? check_local(value, id)
                                                  : check_view(value, id, viewed));
+      if (value.storage == kLocalStorage) continue;
+      // As in the text form: what declares a weight stands before the views of later storages.
+      DJINN_CHECK(check_declared(viewed, next, value.storage));
+    }
+    return check_declared(viewed, next, static_cast<StorageIndex>(viewed.size()));
+  }
+
+  Status check_declared(const std::vector<bool>& viewed, StorageIndex& next,
+                        StorageIndex end) const {
+    for (; next < end; ++next) {
+      if (graph_.storages[next].is_declared && !viewed[next]) {
+        return contradiction(fmt::format(
+            "Weight {} is declared by its first view, which comes too late or not at all.",
+            shown(graph_.storages[next].name)));
+      }
     }
     return {};
   }
@@ -302,7 +319,10 @@ class Verifier {
                       "that nodes make claim them.",
                       id));
     }
-    if (!viewed[value.storage]) DJINN_CHECK(check_role(graph_.storages[value.storage], value));
+    if (!viewed[value.storage]) {
+      DJINN_CHECK(check_role(graph_.storages[value.storage], value));
+      DJINN_CHECK(check_whole(graph_.storages[value.storage], value));
+    }
     viewed[value.storage] = true;
     return check_extent(value, id);
   }
@@ -316,6 +336,12 @@ class Verifier {
     return contradiction(
         fmt::format("Input {} must be {} for its role.", shown(storage.name),
                     mask ? "bool[batch, 1, tokens, past + tokens]" : "int64[batch, tokens]"));
+  }
+
+  static Status check_whole(const Storage& storage, const Value& value) {
+    if (!storage.is_declared || (value.strides.empty() && value.offset == Expr())) return {};
+    return contradiction(fmt::format(
+        "Weight {} is declared whole by a view with strides or an offset.", shown(storage.name)));
   }
 
   // The farthest byte of a view at the symbols' upper bounds must not overflow.

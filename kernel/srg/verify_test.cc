@@ -280,6 +280,21 @@ INSTANTIATE_TEST_SUITE_P(
         BadGraph{"input with a layer", kContradiction, [](Graph& g) { g.storages[0].layer = 1; }},
         BadGraph{"weight with a part", kContradiction,
                  [](Graph& g) { g.storages[3].part = SequencePart::kValue; }},
+        BadGraph{"declared input", kContradiction,
+                 [](Graph& g) { g.storages[0].is_declared = true; }},
+        BadGraph{"declared weight without a view", kContradiction,
+                 [](Graph& g) {
+                   g.storages.push_back({.kind = StorageKind::kWeight, .name = "v"});
+                   g.storages.back().is_declared = true;
+                 }},
+        BadGraph{"weight that is declared late", kContradiction,
+                 [](Graph& g) { std::swap(g.values[3].storage, g.values[4].storage); }},
+        BadGraph{"weight declared whole with an offset", kContradiction,
+                 [](Graph& g) { g.values[3].offset = Expr(1); }},
+        BadGraph{"weight declared whole with strides", kContradiction,
+                 [](Graph& g) {
+                   g.values[3].strides = {Expr(1), Expr(8)};
+                 }},
         BadGraph{"sequence with a name", kContradiction,
                  [](Graph& g) { g.storages[4].name = "k"; }},
         BadGraph{"strides without sizes", kContradiction,

@@ -7,7 +7,9 @@
 #include <map>
 #include <new>
 #include <optional>
+#include <set>
 #include <string>
+#include <utility>
 
 #include "ipc/binding.h"
 #include "kernel/base/error.h"
@@ -23,14 +25,20 @@
 #include "libdjinn-client/transfer.h"
 
 // Whatever is opened on a client remembers its session: the client may have another by now.
+struct djinn_opened;
+
 struct djinn_client {
   djinn_client(djinn::client::ConnectOptions options, std::optional<uint64_t> reconnect_wait_ms)
       : connection(interruptible(std::move(options)), reconnect_wait_ms) {}
+  ~djinn_client();
+  djinn_client(const djinn_client&) = delete;
+  djinn_client& operator=(const djinn_client&) = delete;
 
   djinn::client::Interrupt interrupt;
   const djinn::client::CancelPredicate given_up = [this] { return interrupt.is_raised(); };
   djinn::client::Connection connection;
   std::map<uint64_t, uint64_t> models;  // that were loaded, to the session that last did
+  std::set<djinn_opened*> opened;       // on it, and not closed
 
  private:
   djinn::client::ConnectOptions interruptible(djinn::client::ConnectOptions options) {
@@ -38,22 +46,40 @@ struct djinn_client {
     return options;
   }
 };
-struct djinn_encoder {
-  djinn_client& client;
-  uint64_t session;
+// What was opened on a client. The client may be closed first: then this belongs to no session.
+struct djinn_opened {
+  explicit djinn_opened(djinn_client& on) : client(&on), session(on.connection.session()) {
+    on.opened.insert(this);
+  }
+  ~djinn_opened() {
+    if (client != nullptr) client->opened.erase(this);
+  }
+  djinn_opened(const djinn_opened&) = delete;
+  djinn_opened& operator=(const djinn_opened&) = delete;
+
+  djinn_client* client;  // null: it is closed
+  const uint64_t session;
+};
+struct djinn_encoder : djinn_opened {
+  djinn_encoder(djinn_client& on, std::unique_ptr<djinn::client::Encoder> made)
+      : djinn_opened(on), encoder(std::move(made)) {}
   std::unique_ptr<djinn::client::Encoder> encoder;
 };
-struct djinn_generator {
-  djinn_client& client;
-  uint64_t session;
+struct djinn_generator : djinn_opened {
+  djinn_generator(djinn_client& on, std::unique_ptr<djinn::client::Generator> made)
+      : djinn_opened(on), generator(std::move(made)) {}
   std::unique_ptr<djinn::client::Generator> generator;
 };
-struct djinn_program {
-  djinn_client& client;
-  uint64_t session;
+struct djinn_program : djinn_opened {
+  djinn_program(djinn_client& on, djinn::client::LeasedProgram lease, djinn::srg::Graph of)
+      : djinn_opened(on), leased(std::move(lease)), graph(std::move(of)) {}
   djinn::client::LeasedProgram leased;
   djinn::srg::Graph graph;
 };
+
+djinn_client::~djinn_client() {
+  for (djinn_opened* const one : opened) one->client = nullptr;
+}
 
 namespace djinn {
 namespace {
@@ -116,7 +142,11 @@ Status require(bool condition, const char* message) {
   return Error{ErrorCode::kInvalidArgument, message};
 }
 
-constexpr const char* kNullArgument = "A pointer is NULL that must not be.";
+template <typename Pointer>
+Status given(Pointer pointer, const char* name) {
+  if (pointer != nullptr) return {};
+  return Error{ErrorCode::kInvalidArgument, std::string(name) + " is NULL, and must not be."};
+}
 
 // Fields may be added where `reserved` is now: what another version would mean by it is not known.
 template <typename Struct>
@@ -129,16 +159,23 @@ Status check_reserved(const Struct& given) {
 template <typename Action>
 djinn_code guarded(djinn_client* client, djinn_error* error, const Action& action) noexcept {
   return guarded(error, [&]() -> Status {
-    DJINN_CHECK(require(client != nullptr, kNullArgument));
+    DJINN_CHECK(given(client, "client"));
     const client::Interrupt::Call call(client->interrupt);
     return action();
   });
 }
 
-// The session that an encoder, a generator or a program was opened on.
-template <typename Opened>
-djinn_client* client_of(const Opened* opened) {
-  return opened == nullptr ? nullptr : &opened->client;
+// A call on what was opened on a client.
+template <typename Action>
+djinn_code guarded(djinn_opened* opened, const char* name, djinn_error* error,
+                   const Action& action) noexcept {
+  if (opened != nullptr && opened->client != nullptr) return guarded(opened->client, error, action);
+  return guarded(error, [&]() -> Status {
+    DJINN_CHECK(given(opened, name));
+    return Error{ErrorCode::kDisconnected,
+                 "The client that this was opened on is closed. Close this, too, and open it anew "
+                 "on another client."};
+  });
 }
 
 // --- sessions
@@ -175,7 +212,9 @@ void fill_in(const ipc::StatusReport& report, djinn_status& out) {
 
 Status load_model(djinn_client* client, const char* directory, const client::Retention& retention,
                   uint64_t* out) {
-  DJINN_CHECK(require(client != nullptr && directory != nullptr && out != nullptr, kNullArgument));
+  DJINN_CHECK(given(client, "client"));
+  DJINN_CHECK(given(directory, "directory"));
+  DJINN_CHECK(given(out, "out"));
   DJINN_TRY(const auto model, client::open_model_directory(directory));
   DJINN_TRY(client::Client* const session, client->connection.open(client->given_up));
   std::vector<int> files;
@@ -196,8 +235,9 @@ Result<client::Client*> client_of_model(djinn_client& client, uint64_t model) {
 }
 
 // The model of an encoder or generator goes with its session.
-Status close_model_of(djinn_client& client, uint64_t session, ModelId model) {
-  DJINN_TRY(client::Client* const found, client.connection.of(session));
+Status close_model_of(const djinn_opened& opened, ModelId model) {
+  if (opened.client == nullptr) return {};
+  DJINN_TRY(client::Client* const found, opened.client->connection.of(opened.session));
   return found->close_model(model);
 }
 
@@ -210,14 +250,15 @@ std::span<const int64_t> cells(const int64_t* data, const djinn_batch& batch) {
 Status encode(djinn_encoder& encoder, const djinn_batch& batch, float* embeddings, float* hidden) {
   const bool is_empty = batch.rows == 0 || batch.tokens == 0;
   DJINN_CHECK(check_reserved(batch));
-  DJINN_CHECK(require(is_empty || (batch.ids != nullptr && embeddings != nullptr), kNullArgument));
+  if (!is_empty) DJINN_CHECK(given(batch.ids, "batch.ids"));
+  if (!is_empty) DJINN_CHECK(given(embeddings, "embeddings"));
   client::EncoderBatch rows;
   rows.rows = batch.rows;
   rows.tokens = batch.tokens;
   rows.ids = cells(batch.ids, batch);
   rows.mask = cells(batch.mask, batch);
   rows.types = cells(batch.types, batch);
-  DJINN_CHECK(encoder.client.connection.of(encoder.session));
+  DJINN_CHECK(encoder.client->connection.of(encoder.session));
   DJINN_TRY(const auto encoded, encoder.encoder->encode(rows, hidden != nullptr));
   widen(encoded.dtype, encoded.embedding, embeddings);
   if (hidden != nullptr) widen(encoded.dtype, encoded.hidden, hidden);
@@ -255,7 +296,7 @@ client::GenerateOptions options_of(const djinn_generate_options& given,
 Result<std::vector<std::vector<int32_t>>> rows_of(std::span<const djinn_prompt> prompts) {
   std::vector<std::vector<int32_t>> rows;
   for (const djinn_prompt& prompt : prompts) {
-    DJINN_CHECK(require(prompt.tokens != nullptr || prompt.count == 0, kNullArgument));
+    if (prompt.count != 0) DJINN_CHECK(given(prompt.tokens, "prompt.tokens"));
     rows.emplace_back(prompt.tokens, prompt.tokens + prompt.count);
   }
   return rows;
@@ -266,12 +307,18 @@ Result<std::vector<std::vector<int32_t>>> rows_of(std::span<const djinn_prompt> 
 Status bind_symbols(client::RunBuilder& run, const srg::Graph& graph,
                     std::span<const djinn_symbol> symbols) {
   for (const djinn_symbol& symbol : symbols) {
-    DJINN_CHECK(require(symbol.name != nullptr, kNullArgument));
+    DJINN_CHECK(given(symbol.name, "symbol.name"));
     const std::string name = symbol.name;
     if (std::ranges::find(graph.symbols, name, &srg::Symbol::name) == graph.symbols.end()) {
       return Error{ErrorCode::kNotFound, "The program has no symbol '" + name + "'."};
     }
     run.symbol(name, symbol.value);
+  }
+  for (const srg::Symbol& wanted : graph.symbols) {
+    const auto names_it = [&](const djinn_symbol& symbol) { return wanted.name == symbol.name; };
+    if (std::ranges::none_of(symbols, names_it)) {
+      return Error{ErrorCode::kInvalidArgument, "Symbol '" + wanted.name + "' was not given."};
+    }
   }
   return {};
 }
@@ -279,14 +326,14 @@ Status bind_symbols(client::RunBuilder& run, const srg::Graph& graph,
 Status bind_inputs(client::Connection& connection, client::RunBuilder& run,
                    std::span<const djinn_input> inputs) {
   for (const djinn_input& input : inputs) {
-    DJINN_CHECK(require(input.name != nullptr, kNullArgument));
+    DJINN_CHECK(given(input.name, "input.name"));
     if (input.ref.generation != 0) {
       const RefHandle ref{input.ref.index, input.ref.generation};
       DJINN_CHECK(connection.of(ref));
       DJINN_CHECK(run.input_ref(input.name, ref));
       continue;
     }
-    DJINN_CHECK(require(input.data != nullptr || input.data_bytes == 0, kNullArgument));
+    if (input.data_bytes != 0) DJINN_CHECK(given(input.data, "input.data"));
     const auto* const data = static_cast<const std::byte*>(input.data);
     DJINN_CHECK(run.input(input.name, {data, input.data_bytes}));
   }
@@ -294,7 +341,7 @@ Status bind_inputs(client::Connection& connection, client::RunBuilder& run,
 }
 
 Result<size_t> output_index(const srg::Graph& graph, const char* name) {
-  DJINN_CHECK(require(name != nullptr, kNullArgument));
+  DJINN_CHECK(given(name, "name"));
   for (size_t i = 0; i < graph.outputs.size(); ++i) {
     if (graph.values[graph.outputs[i]].name == name) return i;
   }
@@ -356,9 +403,8 @@ class Outputs {
 }  // namespace
 }  // namespace djinn
 
-using djinn::client_of;
+using djinn::given;
 using djinn::guarded;
-using djinn::kNullArgument;
 using djinn::require;
 using djinn::Status;
 
@@ -377,7 +423,7 @@ const char* djinn_version(void) {
 djinn_code djinn_connect(const djinn_connect_options* options, djinn_client** out,
                          djinn_error* error) {
   return guarded(error, [&]() -> Status {
-    DJINN_CHECK(require(out != nullptr, kNullArgument));
+    DJINN_CHECK(given(out, "out"));
     if (options != nullptr) DJINN_CHECK(djinn::check_reserved(*options));
     auto client = std::make_unique<djinn_client>(djinn::options_of(options),
                                                  djinn::reconnect_wait_of(options));
@@ -389,7 +435,7 @@ djinn_code djinn_connect(const djinn_connect_options* options, djinn_client** ou
 
 djinn_code djinn_reconnect(djinn_client* client, uint64_t wait_ms, djinn_error* error) {
   return guarded(client, error, [&]() -> Status {
-    DJINN_CHECK(require(client != nullptr, kNullArgument));
+    DJINN_CHECK(given(client, "client"));
     return client->connection.reconnect(wait_ms, client->given_up);
   });
 }
@@ -404,7 +450,8 @@ void djinn_cancel(djinn_client* client) {
 
 djinn_code djinn_get_status(djinn_client* client, djinn_status* out, djinn_error* error) {
   return guarded(client, error, [&]() -> Status {
-    DJINN_CHECK(require(client != nullptr && out != nullptr, kNullArgument));
+    DJINN_CHECK(given(client, "client"));
+    DJINN_CHECK(given(out, "out"));
     DJINN_TRY(djinn::client::Client* const session, client->connection.open(client->given_up));
     DJINN_TRY(const auto report, session->status());
     djinn::fill_in(report, *out);
@@ -434,7 +481,7 @@ djinn_code djinn_model_load_keep_alive(djinn_client* client, const char* directo
 
 djinn_code djinn_model_close(djinn_client* client, uint64_t model, djinn_error* error) {
   return guarded(error, [&]() -> Status {
-    DJINN_CHECK(require(client != nullptr, kNullArgument));
+    DJINN_CHECK(given(client, "client"));
     DJINN_TRY(djinn::client::Client* const session, djinn::client_of_model(*client, model));
     return session->close_model(djinn::ModelId{model});
   });
@@ -442,7 +489,7 @@ djinn_code djinn_model_close(djinn_client* client, uint64_t model, djinn_error* 
 
 djinn_code djinn_model_unload(djinn_client* client, uint64_t model, djinn_error* error) {
   return guarded(error, [&]() -> Status {
-    DJINN_CHECK(require(client != nullptr, kNullArgument));
+    DJINN_CHECK(given(client, "client"));
     DJINN_TRY(djinn::client::Client* const session, client->connection.open(client->given_up));
     return session->unload_model(djinn::ModelId{model});
   });
@@ -453,20 +500,19 @@ djinn_code djinn_model_unload(djinn_client* client, uint64_t model, djinn_error*
 djinn_code djinn_encoder_open(djinn_client* client, const char* directory, djinn_encoder** out,
                               djinn_error* error) {
   return guarded(client, error, [&]() -> Status {
-    DJINN_CHECK(
-        require(client != nullptr && directory != nullptr && out != nullptr, kNullArgument));
+    DJINN_CHECK(given(client, "client"));
+    DJINN_CHECK(given(directory, "directory"));
+    DJINN_CHECK(given(out, "out"));
     DJINN_TRY(djinn::client::Client* const session, client->connection.open(client->given_up));
     DJINN_TRY(auto encoder, djinn::client::Encoder::open(*session, directory));
-    *out = new djinn_encoder{*client, client->connection.session(), std::move(encoder)};
+    *out = new djinn_encoder(*client, std::move(encoder));
     return {};
   });
 }
 
 void djinn_encoder_close(djinn_encoder* encoder) {
   if (encoder == nullptr) return;
-  guarded(nullptr, [&] {
-    return djinn::close_model_of(encoder->client, encoder->session, encoder->encoder->model().id);
-  });
+  guarded(nullptr, [&] { return djinn::close_model_of(*encoder, encoder->encoder->model().id); });
   delete encoder;
 }
 
@@ -484,8 +530,8 @@ djinn_encoder_info djinn_encoder_get_info(const djinn_encoder* encoder) {
 
 djinn_code djinn_encoder_encode(djinn_encoder* encoder, const djinn_batch* batch, float* embeddings,
                                 float* hidden, djinn_error* error) {
-  return guarded(client_of(encoder), error, [&]() -> Status {
-    DJINN_CHECK(require(encoder != nullptr && batch != nullptr, kNullArgument));
+  return guarded(encoder, "encoder", error, [&]() -> Status {
+    DJINN_CHECK(given(batch, "batch"));
     return djinn::encode(*encoder, *batch, embeddings, hidden);
   });
 }
@@ -506,21 +552,20 @@ void djinn_generate_options_init(djinn_generate_options* options) {
 djinn_code djinn_generator_open(djinn_client* client, const char* directory, djinn_generator** out,
                                 djinn_error* error) {
   return guarded(client, error, [&]() -> Status {
-    DJINN_CHECK(
-        require(client != nullptr && directory != nullptr && out != nullptr, kNullArgument));
+    DJINN_CHECK(given(client, "client"));
+    DJINN_CHECK(given(directory, "directory"));
+    DJINN_CHECK(given(out, "out"));
     DJINN_TRY(djinn::client::Client* const session, client->connection.open(client->given_up));
     DJINN_TRY(auto generator, djinn::client::Generator::open(*session, directory));
-    *out = new djinn_generator{*client, client->connection.session(), std::move(generator)};
+    *out = new djinn_generator(*client, std::move(generator));
     return {};
   });
 }
 
 void djinn_generator_close(djinn_generator* generator) {
   if (generator == nullptr) return;
-  guarded(nullptr, [&] {
-    return djinn::close_model_of(generator->client, generator->session,
-                                 generator->generator->model().id);
-  });
+  guarded(nullptr,
+          [&] { return djinn::close_model_of(*generator, generator->generator->model().id); });
   delete generator;
 }
 
@@ -538,20 +583,20 @@ djinn_code djinn_generator_generate(djinn_generator* generator, const djinn_prom
                                     size_t prompt_count, const djinn_generate_options* options,
                                     djinn_on_token on_token, void* context,
                                     uint64_t* next_random_offset, djinn_error* error) {
-  return guarded(client_of(generator), error, [&]() -> Status {
-    DJINN_CHECK(require(generator != nullptr && on_token != nullptr, kNullArgument));
-    DJINN_CHECK(require(prompts != nullptr || prompt_count == 0, kNullArgument));
+  return guarded(generator, "generator", error, [&]() -> Status {
+    DJINN_CHECK(given(on_token, "on_token"));
+    if (prompt_count != 0) DJINN_CHECK(given(prompts, "prompts"));
     if (options != nullptr) DJINN_CHECK(djinn::check_reserved(*options));
     djinn_generate_options defaults;
     djinn_generate_options_init(&defaults);
     DJINN_TRY(const auto rows, djinn::rows_of({prompts, prompt_count}));
-    DJINN_CHECK(generator->client.connection.of(generator->session));
+    DJINN_CHECK(generator->client->connection.of(generator->session));
     const auto tell_token = [&](const djinn::client::TokenEvent& event) {
       return on_token(context, event.row, event.index, event.token) == 0;
     };
     const auto chosen =
         djinn::options_of(options != nullptr ? *options : defaults, *generator->generator);
-    const djinn::client::Connection::Hold hold(generator->client.connection);
+    const djinn::client::Connection::Hold hold(generator->client->connection);
     DJINN_TRY(const auto done, generator->generator->generate(rows, chosen, tell_token));
     if (next_random_offset != nullptr) *next_random_offset = done.random_offset;
     return {};
@@ -563,8 +608,9 @@ djinn_code djinn_generator_generate(djinn_generator* generator, const djinn_prom
 djinn_code djinn_ref_put(djinn_client* client, const void* data, size_t data_bytes, djinn_ref* out,
                          djinn_error* error) {
   return guarded(client, error, [&]() -> Status {
-    DJINN_CHECK(require(client != nullptr && out != nullptr, kNullArgument));
-    DJINN_CHECK(require(data != nullptr || data_bytes == 0, kNullArgument));
+    DJINN_CHECK(given(client, "client"));
+    DJINN_CHECK(given(out, "out"));
+    if (data_bytes != 0) DJINN_CHECK(given(data, "data"));
     const auto* const bytes = static_cast<const std::byte*>(data);
     DJINN_TRY(djinn::client::Client* const session, client->connection.open(client->given_up));
     DJINN_TRY(auto lease, djinn::client::put(*session, {bytes, data_bytes}));
@@ -577,8 +623,8 @@ djinn_code djinn_ref_put(djinn_client* client, const void* data, size_t data_byt
 djinn_code djinn_ref_read(djinn_client* client, djinn_ref ref, uint64_t offset_bytes, void* data,
                           size_t data_bytes, djinn_error* error) {
   return guarded(client, error, [&]() -> Status {
-    DJINN_CHECK(require(client != nullptr, kNullArgument));
-    DJINN_CHECK(require(data != nullptr || data_bytes == 0, kNullArgument));
+    DJINN_CHECK(given(client, "client"));
+    if (data_bytes != 0) DJINN_CHECK(given(data, "data"));
     const djinn::RefHandle handle{ref.index, ref.generation};
     DJINN_TRY(djinn::client::Client* const session, client->connection.of(handle));
     const djinn::ipc::ReadBlock view{handle, djinn::DType::kUInt8, {data_bytes},
@@ -589,7 +635,7 @@ djinn_code djinn_ref_read(djinn_client* client, djinn_ref ref, uint64_t offset_b
 
 djinn_code djinn_ref_release(djinn_client* client, djinn_ref ref, djinn_error* error) {
   return guarded(client, error, [&]() -> Status {
-    DJINN_CHECK(require(client != nullptr, kNullArgument));
+    DJINN_CHECK(given(client, "client"));
     const djinn::RefHandle handle{ref.index, ref.generation};
     DJINN_TRY(djinn::client::Client* const session, client->connection.of(handle));
     return djinn::client::release(*session, std::span(&handle, 1));
@@ -601,13 +647,14 @@ djinn_code djinn_ref_release(djinn_client* client, djinn_ref ref, djinn_error* e
 djinn_code djinn_program_define(djinn_client* client, const char* srg_text, uint64_t model,
                                 djinn_program** out, djinn_error* error) {
   return guarded(client, error, [&]() -> Status {
-    DJINN_CHECK(require(client != nullptr && srg_text != nullptr && out != nullptr, kNullArgument));
+    DJINN_CHECK(given(client, "client"));
+    DJINN_CHECK(given(srg_text, "srg_text"));
+    DJINN_CHECK(given(out, "out"));
     DJINN_TRY(auto graph, djinn::srg::parse_text(srg_text));
     DJINN_CHECK(djinn::srg::verify(graph));
     DJINN_TRY(djinn::client::Client* const session, djinn::client_of_model(*client, model));
     DJINN_TRY(auto leased, session->lease_program(graph, djinn::ModelId{model}));
-    *out = new djinn_program{*client, client->connection.session(), std::move(leased),
-                             std::move(graph)};
+    *out = new djinn_program(*client, std::move(leased), std::move(graph));
     return {};
   });
 }
@@ -619,12 +666,11 @@ void djinn_program_close(djinn_program* program) {
 djinn_code djinn_program_run(djinn_program* program, const djinn_symbol* symbols,
                              size_t symbol_count, const djinn_input* inputs, size_t input_count,
                              djinn_output* outputs, size_t output_count, djinn_error* error) {
-  return guarded(client_of(program), error, [&]() -> Status {
-    DJINN_CHECK(require(program != nullptr, kNullArgument));
-    DJINN_CHECK(require(symbols != nullptr || symbol_count == 0, kNullArgument));
-    DJINN_CHECK(require(inputs != nullptr || input_count == 0, kNullArgument));
-    DJINN_CHECK(require(outputs != nullptr || output_count == 0, kNullArgument));
-    djinn::client::Connection& connection = program->client.connection;
+  return guarded(program, "program", error, [&]() -> Status {
+    if (symbol_count != 0) DJINN_CHECK(given(symbols, "symbols"));
+    if (input_count != 0) DJINN_CHECK(given(inputs, "inputs"));
+    if (output_count != 0) DJINN_CHECK(given(outputs, "outputs"));
+    djinn::client::Connection& connection = program->client->connection;
     DJINN_TRY(djinn::client::Client* const session, connection.of(program->session));
     djinn::client::RunBuilder run(*session, program->graph);
     djinn::Outputs results(*session, program->graph, {outputs, output_count});

@@ -9,8 +9,9 @@
  *   djinn_ref        bytes that stay in djinnd between runs
  *
  * Ownership. What a function gives through its `out` parameter is the caller's, who ends it with
- * the matching _close. Close what was opened on a client before the client itself. Strings and
- * buffers that are passed in stay the caller's and are not kept. All _close functions take NULL.
+ * the matching _close. What was opened on a client is DJINN_DISCONNECTED once that is closed, and
+ * is closed all the same. Strings and buffers that are passed in stay the caller's and are not
+ * kept. All _close functions take NULL.
  *
  * Errors. Functions that can fail return a djinn_code, DJINN_OK for success, and fill in *error
  * unless it is NULL. On failure nothing is written to other out parameters.

@@ -16,6 +16,7 @@
 #include <optional>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "libdjinn-client/testing/fake_daemon.h"
@@ -66,6 +67,7 @@ TEST(Abi, null_where_none_may_be_is_refused) {
   djinn_program* program = nullptr;
   djinn_ref ref{};
   EXPECT_EQ(djinn_connect(nullptr, nullptr, &error), DJINN_INVALID_ARGUMENT);
+  EXPECT_STREQ(error.message, "out is NULL, and must not be.");
   EXPECT_EQ(djinn_get_status(nullptr, &status, &error), DJINN_INVALID_ARGUMENT);
   EXPECT_EQ(djinn_reconnect(nullptr, 0, &error), DJINN_INVALID_ARGUMENT);
   EXPECT_EQ(djinn_model_load(nullptr, "x", &model, &error), DJINN_INVALID_ARGUMENT);
@@ -315,6 +317,29 @@ TEST_F(Reconnecting, an_output_that_is_named_twice_is_refused) {
   EXPECT_NE(std::string(error.message).find("named twice"), std::string::npos);
   EXPECT_EQ(djinn_program_run(program, nullptr, 0, &input, 1, outputs, 1, &error), DJINN_OK)
       << error.message;
+  djinn_program_close(program);
+}
+
+TEST_F(Reconnecting, what_was_opened_on_a_client_that_is_closed_says_so_and_is_closed_as_ever) {
+  Handles old;
+  open(old);
+  djinn_close(std::exchange(client_, nullptr));
+  djinn_error error;
+  EXPECT_EQ(djinn_program_run(old.program, nullptr, 0, nullptr, 0, nullptr, 0, &error),
+            DJINN_DISCONNECTED);
+  EXPECT_NE(std::string(error.message).find("is closed"), std::string::npos);
+  djinn_program_close(old.program);
+}
+
+TEST_F(Reconnecting, a_symbol_that_is_not_given_is_named) {
+  djinn_program* program = nullptr;
+  djinn_error error;
+  ASSERT_EQ(djinn_program_define(client_, "srg 1 \"\"\nsymbol n 0..4\n", 0, &program, &error),
+            DJINN_OK)
+      << error.message;
+  EXPECT_EQ(djinn_program_run(program, nullptr, 0, nullptr, 0, nullptr, 0, &error),
+            DJINN_INVALID_ARGUMENT);
+  EXPECT_STREQ(error.message, "Symbol 'n' was not given.");
   djinn_program_close(program);
 }
 

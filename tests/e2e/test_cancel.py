@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from private_daemon import BIN, Daemon, wait_until
 
-CANCELLED = 504
+CANCELLED, DISCONNECTED = 504, 500
 LIBRARY = BIN.parent / "lib" / "libdjinn-client.so.1"
 ON_TOKEN = ctypes.CFUNCTYPE(
     ctypes.c_int, ctypes.c_void_p, ctypes.c_uint32, ctypes.c_uint32, ctypes.c_int32
@@ -134,6 +134,17 @@ def test_a_generation_is_ended_by_another_thread_and_the_next_one_runs(
     generating.run(tokens=5)
     assert (generating.code, generating.seen) == (0, 5)
     generating.close()
+
+
+def test_a_generator_may_outlive_its_client(daemon: Daemon, byte_model: Path) -> None:
+    client = Client(daemon)
+    generating = [Generating(client, byte_model) for _ in range(2)]
+    generating[0].close()
+    client.close()
+    generating[1].run(tokens=5)
+    assert generating[1].code == DISCONNECTED
+    assert b"The client that this was opened on is closed." in client.error.message
+    generating[1].close()
 
 
 def test_a_run_ends_at_its_next_operator(client: Client, daemon: Daemon) -> None:

@@ -318,6 +318,15 @@ def test_exit_codes(daemon: Daemon, code: int, words: list[str]) -> None:
     assert ended.err
 
 
+def test_a_device_that_is_not_there_is_no_daemon_that_does_not_run(
+    daemon: Daemon, byte_model: Path
+) -> None:
+    for words in (["load", str(byte_model)], ["generate", str(byte_model), "--prompt", PROMPT]):
+        ended = ctl(daemon, *words, "--device", "cuda:0")
+        assert (ended.code, "no device 'cuda:0'" in ended.err) == (4, True), ended.err
+        assert ctl(daemon, "-H", "unix:/nonexistent", *words, "--device", "cpu:0").code == 3
+
+
 def test_quiet_leaves_the_exit_code_alone(daemon: Daemon) -> None:
     ended = ctl(daemon, "-q", "show", "ffffffffffff")
     assert (ended.code, ended.out, ended.err) == (4, b"", "")
@@ -387,9 +396,19 @@ def test_programs_are_listed_with_who_uses_them(daemon: Daemon, session: djinn.S
 def test_a_terminated_session_is_told_and_gone(daemon: Daemon) -> None:
     with daemon.connect("victim") as victim:
         assert ctl(daemon, "terminate", session_named(daemon, "victim")).code == 0
-        with pytest.raises(djinn.Error, match="ended the session"):
+        with pytest.raises(djinn.Error, match="You ended the session with djinnctl") as ended:
             victim.put(np.zeros(4, np.float32))
+        assert ended.value.code == "disconnected"
         wait_until(lambda: session_named(daemon, "victim") is None, "it is released")
+
+
+def test_a_session_is_not_named_by_its_pid_and_who_does_is_told_how(
+    daemon: Daemon, session: djinn.Session
+) -> None:
+    ended = ctl(daemon, "terminate", "0")
+    assert ended.code == 4
+    assert "first column of 'djinnctl sessions'" in " ".join(ended.err.split())
+    assert "a model" not in ended.err
 
 
 def test_a_session_that_runs_nothing_has_nothing_to_cancel(

@@ -55,6 +55,31 @@ def weights(tmp_path: Path) -> dict[str, torch.Tensor]:
     return tensors
 
 
+OTHERS = ("float16[64, 96]", "float32[96, 64]", "int64[64, 48]", "float32[10, 96]", "float32[6144]")
+
+
+@pytest.mark.parametrize("other", OTHERS)
+def test_a_weight_that_is_declared_otherwise_than_it_is_is_refused_and_a_view_is_not(
+    daemon: Daemon, weights: dict[str, torch.Tensor], tmp_path: Path, other: str
+) -> None:
+    def get(declared: str) -> np.ndarray:
+        graph = f'srg 1 "get"\n{declared}\n%y = aten::clone(%w)\noutput %y\n'
+        y: np.ndarray = session.run_once(graph, model)["y"]
+        return y
+
+    with daemon.connect("weights") as session:
+        model = session.load(tmp_path / "layer.safetensors")
+        with pytest.raises(djinn.Error) as refused:
+            get(f'weight %w "layer.weight" : {other}')
+        assert refused.value.code == "shape_mismatch"
+        assert "The weight layer.weight is float32[64, 96], and the graph says " in str(
+            refused.value
+        )
+        assert other in str(refused.value)
+        view = get(f'storage weight "layer.weight"\nview %w of $0 : {other}')
+        assert weights["layer.weight"].numpy().tobytes().startswith(view.tobytes())
+
+
 def expected_linear(weights: dict[str, torch.Tensor], x: np.ndarray) -> bytes:
     y = torch.nn.functional.linear(
         torch.from_numpy(x), weights["layer.weight"], weights["layer.bias"]

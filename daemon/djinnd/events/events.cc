@@ -26,6 +26,7 @@ Event device_event(DeviceId device, EventKind kind, std::string text) {
 
 std::string text_of(const Event& event) {
   std::string text = event.text;
+  if (!event.by.empty()) text += ", by " + event.by;
   if (!event.path.empty()) text += ", from " + event.path;
   if (!event.sentence.empty()) text += ": " + event.sentence;
   return text;

@@ -57,6 +57,7 @@ struct Event {
   std::optional<ErrorCode> error{};
   std::string path{};                   // or empty; likewise the next
   std::string sentence{};               // what its client was told
+  std::string by{};                     // who brought it about: for the log, and not for clients
   uint64_t number = 0;                  // given by emit()
   uint64_t wall_ns = 0;                 // likewise
   std::optional<EvictReason> reason{};  // of kModelEvicted and kModelUnloaded

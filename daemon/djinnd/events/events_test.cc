@@ -37,6 +37,13 @@ TEST(EventsTest, numbers_rise_by_one_and_listeners_hear_in_order) {
   EXPECT_GT(events.recent().front().wall_ns, 0u);
 }
 
+TEST(EventsTest, who_brought_an_event_about_is_for_the_log) {
+  Event event = event_of(kAnn);
+  event.by = "user bob";
+  EXPECT_EQ(text_of(event), event.text + ", by user bob");
+  EXPECT_EQ(event.text.find("bob"), std::string::npos);
+}
+
 TEST(EventsTest, a_users_events_are_seen_by_them_and_administrators) {
   EXPECT_TRUE(seen_by(event_of(kAnn), {kAnn, false}));
   EXPECT_FALSE(seen_by(event_of(kAnn), {kBob, false}));

@@ -58,6 +58,7 @@ constexpr std::array<Traits, ipc::kEventKinds> kTraits = {{
     {"2f8ca086bde74f4a8ad4f13ee5bd8c3e", LOG_WARNING},  // model-not-kept
     {"546e5abd06b643a68b069f46d3938413", LOG_WARNING},  // config-ignored
     {"839f1d4299f249fca1a080441b0b6c19", LOG_WARNING},  // spill-unavailable
+    {"765895b4f8ed4dac9a93d010240377ba", LOG_NOTICE},   // run-cancelled
 }};
 
 static_assert(std::ranges::all_of(kTraits,

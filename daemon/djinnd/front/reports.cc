@@ -617,8 +617,9 @@ void Reports::own_memory(const Waiter& waiter, const Session& session) {
   own.total_bytes = memory.total_bytes();
   DJINN_ASSERT(own.sequence_bytes <= own.granted_bytes);
   DJINN_ASSERT(memory.granted_bytes() <= own.total_bytes);
-  own.free_bytes = std::min(own.total_bytes - memory.granted_bytes(),
-                            quota - std::min(quota, own.granted_bytes));
+  own.free_bytes =
+      std::min({own.total_bytes - memory.granted_bytes(),
+                quota - std::min(quota, own.granted_bytes), memory.left_to(session.domain)});
   sessions_.reply(waiter, {waiter.number, own});
 }
 

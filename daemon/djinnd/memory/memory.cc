@@ -78,7 +78,7 @@ void Memory::grant(const Request& request) {
 Error Memory::over_quota(const Request& request) const {
   const uint64_t aside = ledger_.aside_of(principal_of(request.holder));
   return {ErrorCode::kQuotaExceeded,
-          fmt::format("{} are needed, and the session holds {} of the {} that one may "
+          fmt::format("{} more are needed, and the session holds {} of the {} that one may "
                       "(memory.session_quota). Release something, ask for less staging memory, or "
                       "ask the administrator for a larger quota.",
                       size_text(request.bytes), size_text(ledger_.held_by(request.holder) + aside),
@@ -116,7 +116,7 @@ std::string Memory::shortage(uint64_t bytes) const {
   const uint64_t models = held_by(kModel) + held_by(kLoad);
   const uint64_t held_up = reclaim_ != nullptr ? reclaim_->held_up_bytes() : 0;
   return fmt::format(
-      "{} are needed, and {} of {} are free: models have {} ({} of it pinned), sessions {}, "
+      "{} more are needed, and {} of {} are free: models have {} ({} of it pinned), sessions {}, "
       "workers {}. {}",
       size_text(bytes), size_text(ledger_.free_bytes()), size_text(ledger_.total_bytes()),
       size_text(models), size_text(reclaim_ != nullptr ? reclaim_->pinned_bytes() : 0),

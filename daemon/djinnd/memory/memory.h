@@ -96,6 +96,8 @@ class Memory {
   [[nodiscard]] size_t waiting() const { return waiting_.size(); }
   // A sentence for a refusal: what the session that is refused holds itself. Empty of nothing.
   [[nodiscard]] std::string own_part_of(Holder session) const;
+  // What that user's quota leaves for all of theirs together.
+  [[nodiscard]] uint64_t left_to(Owner user) const { return users_.left_to(user); }
   // The bytes of all holders of a kind.
   [[nodiscard]] uint64_t held_by(vmu::HolderKind kind) const;
   [[nodiscard]] DeviceId device() const { return device_; }

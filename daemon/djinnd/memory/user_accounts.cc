@@ -46,12 +46,13 @@ Status UserAccounts::check(vmu::Holder holder, uint64_t bytes) const {
   if (found == accounts_.end()) return {};
   const auto [held, quota] = room_of(holder, found->second);
   if (range_fits(held, bytes, quota)) return {};
-  return Error{ErrorCode::kQuotaExceeded,
-               fmt::format("{} are needed, and all sessions of this user together have {} of {} "
-                           "({}). Release something, close a session, or ask the administrator for "
-                           "more.",
-                           size_text(bytes), size_text(held), size_text(quota),
-                           quotas_.key_of(found->second.user, QuotaOf::kMemory, device_bytes_))};
+  return Error{
+      ErrorCode::kQuotaExceeded,
+      fmt::format("{} more are needed, and all sessions of this user together have {} of {} "
+                  "({}). Release something, close a session, or ask the administrator for "
+                  "more.",
+                  size_text(bytes), size_text(held), size_text(quota),
+                  quotas_.key_of(found->second.user, QuotaOf::kMemory, device_bytes_))};
 }
 
 bool UserAccounts::fits_only_soon(vmu::Holder holder, uint64_t bytes,
@@ -72,6 +73,11 @@ std::optional<Owner> UserAccounts::user_of(vmu::Holder holder) const {
 uint64_t UserAccounts::held_by(Owner user) const {
   const auto found = held_by_user_.find(user);
   return found == held_by_user_.end() ? 0 : found->second;
+}
+
+uint64_t UserAccounts::left_to(Owner user) const {
+  const uint64_t quota = quotas_.of(user, device_bytes_).memory_bytes;
+  return quota - std::min(quota, held_by(user));
 }
 
 }  // namespace djinn::daemon

@@ -41,6 +41,8 @@ class UserAccounts {
                                     const Reclaim& reclaim) const;
 
   [[nodiscard]] uint64_t held_by(Owner user) const;
+  // What the user's quota leaves.
+  [[nodiscard]] uint64_t left_to(Owner user) const;
   // The user whose bytes the holder's are, if they are anybody's.
   [[nodiscard]] std::optional<Owner> user_of(vmu::Holder holder) const;
 

@@ -191,6 +191,11 @@ void Models::unload(const Waiter& waiter, const Caller& caller, ModelId id) {
   }
   const ModelUse use = model->use();
   const bool leaves = model->phase == ModelPhase::kUnloading;  // who asks waits for it as well
+  if (use == ModelUse::kHeld && leased_by(id, waiter.session)) {
+    return replies_.refuse(
+        waiter,
+        {ErrorCode::kBusy, "This session has the model open. Close it first, then repeat."});
+  }
   if (use != ModelUse::kNone && !leaves) {
     return replies_.refuse(waiter, refusal_of(use));
   }

@@ -219,13 +219,14 @@ void Sessions::disconnected(SessionId id, const Error& error) {
   end(*session, error);
 }
 
-void Sessions::end(Session& session, const Error& error) {
+void Sessions::end(Session& session, const Error& error, std::string by) {
   if (session.phase == SessionPhase::kLeaving) return;
   Event event = event_of(EventKind::kSessionEnded, session);
   event.text = fmt::format("session {} of {} is ended: {}", text_of(session.id),
                            events_.user_text(session.domain), name_of(error.code));
   event.error = error.code;
   event.sentence = ipc::showable_sentence(error.message);
+  event.by = std::move(by);
   events_.emit(std::move(event));
   DJINN_ASSERT(session.channel != nullptr);
   session.channel->send(ipc::encode(ipc::DaemonReply{0, ipc::Failed{error.code, error.message}}));
@@ -551,6 +552,11 @@ void Sessions::cancel_run(const Waiter& waiter, const Caller& caller, SessionId 
   if (!asked) return refuse(waiter, asked.error());
   domains_.wake_lane((*session)->worker());
   cancel_requests(**session);  // nobody else is kept waiting for it
+  Event event = event_of(EventKind::kRunCancelled, **session);
+  event.text = fmt::format("a run of session {} of {} is cancelled", text_of(target),
+                           events_.user_text((*session)->domain));
+  event.by = events_.user_text(caller.user);
+  events_.emit(std::move(event));
   done(waiter);
 }
 
@@ -558,9 +564,13 @@ void Sessions::terminate(const Waiter& waiter, const Caller& caller, SessionId t
   const auto session = find_steered(caller, target);
   if (!session) return refuse(waiter, session.error());
   done(waiter);
-  end(**session, {ErrorCode::kCancelled,
-                  "An administrator ended the session, and what it held is freed. What is opened "
-                  "from now on is of a new one."});
+  const bool is_own = caller.user == (*session)->domain;
+  end(**session,
+      {ErrorCode::kCancelled,
+       fmt::format("{} ended the session{}, and what it held is freed. What is opened "
+                   "from now on is of a new one.",
+                   is_own ? "You" : "An administrator", is_own ? " with djinnctl terminate" : "")},
+      events_.user_text(caller.user));
 }
 
 uint64_t Sessions::leaving_bytes(DeviceId device, std::optional<Owner> user) const {

@@ -67,7 +67,8 @@ class Sessions final : public Replies {
   // Refuses a client before it has a session.
   void turn_away(Fd socket, const ipc::PeerCredentials& peer, const Error& error);
   // A notice, and the end of the session.
-  void end(Session& session, const Error& error);
+  // by: whose will it was, for the log.
+  void end(Session& session, const Error& error, std::string by = {});
   void end_all(const Error& error);
   // fds stay the caller's. A reply that is too large becomes a refusal. An waiter without a session
   // is an inquiry's.

@@ -86,7 +86,7 @@ def _memory_summary(device: Any = None, abbreviated: bool = False) -> str:
         ("models", own["models"], "weights, in memory once for all who have them open"),
         ("at most so far", own["most"], "of these two together"),
         ("session", own["granted"], "granted: staging, and room for tensors, kept for later ones"),
-        ("free", own["free"], "of djinnd's memory, within the session's quota"),
+        ("free", own["free"], "of djinnd's memory, within your quotas"),
         ("in all", own["total"], "that djinnd may grant"),
     )
     return "\n".join(f"{name:<18}{size_text(size):>10}  {what}" for name, size, what in lines)
