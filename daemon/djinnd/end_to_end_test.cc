@@ -12,6 +12,7 @@
 #include <deque>
 #include <set>
 
+#include "daemon/djinnd/loop/log.h"
 #include "daemon/djinnd/models/models.h"
 #include "daemon/djinnd/testing/inode_holder.h"
 #include "daemon/djinnd/testing/programs.h"
