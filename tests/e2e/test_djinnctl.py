@@ -225,7 +225,7 @@ def test_a_name_that_two_models_have_lists_both(
     ended = ctl(daemon, "unload", "bytes")
     assert ended.code == 2
     for model, path in ((loaded, byte_model), (other, twin)):
-        assert f"{model} (model bytes from {path})" in ended.err
+        assert f"{model} (model bytes from {path}, " in ended.err
     assert ctl(daemon, "unload", str(twin)).code == 0
     assert ctl(daemon, "show", "bytes").code == 0
 
