@@ -257,13 +257,14 @@ def test_a_load_that_takes_its_time_is_not_taken_for_a_daemon_that_is_silent(
 ) -> None:
     wait_until(lambda: len(loaders_of(daemon)) == 1, "a loader waits")
     command = [str(BIN / "djinnctl"), "load", str(large_model)]
-    with Terminal() as terminal:
+    with Terminal() as terminal, ExitStack() as until_seconds_have_gone:
+        until_seconds_have_gone.enter_context(stopped(loaders_of(daemon)))
         streams = {"stdin": terminal.slave, "stdout": subprocess.PIPE, "stderr": terminal.slave}
         with subprocess.Popen(command, env=environment(daemon), **streams) as process:
             terminal.hang_up()
-            with stopped(loaders_of(daemon)):
-                # It looks ten times a second.
-                terminal.read_until(lambda text: text.count(b"\r") > 25, "it waits for seconds")
+            # It looks ten times a second.
+            terminal.read_until(lambda text: text.count(b"\r") > 25, "it waits for seconds")
+            until_seconds_have_gone.close()
             while terminal.read():
                 pass
             assert process.stdout is not None

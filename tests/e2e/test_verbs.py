@@ -548,7 +548,7 @@ def test_top_prints_as_many_views_as_it_is_told(daemon: Daemon, session: djinn.S
     shown = views(ctl(daemon, "top", "--batch", "-n", "2", "-d", "0.1").text())
     assert len(shown) == 2
     for header, *rows in shown:
-        assert header[:5] == ["SESSION", "USER", "APP", "STATE", "WAIT"]
+        assert header[:6] == ["SESSION", "USER", "PID", "APP", "STATE", "WAIT"]
         assert [row[0] for row in rows].count(session.id) == 1
     assert len(views(ctl(daemon, "top").text())) == 1  # nobody is there to end it
 
