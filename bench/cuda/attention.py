@@ -25,7 +25,7 @@ from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any
 
-from stage import Stage, first_line, run
+from stage import Stage, first_line, only, run
 
 LENGTHS = 24
 BASES = (512, 2048, 8192)
@@ -37,16 +37,8 @@ CHOICES = {-1: "none", 0: "math", 1: "flash", 2: "efficient", 3: "cudnn", 4: "ov
 PROMPT, TOKENS = 128, 48
 
 
-def only(backend: str) -> AbstractContextManager[None]:
-    from torch.nn.attention import SDPBackend, sdpa_kernel
-
-    names = {
-        "cudnn": SDPBackend.CUDNN_ATTENTION,
-        "flash": SDPBackend.FLASH_ATTENTION,
-        "efficient": SDPBackend.EFFICIENT_ATTENTION,
-        "math": SDPBackend.MATH,
-    }
-    return nullcontext() if backend == "default" else sdpa_kernel(names[backend])
+def chosen(backend: str) -> AbstractContextManager[None]:
+    return nullcontext() if backend == "default" else only(backend)
 
 
 def seconds_of(call: Callable[[], Any]) -> float:
@@ -111,7 +103,7 @@ class Cell:
 
     def measure(self) -> None:
         turn = BACKENDS.index(self.backend) * 2 + (1 if self.narrowed else 0)
-        with only(self.backend):
+        with chosen(self.backend):
             try:
                 k, v = self.inputs(64 + turn)
                 first = seconds_of(lambda: self.attend(k, v))

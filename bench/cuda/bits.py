@@ -20,13 +20,12 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from stage import Stage, first_line, run
+from stage import Stage, first_line, only, run
 
 DEVICE = "cuda"
 LENGTHS = (1, 5, 64, 127, 128, 129, 777, 2048)
@@ -93,18 +92,6 @@ def random(*shape: int, dtype: Any, seed: int = 1) -> Any:
 def short(dtype: Any) -> str:
     names = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
     return names[str(dtype).removeprefix("torch.")]
-
-
-def only(backend: str) -> AbstractContextManager[None]:
-    from torch.nn.attention import SDPBackend, sdpa_kernel
-
-    names = {
-        "cudnn": SDPBackend.CUDNN_ATTENTION,
-        "flash": SDPBackend.FLASH_ATTENTION,
-        "efficient": SDPBackend.EFFICIENT_ATTENTION,
-        "math": SDPBackend.MATH,
-    }
-    return sdpa_kernel(names[backend])
 
 
 @dataclass

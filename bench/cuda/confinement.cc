@@ -219,22 +219,9 @@ void confined(const char* how, bool warm, const Fd& foreign) {
   });
 }
 
-void attempt(const std::string& what, const std::function<void()>& experiment) {
-  try {
-    experiment();
-  } catch (const std::exception& error) {
-    say(fmt::format("broken off: {}", what), error.what());
-  }
-}
-
 int measure() {
   GpuProcess maker;
-  const Answer named = maker.ask({{"do", "init"}});
-  if (!named.ok()) {
-    fmt::print(stderr, "{}\n", named.refused);
-    return kNotHere;
-  }
-  say("device", named.value);
+  if (!start_driver(maker)) return kNotHere;
   say("version of Landlock", child::landlock_abi());
   Fd foreign;
   attempt("an extent", [&] {
@@ -254,7 +241,5 @@ int measure() {
 
 int main(int count, char** arguments) {
   namespace cuda = djinn::bench::cuda;
-  if (count == 2 && std::string(arguments[1]) == cuda::kGpuProcessArgument)
-    return cuda::serve_gpu_process();
-  return cuda::measure();
+  return cuda::run_with_gpu_processes(count, arguments, &cuda::measure);
 }

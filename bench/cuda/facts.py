@@ -2,27 +2,22 @@
 # SPDX-License-Identifier: Apache-2.0
 """Stage 00: what machine this is. No call of the driver's: nvidia-smi, /proc and /dev tell."""
 
-import json
 import os
 import platform
 import shutil
 import stat
 import subprocess
-import sys
 from importlib import metadata
 from pathlib import Path
 
-NOT_HERE = 77
+from stage import Stage, not_possible
+
 QUERY = (
     "name,driver_version,vbios_version,memory.total,memory.used,persistence_mode,compute_mode,"
     "mig.mode.current,ecc.mode.current,pcie.link.gen.current,pcie.link.width.current,"
     "clocks.max.sm,clocks.max.memory,power.limit,temperature.gpu"
 )
 PACKAGES = ("torch", "transformers", "triton", "nvidia-cudnn-cu13", "nvidia-cublas")
-
-
-def say(name: str, value: object) -> None:
-    print(json.dumps({"name": name, "value": value}), flush=True)
 
 
 def output_of(*command: str) -> str:
@@ -44,10 +39,10 @@ def nodes() -> str:
     )
 
 
-def main() -> int:
+def main() -> None:
+    say = Stage.fact
     if shutil.which("nvidia-smi") is None:
-        print("there is no nvidia-smi: no NVIDIA driver", file=sys.stderr)
-        return NOT_HERE
+        not_possible("there is no nvidia-smi: no NVIDIA driver")
     answers = output_of("nvidia-smi", f"--query-gpu={QUERY}", "--format=csv,noheader").split(", ")
     for name, value in zip(QUERY.split(","), answers, strict=False):
         say(name, value)
@@ -58,7 +53,7 @@ def main() -> int:
     say("kernel's security modules", output_of("cat", "/sys/kernel/security/lsm"))
     say("module", output_of("cat", "/proc/driver/nvidia/version").partition("\n")[0])
     say("processor", line_of("/proc/cpuinfo", "model name"))
-    say("processors", os.cpu_count())
+    say("processors", os.cpu_count() or "not told")
     say("memory", line_of("/proc/meminfo", "MemTotal"))
     say("libc", " ".join(platform.libc_ver()))
     say("python", platform.python_version())
@@ -68,8 +63,7 @@ def main() -> int:
         except metadata.PackageNotFoundError:
             say(package, "not installed")
     say("nvcc", output_of("nvcc", "--version").splitlines()[-1] if shutil.which("nvcc") else "none")
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

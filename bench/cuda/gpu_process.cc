@@ -17,6 +17,7 @@
 #include <memory>
 #include <span>
 
+#include "bench/cuda/facts.h"
 #include "bench/cuda/gpu.h"
 #include "daemon/child/confinement.h"
 #include "ipc/socket.h"
@@ -31,6 +32,7 @@ using nlohmann::json;
 using SteadyClock = std::chrono::steady_clock;
 
 constexpr int kSocket = 3;
+constexpr const char* kGpuProcessArgument = "--gpu-process";
 
 double seconds_since(SteadyClock::time_point start) {
   return std::chrono::duration<double>(SteadyClock::now() - start).count();
@@ -274,9 +276,8 @@ Status send(int socket, const json& message, int fd) {
   return ipc::send_datagram(socket, std::as_bytes(std::span(text)), fds);
 }
 
-}  // namespace
-
-int serve_gpu_process() {
+// Serves the socket until it closes.
+int serve() {
   Server server;
   while (is_readable(kSocket, -1)) {
     auto message = next_message(kSocket);
@@ -292,6 +293,13 @@ int serve_gpu_process() {
     if (!send(kSocket, answer, sent.get())) return 1;
   }
   return 0;
+}
+
+}  // namespace
+
+int run_with_gpu_processes(int count, char** arguments, const std::function<int()>& measure) {
+  const bool is_one = count == 2 && std::string_view(arguments[1]) == kGpuProcessArgument;
+  return is_one ? serve() : measure();
 }
 
 // --- who tells it what to do
@@ -360,6 +368,15 @@ std::optional<double> GpuProcess::kill(double limit_s) {
   }
   pid_ = -1;
   return seconds_since(start);
+}
+
+bool start_driver(GpuProcess& process) {
+  const Answer named = process.ask({{"do", "init"}});
+  if (named.ok())
+    say("device", named.value);
+  else
+    fmt::print(stderr, "{}\n", named.refused);
+  return named.ok();
 }
 
 }  // namespace djinn::bench::cuda

@@ -2,7 +2,7 @@
 
 // GpuProcess: a process of its own that uses the GPU and does what it is told, so that a probe can
 // kill it, change its user, or confine it, and never touches the driver itself. It is this program
-// started again with kGpuProcessArgument.
+// started again.
 //
 // A command is a JSON object {"do": NAME, ...}, an answer {"value": ...} or {"refused": WHY}; one
 // descriptor may go with either. Commands, with what they answer:
@@ -30,6 +30,7 @@
 //   confine how              "paths", "no-open", "worker", "cuda-worker": for good
 #pragma once
 
+#include <functional>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
@@ -38,10 +39,8 @@
 
 namespace djinn::bench::cuda {
 
-inline constexpr const char* kGpuProcessArgument = "--gpu-process";
-
-// The process itself: serves the socket at descriptor 3 until it closes. Gives main()'s status.
-int serve_gpu_process();
+// main() of a program that starts GpuProcesses: is one, or measures. Gives the exit status.
+int run_with_gpu_processes(int count, char** arguments, const std::function<int()>& measure);
 
 // What a process said, or why it did not. Never both.
 struct Answer {
@@ -80,5 +79,9 @@ class GpuProcess {
   Fd socket_;
   int pid_ = -1;
 };
+
+// Has the process start the driver, and says the device's name. Where there is none it says so on
+// stderr, and gives false: the stage cannot measure here.
+bool start_driver(GpuProcess& process);
 
 }  // namespace djinn::bench::cuda

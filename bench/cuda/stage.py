@@ -14,6 +14,7 @@ import time
 import traceback
 import warnings
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import NoReturn
 
 NOT_POSSIBLE = 77
@@ -32,6 +33,19 @@ def first_line(error: BaseException) -> str:
     return (str(error).strip() or type(error).__name__).splitlines()[0][:200]
 
 
+def only(backend: str) -> AbstractContextManager[None]:
+    """Where attention has this backend alone."""
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    names = {
+        "cudnn": SDPBackend.CUDNN_ATTENTION,
+        "flash": SDPBackend.FLASH_ATTENTION,
+        "efficient": SDPBackend.EFFICIENT_ATTENTION,
+        "math": SDPBackend.MATH,
+    }
+    return sdpa_kernel(names[backend])
+
+
 class Stage:
     def __init__(self, seconds: float) -> None:
         self.end = time.monotonic() + seconds
@@ -40,7 +54,8 @@ class Stage:
     def left(self) -> float:
         return self.end - time.monotonic()
 
-    def fact(self, name: str, value: float | bool | str, unit: str = "", detail: str = "") -> None:
+    @staticmethod
+    def fact(name: str, value: float | bool | str, unit: str = "", detail: str = "") -> None:
         if isinstance(value, float):
             if not math.isfinite(value):
                 raise ValueError(f"{name}: the figure is not finite")

@@ -18,7 +18,6 @@
 #include <unistd.h>
 
 #include <array>
-#include <chrono>
 #include <cstdlib>
 #include <functional>
 #include <string>
@@ -39,13 +38,6 @@ constexpr const char* kAnchor = "/dev/nvidia0";  // of the first device, where i
 
 void pause_for(double seconds) {
   ::poll(nullptr, 0, static_cast<int>(seconds * 1000));
-}
-
-double timed_ms(const std::function<void()>& work) {
-  const auto start = std::chrono::steady_clock::now();
-  work();
-  return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start)
-      .count();
 }
 
 // A process with a context.
@@ -197,17 +189,17 @@ void killed_while_its_kernel_writes() {
     const json second = reader.must({{"do", "sample"}, {"index", index}}, -1, 30).value;
     say("another process sees an endless kernel's writes", first != second, "",
         fmt::format("{} then {}", first.dump(), second.dump()));
-    const double wait_ms = timed_ms([&] {
+    const double wait_us = timed_us([&] {
       reader.must({{"do", "sample"}, {"index", index}}, -1, 30);
     });
-    say("a copy of four bytes beside another process's endless kernel", wait_ms, "ms");
+    say("a copy of four bytes beside another process's endless kernel", wait_us / 1e3, "ms");
     const Filled own = make_filled(reader, 31, 2 * kMiB);
     reader.must({{"do", "kernels"}});
-    const double kernel_ms = timed_ms([&] {
+    const double kernel_us = timed_us([&] {
       reader.must({{"do", "scribble"}, {"index", own.index}, {"words", 1024}, {"rounds", 1}});
       reader.must({{"do", "wait"}}, -1, 30);
     });
-    say("a small kernel beside another process's endless kernel", kernel_ms, "ms");
+    say("a small kernel beside another process's endless kernel", kernel_us / 1e3, "ms");
     const auto gone = writer.kill();
     say("seconds from SIGKILL to the end of a process whose kernel never ends",
         gone ? json(*gone) : json("not gone in 20 s"), "s");
@@ -259,23 +251,10 @@ void what_the_driver_refuses() {
   }
 }
 
-void attempt(const char* what, const std::function<void()>& experiment) {
-  try {
-    experiment();
-  } catch (const std::exception& error) {
-    say(fmt::format("broken off: {}", what), error.what());
-  }
-}
-
 int survive(double held_s) {
   {
     GpuProcess process;
-    const Answer named = process.ask({{"do", "init"}});
-    if (!named.ok()) {
-      fmt::print(stderr, "{}\n", named.refused);
-      return kNotHere;
-    }
-    say("device", named.value);
+    if (!start_driver(process)) return kNotHere;
   }
   attempt("creator killed", [] { creator_is_killed(0.5, false); });
   attempt("creator killed, anchored", [&] { creator_is_killed(held_s, true); });
@@ -295,8 +274,7 @@ int survive(double held_s) {
 
 int main(int count, char** arguments) {
   namespace cuda = djinn::bench::cuda;
-  if (count == 2 && std::string(arguments[1]) == cuda::kGpuProcessArgument)
-    return cuda::serve_gpu_process();
   const bool told = count == 3 && std::string(arguments[1]) == "--held-s";
-  return cuda::survive(told ? std::strtod(arguments[2], nullptr) : 10);
+  const double held_s = told ? std::strtod(arguments[2], nullptr) : 10;
+  return cuda::run_with_gpu_processes(count, arguments, [&] { return cuda::survive(held_s); });
 }

@@ -13,7 +13,6 @@
 
 #include <algorithm>
 #include <bit>
-#include <chrono>
 #include <functional>
 #include <vector>
 
@@ -29,13 +28,6 @@ constexpr uint64_t kGiB = 1u << 30;
 constexpr int kRounds = 15;
 constexpr uint64_t kModelBytes = 16 * kGiB;  // of 8 billion weights in bfloat16
 constexpr uint64_t kShareOfFree = 32;        // of a device's free memory: what one extent may take
-
-double timed_us(const std::function<void()>& work) {
-  const auto start = std::chrono::steady_clock::now();
-  work();
-  return std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - start)
-      .count();
-}
 
 double median(std::vector<double> values) {
   std::sort(values.begin(), values.end());
@@ -205,14 +197,6 @@ void contexts(Gpu& gpu) {
   say("release a context", timed_us([&] { gpu.release_context(); }), "us");
 }
 
-void attempt(const char* what, const std::function<void()>& measure) {
-  try {
-    measure();
-  } catch (const std::exception& error) {
-    say(fmt::format("broken off: {}", what), error.what());
-  }
-}
-
 int measure() {
   std::unique_ptr<Gpu> gpu;
   try {
@@ -244,7 +228,5 @@ int measure() {
 
 int main(int count, char** arguments) {
   namespace cuda = djinn::bench::cuda;
-  if (count == 2 && std::string(arguments[1]) == cuda::kGpuProcessArgument)
-    return cuda::serve_gpu_process();
-  return cuda::measure();
+  return cuda::run_with_gpu_processes(count, arguments, &cuda::measure);
 }
