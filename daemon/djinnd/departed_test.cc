@@ -3,6 +3,7 @@
 #include "daemon/djinnd/memory/departed.h"
 
 #include <gtest/gtest.h>
+#include <signal.h>
 #include <sys/stat.h>
 
 #include <algorithm>
@@ -122,6 +123,33 @@ TEST(Departed, sessions_that_were_ended_count_until_their_clients_hang_up) {
     const auto reply = next.receive();
     return reply && std::holds_alternative<ipc::Welcome>(reply->body);
   }));
+}
+
+// Or a program that opens and closes in haste is refused for what it has closed.
+TEST(Departed, newcomers_wait_for_sessions_of_their_user_that_are_on_their_way_out) {
+  Host host({"--hang-timeout-ms", "3600000"});
+  TestClient stays(host.daemon), next(host.daemon);
+  stays.greet();
+  const auto in_state = [&](ipc::SessionState state) {
+    const auto list = host.observer.ask<ipc::SessionList>(ipc::ListSessions{});
+    return std::ranges::count(list.sessions, state, &ipc::SessionReport::state);
+  };
+  const auto status = host.observer.ask<ipc::StatusReport>(ipc::GetStatus{});
+  const auto worker = static_cast<pid_t>(status.workers.at(0).pid);
+  ::kill(worker, SIGSTOP);  // it lets go of nobody
+  for (int i = 0; i < 8; ++i) {
+    TestClient hasty(host.daemon);
+    hasty.greet();
+    hasty.disconnect();
+  }
+  ASSERT_TRUE(eventually([&] { return in_state(ipc::SessionState::kDraining) == 8; }));
+  next.send({1, ipc::Hello{ipc::kProtocolVersion, "test", 1 << 16}});
+  ASSERT_TRUE(eventually([&] { return in_state(ipc::SessionState::kIdle) == 3; }));  // it is heard
+  EXPECT_FALSE(next.has_reply());
+  ::kill(worker, SIGCONT);
+  const auto reply = next.receive();
+  ASSERT_TRUE(reply.has_value());
+  EXPECT_TRUE(std::holds_alternative<ipc::Welcome>(reply->body));
 }
 
 TEST(Departed, nobody_waits_for_memory_whose_client_lets_nobody_free_it) {

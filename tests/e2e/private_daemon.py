@@ -174,3 +174,25 @@ def stopped(processes: list[int]) -> Iterator[None]:
 def loaders_of(daemon: Daemon) -> list[int]:
     """Those that read or hash, and the one that waits for something to load."""
     return children_named(daemon.process.pid, "djinn-loader")
+
+
+@contextmanager
+def no_load_goes_on(daemon: Daemon) -> Iterator[None]:
+    """Every loader is stopped, those that come meanwhile as well."""
+    pause = time.sleep  # style: between two looks for new ones
+
+    def signal_all(number: signal.Signals) -> None:
+        for loader in loaders_of(daemon):
+            with suppress(ProcessLookupError):  # its load was done
+                os.kill(loader, number)
+
+    def stop_all() -> None:
+        signal_all(signal.SIGSTOP)
+        pause(0.002)
+
+    signal_all(signal.SIGSTOP)
+    try:
+        with repeated(stop_all):
+            yield
+    finally:
+        signal_all(signal.SIGCONT)

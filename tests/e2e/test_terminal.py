@@ -13,7 +13,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
-from private_daemon import BIN, Daemon, loaders_of, stopped, wait_until
+from private_daemon import BIN, Daemon, no_load_goes_on, wait_until
 from terminal import Shown, Terminal, shell, shown
 
 LISTS = ("status", "sessions", "ps", "devices", "mem", "programs", "version")
@@ -255,10 +255,9 @@ def test_a_load_shows_one_line_that_is_rewritten_and_ends_clean(
 def test_a_load_that_takes_its_time_is_not_taken_for_a_daemon_that_is_silent(
     daemon: Daemon, large_model: Path
 ) -> None:
-    wait_until(lambda: len(loaders_of(daemon)) == 1, "a loader waits")
     command = [str(BIN / "djinnctl"), "load", str(large_model)]
     with Terminal() as terminal, ExitStack() as until_seconds_have_gone:
-        until_seconds_have_gone.enter_context(stopped(loaders_of(daemon)))
+        until_seconds_have_gone.enter_context(no_load_goes_on(daemon))
         streams = {"stdin": terminal.slave, "stdout": subprocess.PIPE, "stderr": terminal.slave}
         with subprocess.Popen(command, env=environment(daemon), **streams) as process:
             terminal.hang_up()
@@ -301,8 +300,7 @@ def test_an_eviction_shows_a_line_that_ends_clean(daemon: Daemon, byte_model: Pa
 def test_a_load_that_runs_out_of_time_says_so_on_a_line_of_its_own(
     daemon: Daemon, large_model: Path
 ) -> None:
-    wait_until(lambda: len(loaders_of(daemon)) == 1, "a loader waits")
-    with stopped(loaders_of(daemon)):
+    with no_load_goes_on(daemon):
         ended = on_terminal(daemon, "load", str(large_model), "--timeout", "0.15", pipe="stdout")
     assert ended.code == 7
     *_, last = ended.text.split("\r")

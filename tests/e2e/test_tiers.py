@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 from command_line import Ended, ctl, wait_until_hashed
 from conversation import talk_to
-from private_daemon import Daemon, loaders_of, running, stopped, wait_until
+from private_daemon import Daemon, loaders_of, no_load_goes_on, running, stopped, wait_until
 from safetensors.numpy import save_file
 from systemd_double import Systemd, write_config
 
@@ -91,9 +91,8 @@ def test_a_run_that_waits_for_its_model_can_be_cancelled(host: Daemon, byte_mode
         expected = tokens_of(generator)
         wait_until_hashed(host)
         assert evict(host).code == 0
-        wait_until(lambda: len(loaders_of(host)) == 1, "a loader waits")
         (mine,) = [i for i in ctl(host, "sessions", "-j").items() if i["name"] == "reader"]
-        with ThreadPoolExecutor() as pool, stopped(loaders_of(host)):
+        with ThreadPoolExecutor() as pool, no_load_goes_on(host):
             run = pool.submit(tokens_of, generator)
             wait_until(lambda: ctl(host, "cancel", mine["id"]).code == 0, "it is in flight")
             with pytest.raises(djinn.Error, match="given up") as told:

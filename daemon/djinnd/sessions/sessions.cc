@@ -22,6 +22,7 @@ namespace {
 constexpr size_t kBacklogMax = 2 * limits::kRequestsPending;
 // How often to look whether a session that was held back may have a worker.
 constexpr uint64_t kAttachLookMs = 25;
+constexpr uint64_t kLineLookMs = 100;
 
 Event event_of(EventKind kind, const Session& session) {
   Event event{kind, {}, session.domain};
@@ -91,9 +92,12 @@ Sessions::Sessions(Loop& loop, const Clock& clock, IdSource& ids, const Devices&
                  lane_steps_, std::move(spill)),
       idle_refs_(domains, sessions_, lane_steps_, sequences_.spill()),
       departed_(loop, user_work, [this] { memory_stays(); }),
-      attach_timer_(loop, [this] {
-        attach_those_that_may([](const Session& session) { return !session.attached; });
-      }) {}
+      attach_timer_(
+          loop,
+          [this] {
+            attach_those_that_may([](const Session& session) { return !session.attached; });
+          }),
+      line_timer_(loop, [this] { admit_from_line(); }) {}
 
 void Sessions::emit(EventKind kind, const Session& session, std::string text,
                     std::optional<ErrorCode> error) {
@@ -343,6 +347,7 @@ void Sessions::freed(SessionId id, uint64_t bytes) {
   DJINN_ASSERT(left == 0);
   memory.release_all(holder);
   released_.erase(id);
+  admit_from_line();
 }
 
 // Where its client keeps what they share, of the rest: that may be for as long as the client likes.
@@ -397,9 +402,40 @@ void Sessions::hello(Session& session, uint32_t number, const ipc::Hello& hello)
   session.hello = number;
   session.phase.enter(SessionPhase::kAttaching);
   memory_of(session).charge(Memory::of_session(session.id), session.domain);
-  memory_of(session).request(Memory::of_session(session.id), SessionMemory::bytes(staging.value()),
-                             [this, id = session.id, bytes = staging.value()](
-                                 const Status& granted) { memory_granted(id, bytes, granted); });
+  in_line_.push_back({session.id, staging.value()});
+  admit_from_line();
+}
+
+size_t Sessions::count_leaving(Owner user) const {
+  const auto let_go = std::ranges::count_if(released_, [&](const auto& entry) {
+    return entry.second.user == user && departed_.is_leaving(entry.first);
+  });
+  const auto attached = std::ranges::count_if(sessions_.all(), [&](const auto& entry) {
+    const Session& session = *entry.second;
+    return session.domain == user && session.phase == SessionPhase::kLeaving &&
+           !lane_steps_.is_long(session.worker());
+  });
+  return static_cast<size_t>(let_go + attached);
+}
+
+void Sessions::admit_from_line() {
+  if (in_line_.empty()) return;
+  lane_steps_.look();
+  const std::vector<InLine> line = std::exchange(in_line_, {});
+  for (const InLine& next : line) {
+    Session* const session = find(next.session);
+    if (session == nullptr || session->phase != SessionPhase::kAttaching) continue;
+    if (count_leaving(session->domain) >= kLeavingMax) {
+      in_line_.push_back(next);
+      continue;
+    }
+    memory_of(*session).request(Memory::of_session(next.session),
+                                SessionMemory::bytes(next.staging_bytes),
+                                [this, next](const Status& granted) {
+                                  memory_granted(next.session, next.staging_bytes, granted);
+                                });
+  }
+  if (!in_line_.empty()) line_timer_.start_once(kLineLookMs);
 }
 
 void Sessions::memory_granted(SessionId id, uint64_t staging_bytes, const Status& granted) {

@@ -138,6 +138,15 @@ class Sessions final : public Replies {
     uint64_t freed_bytes = 0;
     uint32_t parts = 3;  // not free yet: what it shares, its state, its extents
   };
+  // Said Hello, and is not given memory yet.
+  struct InLine {
+    SessionId session;
+    uint64_t staging_bytes;
+  };
+  // Of one user: with so many on their way out, newcomers wait for these. Else a program that opens
+  // and closes sessions in haste gets ahead of its worker and of the threads that free, and is
+  // refused for what it has closed.
+  static constexpr size_t kLeavingMax = 8;
   // That the session's refs and groups are in.
   [[nodiscard]] Memory& memory_of(const Session& session) const {
     return devices_.of(session.device);
@@ -152,6 +161,9 @@ class Sessions final : public Replies {
   // What the session is owed: one answer, and the next.
   void give_owed_in_turn(SessionId id);
   void give_owed(SessionId id);
+  // Of the user, those whose memory comes free by itself, and soon.
+  [[nodiscard]] size_t count_leaving(Owner user) const;
+  void admit_from_line();
   void memory_granted(SessionId id, uint64_t staging_bytes, const Status& granted);
   // Its refs were made, or could not be.
   void has_refs(SessionId id, uint64_t staging_bytes, uint64_t ref_bytes_max, Result<Fd> made);
@@ -201,12 +213,14 @@ class Sessions final : public Replies {
   SessionTable sessions_;
   std::map<WorkerKey, Newcomers> newcomers_;  // of users one of whose sessions ended a worker
   std::map<SessionId, Released> released_;    // gone, their memory not yet
+  std::vector<InLine> in_line_;
   LaneSteps lane_steps_;
   Sequences sequences_;
   IdleRefs idle_refs_;
   Departed departed_;
   bool draining_ = false;
   Timer attach_timer_;
+  Timer line_timer_;
 };
 
 }  // namespace djinn::daemon
