@@ -47,18 +47,21 @@ Status Refs::Source::ask(uint64_t bytes) {
 void Refs::Source::give_back(uint64_t bytes) {
   grants_.give_back(ipc::GrantKind::kRefs, session_, bytes);
 }
+void Refs::Source::backed() {
+  state_.beat();
+}
 void Refs::Source::give_back_credit() {
   if (credit_bytes_ > 0) give_back(std::exchange(credit_bytes_, 0));
 }
 
 Result<Refs> Refs::open(const ipc::AttachSession& command, pal::Extent extent,
-                        const gc::SessionState& state, pal::DevicePal& pal, Grants& grants) {
+                        gc::SessionState& state, pal::DevicePal& pal, Grants& grants) {
   std::vector<vmu::Range> live;
   for (uint32_t i = 0; i < state.refs_touched(); ++i) {
     const gc::RefEntry entry = state.ref(i);
     if (has_storage(entry)) live.push_back(range_of(entry.offset, entry.bytes));
   }
-  auto source = std::make_unique<Source>(command.session, grants);
+  auto source = std::make_unique<Source>(command.session, state, grants);
   DJINN_TRY(auto section, vmu::PersistentSection::reopen(pal, *source, std::move(extent),
                                                          command.ref_bytes_granted, live));
   return Refs(std::move(source), std::move(section));

@@ -26,9 +26,9 @@ namespace djinn::worker {
 class Refs {
  public:
   // extent: the session's sparse memfd, of which command says what was granted. The state must be
-  // recovered. Errors: kMalformed when live storages overlap or leave what was granted.
+  // recovered; it and grants outlive this. Errors: kMalformed when live storages overlap or leave what was granted.
   static Result<Refs> open(const ipc::AttachSession& command, pal::Extent extent,
-                           const gc::SessionState& state, pal::DevicePal& pal, Grants& grants);
+                           gc::SessionState& state, pal::DevicePal& pal, Grants& grants);
 
   struct Storage {
     DeviceAddress data;
@@ -91,15 +91,18 @@ class Refs {
   // Where the section's grants come from.
   class Source final : public vmu::GrantSource {
    public:
-    Source(SessionId session, Grants& grants) : session_(session), grants_(grants) {}
+    Source(SessionId session, gc::SessionState& state, Grants& grants)
+        : session_(session), state_(state), grants_(grants) {}
     Status ask(uint64_t bytes) override;
     void give_back(uint64_t bytes) override;
+    void backed() override;
     // What is not spent goes back.
     void give_back_credit();
     [[nodiscard]] uint64_t credit_bytes() const { return credit_bytes_; }
 
    private:
     SessionId session_;
+    gc::SessionState& state_;
     Grants& grants_;
     uint64_t credit_bytes_ = 0;  // granted, and not spent yet
   };

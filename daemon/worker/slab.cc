@@ -15,7 +15,8 @@ constexpr uint64_t kStepBytes = uint64_t{1} << 20;  // plans of similar programs
 
 }  // namespace
 
-Result<std::span<std::byte>> Slab::grow(uint64_t bytes) {
+Result<std::span<std::byte>> Slab::grow(uint64_t bytes,
+                                        const std::function<void()>& after_each) {
   const auto rounded = align_up(std::max<uint64_t>(bytes, 1), kStepBytes);
   if (!rounded) return Error{ErrorCode::kOutOfMemory, "The plan's slab is too large."};
   while (memory_.size() < *rounded) {
@@ -26,22 +27,21 @@ Result<std::span<std::byte>> Slab::grow(uint64_t bytes) {
       if (more > 0) grants_.give_back(ipc::GrantKind::kSlab, {}, more);
       continue;
     }
-    DJINN_CHECK(replace(std::move(answer)));
+    DJINN_CHECK(replace(std::move(answer), after_each));
   }
   DJINN_ASSERT(memory_.size() >= bytes);
   return std::span(memory_.data(), memory_.size());
 }
 
-Status Slab::replace(Grants::Answer answer) {
+Status Slab::replace(Grants::Answer answer, const std::function<void()>& after_each) {
   const uint64_t bytes = answer.bytes;
   DJINN_ASSERT(bytes > memory_.size());
   const auto mapped = [&]() -> Result<pal::Reservation> {
     DJINN_TRY(const pal::Extent extent,
               pal_.import_extent(std::move(answer.slab), bytes, pal::Seals::kSize));
-    DJINN_CHECK(pal_.commit(extent, 0, extent.bytes));
     DJINN_TRY(pal::Reservation memory, pal_.reserve(extent.bytes));
     DJINN_CHECK(pal_.map(memory, 0, extent, 0, extent.bytes, pal::Access::kReadWrite));
-    DJINN_CHECK(pal_.populate(memory, 0, extent.bytes));
+    DJINN_CHECK(pal::back_with_pages(pal_, extent, memory, 0, extent.bytes, after_each));
     return memory;
   };
   Result<pal::Reservation> memory = mapped();

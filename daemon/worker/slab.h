@@ -7,6 +7,7 @@
 // way.
 #pragma once
 
+#include <functional>
 #include <span>
 
 #include "daemon/worker/grants.h"
@@ -18,14 +19,15 @@ class Slab {
  public:
   Slab(pal::DevicePal& pal, Grants& grants) : pal_(pal), grants_(grants) {}
 
-  // At least bytes, zeroed and backed by pages; the former one is gone then. Lane's thread. Errors:
-  // as Grants::take(), and those of the pal; the former one stays.
-  Result<std::span<std::byte>> grow(uint64_t bytes);
+  // At least bytes, zeroed and backed by pages; the former one is gone then. Lane's thread.
+  // after_each: of pal::back_with_pages(). Errors: as Grants::take(), and those of the pal; the
+  // former one stays.
+  Result<std::span<std::byte>> grow(uint64_t bytes, const std::function<void()>& after_each);
   // Who asked for more may be gone.
   void forget() { grants_.forget(ipc::GrantKind::kSlab, {}, memory_.size()); }
 
  private:
-  Status replace(Grants::Answer answer);
+  Status replace(Grants::Answer answer, const std::function<void()>& after_each);
 
   pal::DevicePal& pal_;
   Grants& grants_;

@@ -17,7 +17,7 @@ constexpr uint64_t kMiB = uint64_t{1} << 20;
 class SlabTest : public DjinndTest {
  protected:
   ErrorCode grow(uint64_t bytes) {
-    const auto slab = slab_.grow(bytes);
+    const auto slab = slab_.grow(bytes, [this] { ++pieces_; });
     if (slab) slab_bytes_ = *slab;
     return code_of(slab);
   }
@@ -34,6 +34,7 @@ class SlabTest : public DjinndTest {
   pal::FaultyPal pal_{*host_};
   Slab slab_{pal_, grants_};
   std::span<std::byte> slab_bytes_;
+  int pieces_ = 0;
 };
 
 TEST_F(SlabTest, a_plan_that_fits_asks_for_nothing) {
@@ -44,6 +45,14 @@ TEST_F(SlabTest, a_plan_that_fits_asks_for_nothing) {
   EXPECT_EQ(grow(kMiB), ErrorCode::kOk);
   EXPECT_EQ(slab_bytes_.size(), kMiB);
   EXPECT_TRUE(nothing_is_said());
+}
+
+TEST_F(SlabTest, a_large_one_gives_signs_of_life_while_it_gets_its_pages) {
+  constexpr uint64_t kBytes = 3 * pal::kPieceBytes;
+  ASSERT_EQ(grow(kBytes), ErrorCode::kPending);
+  give();
+  ASSERT_EQ(grow(kBytes), ErrorCode::kOk);
+  EXPECT_EQ(pieces_, 3);
 }
 
 TEST_F(SlabTest, a_larger_one_takes_the_place_of_the_former_and_is_zeroed) {

@@ -69,7 +69,9 @@ Status serve(const Options& options, exec::Executor& executor) {
   exec::LaneOptions lane_options;
   lane_options.threads = options.threads;
   lane_options.heap = &heap;
-  lane_options.grow_slab = [&slab](uint64_t bytes) { return slab.grow(bytes); };
+  lane_options.grow_slab = [&slab](uint64_t bytes, const exec::OnProgress& on_progress) {
+    return slab.grow(bytes, on_progress);
+  };
   DJINN_TRY(const auto lane, executor.make_lane(std::move(lane_options)));
   DJINN_TRY(loop, LaneLoop::make(executor, *lane, clock, {waits, grants, slab, heap},
                                  [&](SessionId id, const Error& error) {

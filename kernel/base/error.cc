@@ -75,7 +75,9 @@ std::string_view name_of(ErrorCode code) noexcept {
 
 Error system_error(std::string_view what, int error_number) {
   ErrorCode code = ErrorCode::kSystem;
-  if (error_number == ENOMEM || error_number == ENOSPC) code = ErrorCode::kOutOfMemory;
+  if (error_number == ENOMEM || error_number == ENOSPC || error_number == EDQUOT) {
+    code = ErrorCode::kOutOfMemory;
+  }
   if (error_number == EMFILE || error_number == ENFILE) code = ErrorCode::kLimitExceeded;
   if (error_number == EACCES || error_number == EPERM) code = ErrorCode::kPermissionDenied;
   if (error_number == EIO) code = ErrorCode::kIo;

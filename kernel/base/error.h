@@ -71,8 +71,8 @@ struct [[nodiscard]] Error {
   std::string message;
 };
 
-// "open the state extent: Permission denied": an Error for a failed system call. EMFILE, ENOMEM,
-// ENOSPC, EACCES and EPERM get their own codes, all else kSystem.
+// "open the state extent: Permission denied": an Error for a failed system call. EMFILE, ENFILE,
+// ENOMEM, ENOSPC, EDQUOT, EACCES, EPERM and EIO get codes of their own, all else kSystem.
 Error system_error(std::string_view what, int error_number);
 
 }  // namespace djinn

@@ -46,8 +46,8 @@ inline bool same_bytes(const at::Tensor& a, const at::Tensor& b) {
 // Memory for a lane, poisoned on request.
 struct Slab {
   std::vector<std::byte> bytes;
-  std::function<Result<std::span<std::byte>>(uint64_t)> grow() {
-    return [this](uint64_t wanted) -> Result<std::span<std::byte>> {
+  decltype(LaneOptions::grow_slab) grow() {
+    return [this](uint64_t wanted, const OnProgress&) -> Result<std::span<std::byte>> {
       bytes.assign(wanted + 64, std::byte{0});
       const auto address = reinterpret_cast<uintptr_t>(bytes.data());
       return std::span(bytes).subspan((64 - address % 64) % 64, wanted);

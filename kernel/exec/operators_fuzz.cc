@@ -256,7 +256,7 @@ class Examiner {
     work_.reset(kPoisons[1]);
     LaneOptions options;
     options.threads = kThreads;
-    options.grow_slab = [this](uint64_t bytes) -> Result<std::span<std::byte>> {
+    options.grow_slab = [this](uint64_t bytes, const OnProgress&) -> Result<std::span<std::byte>> {
       const std::span<std::byte> slab = work_.place((bytes + 63) & ~uint64_t{63}, 64);
       if (slab.empty()) return Error{ErrorCode::kOutOfMemory, "The slab is too large."};
       return slab;

@@ -113,7 +113,7 @@ TEST(Plan, a_slab_that_nobody_grants_is_the_runs_error) {
   const AttentionShape shape{.capacity = 16};
   World world(attention_weights(shape), true);
   LaneOptions options;
-  options.grow_slab = [](uint64_t) -> Result<std::span<std::byte>> {
+  options.grow_slab = [](uint64_t, const OnProgress&) -> Result<std::span<std::byte>> {
     return Error{ErrorCode::kQuotaExceeded, "no"};
   };
   world.lane = *executor().make_lane(std::move(options));
@@ -293,9 +293,9 @@ TEST(Plan, a_slab_that_failed_to_grow_serves_on) {
   bool may_grow = true;
   std::vector<uint64_t> grown;
   LaneOptions options;
-  options.grow_slab = [&](uint64_t bytes) -> Result<std::span<std::byte>> {
+  options.grow_slab = [&](uint64_t bytes, const OnProgress& on_progress) -> Result<std::span<std::byte>> {
     grown.push_back(bytes);
-    if (may_grow) return world.slab.grow()(bytes);
+    if (may_grow) return world.slab.grow()(bytes, on_progress);
     return Error{ErrorCode::kQuotaExceeded, "no"};
   };
   world.lane = *executor().make_lane(std::move(options));
@@ -435,7 +435,7 @@ TEST(RunOnce, a_slab_that_is_on_its_way_is_waited_for_before_anything_is_compute
   World world({}, true);
   ASSERT_EQ(message_of(world.admit(products())), "");
   LaneOptions options;
-  options.grow_slab = [](uint64_t) -> Result<std::span<std::byte>> {
+  options.grow_slab = [](uint64_t, const OnProgress&) -> Result<std::span<std::byte>> {
     return Error{ErrorCode::kPending, "on its way"};
   };
   world.lane = *executor().make_lane(std::move(options));

@@ -165,12 +165,16 @@ struct HeapDeleter {
 };
 using HeapBytes = std::unique_ptr<std::byte[], HeapDeleter>;
 
+// Called while something takes long, as a sign of life.
+using OnProgress = std::function<void()>;
+
 struct LaneOptions {
   int threads = 1;
   // Memory for the slab: called when a larger plan needs it, gives at least bytes (64-byte
   // aligned), zeroed, or an error (quota). After an error the former slab is still in use; after it
   // gave a new one, never again.
-  std::function<Result<std::span<std::byte>>(uint64_t bytes)> grow_slab;
+  std::function<Result<std::span<std::byte>>(uint64_t bytes, const OnProgress& on_progress)>
+      grow_slab;
   HeapOwner* heap = nullptr;  // outlives the lane; null: no bound
   bool planned = true;        // false: plain malloc, for comparison and tests
 };

@@ -4,8 +4,10 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <iterator>
 
+#include "kernel/base/assert.h"
 #include "kernel/base/checked.h"
 
 namespace djinn::pal {
@@ -74,6 +76,19 @@ Status check_in_extent(const Extent& extent, uint64_t offset, uint64_t bytes) {
   if (range_fits(offset, bytes, extent.bytes)) return {};
   return Error{ErrorCode::kOutOfRange, fmt::format("[{}, +{}) is not inside an extent of {} bytes",
                                                    offset, bytes, extent.bytes)};
+}
+
+Status back_with_pages(DevicePal& pal, const Extent& extent, Reservation& reservation,
+                       uint64_t offset, uint64_t bytes, const std::function<void()>& after_each) {
+  DJINN_ASSERT(after_each != nullptr);
+  for (uint64_t done = 0; done < bytes;) {
+    const uint64_t piece = std::min(kPieceBytes, bytes - done);
+    DJINN_CHECK(pal.commit(extent, offset + done, piece));
+    DJINN_CHECK(pal.populate(reservation, offset + done, piece));
+    done += piece;
+    after_each();
+  }
+  return {};
 }
 
 }  // namespace djinn::pal

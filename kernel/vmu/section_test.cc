@@ -34,6 +34,8 @@ class LedgerSource final : public GrantSource {
     return ledger_.grant(PrincipalId{1}, kHolder, bytes);
   }
   void give_back(uint64_t bytes) override { ASSERT_TRUE(ledger_.acknowledge(kHolder, bytes)); }
+  void backed() override { pieces_ += 1; }
+  [[nodiscard]] uint64_t pieces() const { return pieces_; }
   [[nodiscard]] uint64_t granted_bytes() const { return ledger_.granted_bytes(); }
   [[nodiscard]] uint64_t asked() const { return asked_; }
 
@@ -41,6 +43,7 @@ class LedgerSource final : public GrantSource {
   static constexpr Holder kHolder{HolderKind::kSession, 1};
   GrantLedger ledger_;
   uint64_t asked_ = 0;
+  uint64_t pieces_ = 0;
 };
 
 // A lane's: the answer is there when it asks once more.
@@ -58,6 +61,7 @@ class LaterSource final : public GrantSource {
     return answer;
   }
   void give_back(uint64_t bytes) override { from_.give_back(bytes); }
+  void backed() override { from_.backed(); }
 
  private:
   GrantSource& from_;
@@ -113,6 +117,7 @@ TEST_F(section, what_is_committed_is_what_is_granted) {
   EXPECT_EQ(it.window().committed_bytes(), 4 * kMiB);
   EXPECT_EQ(grants_.granted_bytes(), 4 * kMiB);
   EXPECT_EQ(allocated_bytes(kept_), 4 * kMiB);
+  EXPECT_GT(grants_.pieces(), 0u) << "who asked is told of pages that are there";
 }
 
 TEST_F(section, small_ranges_ask_for_a_grant_once_a_step) {

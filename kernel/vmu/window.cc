@@ -86,8 +86,8 @@ Status Window::keep_only(std::vector<Range> blocks, uint64_t granted_bytes) {
 }
 
 Status Window::commit_and_touch(Range range) {
-  DJINN_CHECK(pal_->commit(extent_, range.offset, range.bytes));
-  return pal_->populate(reservation_, range.offset, range.bytes);
+  return pal::back_with_pages(*pal_, extent_, reservation_, range.offset, range.bytes,
+                              [this] { grants_->backed(); });
 }
 
 std::vector<Range> Window::holes_in(std::span<const Range> ranges) const {

@@ -39,6 +39,8 @@ class GrantSource {
   virtual Status ask(uint64_t bytes) = 0;
   // The bytes are no longer touched and no longer committed.
   virtual void give_back(uint64_t bytes) = 0;
+  // A piece of what was granted has pages now. More may follow, for seconds.
+  virtual void backed() = 0;
 };
 
 class Window {

@@ -184,11 +184,12 @@ HEADERS = {
     **{"CLI/": "CLI11", "nlohmann/": "JSON for Modern C++", "toml++": "toml++", "fmt/": "fmt"},
     **{"capnp/": "Cap'n Proto", "kj/": "Cap'n Proto", "prometheus/": "prometheus-cpp"},
     **{"pybind11/": "pybind11", "xxhash": "xxHash"},
+    **{"ATen/": "PyTorch", "c10/": "PyTorch", "torch/": "PyTorch"},
 }
 # The system's, which are linked with: Depends names their packages.
 SYSTEM = re.compile(r"[a-z_]+(\.h|\.hpp)?|(linux|sys|systemd|openssl|arpa|netinet)/.*")
-# PyTorch's and CPython's, which the device is loaded into; tests have the others.
-LOADED_BY = ("ATen/", "c10/", "torch/", "Python.h", "gtest/", "gmock/", "benchmark/")
+# CPython's, which are declarations but for a few lines, and what tests alone have.
+LOADED_BY = ("Python.h", "gtest/", "gmock/", "benchmark/")
 
 
 def test_the_copyright_names_whose_code_the_programs_have() -> None:
