@@ -203,7 +203,8 @@ def table(rows: Record) -> str:
         " all bytes that cross to djinnd and back, as djinnd counts them, once the calls before"
         " have sent what is sent once. `counted` says when; `?`: not yet. `CPU: no`: PyTorch on the"
         " CPU refuses it, too. `draws`: the"
-        " result is random, and djinnd draws with a generator of its own.",
+        " result is another for another seed on the CPU, too, and djinnd draws with a generator of"
+        " its own; names, dtypes and shapes are equal.",
         "",
         f"{len(results)} models: {passed} pass ({drawn} of them draw), {len(refused)} are refused"
         f" by name, {len(failed)} fail.",

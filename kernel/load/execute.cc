@@ -290,18 +290,20 @@ std::vector<ReadUnit> sample_of(const std::vector<ReadUnit>& units, uint64_t see
   return sample;
 }
 
-// Takes leases of all files that give one, for as long as they are read.
-Status take_leases(std::span<const SourceFile> files, WatchedLeases& leases) {
-  // Whoever serves one of the files could hold up the writers of the others.
+// Takes leases of all files that give one, for as long as they are read. False where one of them
+// lies with somebody else: a lease proves nothing there, and whoever serves that file could hold up
+// the writers of the others.
+Result<bool> take_leases(std::span<const SourceFile> files, WatchedLeases& leases) {
   const bool answered = std::ranges::all_of(files, [](const SourceFile& file) {
     return file.identity.content || always_answers(*file.fd, file.identity);
   });
-  if (!answered) return {};
+  if (!answered) return false;
   std::vector<const Fd*> changeable;
   for (const SourceFile& file : files) {
     if (!file.identity.content) changeable.push_back(file.fd);
   }
-  return leases.take(changeable);
+  DJINN_CHECK(leases.take(changeable));
+  return true;
 }
 
 // All was read once. Bytes that are the same when they are read again were so at one moment between
@@ -339,7 +341,7 @@ Result<LoadStats> execute(const ReadPlan& plan, std::span<const SourceFile> file
   DJINN_ASSERT(options.clock != nullptr);
   DJINN_CHECK(check_arguments(plan, files, targets));
   WatchedLeases leases;
-  DJINN_CHECK(take_leases(files, leases));
+  DJINN_TRY(const bool leased, take_leases(files, leases));
   DJINN_CHECK(check_unchanged(files, options));
   DJINN_TRY(std::vector<SourceReader> sources, open_sources(files, options.direct));
   const bool from_disk = any_from_disk(sources);
@@ -355,7 +357,9 @@ Result<LoadStats> execute(const ReadPlan& plan, std::span<const SourceFile> file
   for (Target& place : places) DJINN_CHECK(place.commit_rest());
   DJINN_CHECK(check_unchanged(files, options));
   const LoadStats stats = stats_of(sources, schedule);
-  if (!leases.end_unwritten()) DJINN_CHECK(check_not_torn(plan, files, targets, options));
+  if (!leased || !leases.end_held()) {
+    DJINN_CHECK(check_not_torn(plan, files, targets, options));
+  }
   return stats;
 }
 

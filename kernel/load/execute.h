@@ -54,8 +54,8 @@ struct ExecuteOptions {
 // most three threads besides the caller's, which have ended when this returns. On an error the
 // extents hold anything and are to be dropped; the descriptors' flags are back as they were.
 //
-// A file that somebody has open for writing is read a second time: what is not the same then was
-// torn.
+// Files of which it is not proven that nobody had them open for writing (lease.h) are read a second
+// time: what is not the same then was torn.
 //
 // Errors: kFileChanged (a file is not what it was when identified, before or after, or torn), kIo,
 // kOutOfMemory (extents or buffers), kCancelled, kInvalidArgument (targets that do not fit the

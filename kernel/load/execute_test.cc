@@ -8,6 +8,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -328,10 +329,10 @@ class Mapped {
 };
 
 // As a loader has it: not open for writing.
-void reopen_for_reading(Request& request) {
-  const std::string path = "/proc/self/fd/" + std::to_string(request.fds[0].get());
-  request.fds[0] = Fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  ASSERT_TRUE(request.fds[0].valid());
+void reopen_for_reading(Request& request, size_t index = 0) {
+  const std::string path = "/proc/self/fd/" + std::to_string(request.fds[index].get());
+  request.fds[index] = Fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  ASSERT_TRUE(request.fds[index].valid());
 }
 
 TEST_F(Execute, a_file_that_is_written_through_a_mapping_while_it_is_read_is_torn) {
@@ -346,6 +347,40 @@ TEST_F(Execute, a_file_that_is_mapped_for_writing_and_not_written_is_read) {
   const Mapped mapped(request_.fds[0]);
   reopen_for_reading(request_);
   request_.files[0].identity = *identify(request_.fds[0], kClock);
+  EXPECT_EQ(code_when_changed(request_, true, [](const Fd&) {}), ErrorCode::kOk);
+}
+
+// No lease is given meanwhile: the files are another user's. Of this thread alone.
+class WithoutLeases {
+ public:
+  WithoutLeases() {
+    if (::geteuid() != 0) return;
+    // Linux: the raw call is of one thread, glibc's of all.
+    if (::syscall(SYS_setresuid, -1, kNobody, -1) != 0) return;
+    holds_ = true;
+  }
+  ~WithoutLeases() {
+    if (!holds_) return;
+    EXPECT_EQ(::syscall(SYS_setresuid, -1, 0, -1), 0);
+  }
+  WithoutLeases(const WithoutLeases&) = delete;
+  [[nodiscard]] bool hold() const { return holds_; }
+
+ private:
+  static constexpr uid_t kNobody = 65534;
+  bool holds_ = false;
+};
+
+TEST_F(Execute, what_is_written_through_a_mapping_is_torn_where_no_lease_is_to_be_had) {
+  const Mapped mapped(request_.fds[0]);
+  for (size_t i = 0; i < request_.fds.size(); ++i) reopen_for_reading(request_, i);
+  request_.files[0].identity = *identify(request_.fds[0], kClock);
+  const WithoutLeases nobody;
+  if (!nobody.hold()) GTEST_SKIP() << "NEEDS ROOT, to be another user";
+  ASSERT_FALSE(ReadLease::take(request_.fds[0]).held());
+  ASSERT_FALSE(ReadLease::take(request_.fds[0]).written()) << "nobody tells it";
+  const auto write = [&](const Fd&) { mapped.write(); };
+  EXPECT_EQ(code_when_changed(request_, true, write), ErrorCode::kFileChanged);
   EXPECT_EQ(code_when_changed(request_, true, [](const Fd&) {}), ErrorCode::kOk);
 }
 

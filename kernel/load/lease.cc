@@ -78,12 +78,11 @@ void WatchedLeases::stop() {
   ::pthread_join(*std::exchange(watcher_, std::nullopt), nullptr);
 }
 
-bool WatchedLeases::end_unwritten() {
+bool WatchedLeases::end_held() {
   stop();
-  look();
-  const bool written = std::ranges::any_of(leases_, &ReadLease::written);
+  const bool held = std::ranges::all_of(leases_, &ReadLease::held);
   leases_.clear();
-  return !written;
+  return held;
 }
 
 }  // namespace djinn::load

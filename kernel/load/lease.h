@@ -58,8 +58,8 @@ class WatchedLeases {
 
   // Once; of each file that one can be had for. The files outlive it. Errors: kSystem (no thread).
   Status take(std::span<const Fd* const> files);
-  // Lets go of all. Whether nobody was seen who had a file open for writing.
-  bool end_unwritten();
+  // Lets go of all. Whether all were held until now, so that nobody had a file open for writing.
+  bool end_held();
 
  private:
   void watch();

@@ -507,7 +507,7 @@ def table(reports: list[Report]) -> str:
             "",
             "## Otherwise",
             "",
-            "No value differs. What does, and why:",
+            "No value that is given differs. What does, and why:",
             "",
             "| operator | samples | bound | reason |",
             "| --- | --- | --- | --- |",
@@ -515,8 +515,9 @@ def table(reports: list[Report]) -> str:
             "",
             "## Refused",
             "",
-            "By a NotImplementedError that names the operator, before anything is computed; samples"
-            " that are not refused are equal.",
+            "By a NotImplementedError that says what is not taken, an operator or a dtype, before"
+            " anything is computed. Samples that are not refused are equal, draw numbers"
+            " (metadata), or are errors of the same type on the CPU (same error).",
             "",
             "| operator | samples | reason |",
             "| --- | --- | --- |",

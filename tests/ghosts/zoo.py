@@ -547,7 +547,7 @@ def load_local(directory: Path, which: Entry, dtype: Dtype = "float32") -> PreTr
     """The reference. Gradients are off because they change which kernels PyTorch picks. Weights are
     copied to where PyTorch would allocate them: safetensors maps a file, so a weight may start at
     any address, and for one row of input a matrix product's bits depend on its alignment to 16
-    bytes. In djinnd each starts at a multiple of 64."""
+    bytes. In djinnd each starts at a multiple of 512."""
     model = load(directory, which, **in_dtype(dtype))
     for tensor in (*model.parameters(), *model.buffers()):
         tensor.data = tensor.data.clone()

@@ -665,10 +665,15 @@ void Sessions::worker_ready(WorkerKey key) {
 }
 
 void Sessions::attach_those_that_may(const std::function<bool(const Session&)>& in_question) {
-  for (const auto& [id, session] : sessions_.all()) {
-    const bool waits = session->has_memory() && session->phase != SessionPhase::kLeaving &&
-                       domains_.ready(session->worker()) && in_question(*session);
-    if (waits) attach_or_wait(*session);
+  // A worker takes in one after the other and serves them in turn. Of whom it takes in last all
+  // others have had a step when the second step of theirs begins, which may be the worker's end.
+  for (const bool killers : {false, true}) {
+    for (const auto& [id, session] : sessions_.all()) {
+      const bool waits = session->has_memory() && session->phase != SessionPhase::kLeaving &&
+                         session->has_killed == killers && domains_.ready(session->worker()) &&
+                         in_question(*session);
+      if (waits) attach_or_wait(*session);
+    }
   }
 }
 

@@ -163,6 +163,7 @@ void WorkerSupervisor::adopt(ReadyChild child) {
   ready_ = child.ready;
   phase_.enter(WorkerPhase::kReady);
   ever_ready_ = true;
+  killed_ = false;
   for (HangWatch* watch : {&step_watch_, &lane_watch_, &command_watch_}) watch->reset();
   looked_.fill(Looked(hang_timeout_ms_ * 1'000'000));
   process_->listen(
@@ -194,7 +195,7 @@ void WorkerSupervisor::send(const ipc::WorkerCommand& command, std::span<const i
 }
 
 void WorkerSupervisor::kill(const char* why) {
-  if (!ready()) return;
+  if (!ready() || std::exchange(killed_, true)) return;
   emit(EventKind::kWorkerKilled, fmt::format("worker {} {}; killing it", process_->pid(), why));
   process_->kill();
 }
@@ -294,6 +295,7 @@ bool WorkerSupervisor::computes_since(uint64_t cpu_ns) const {
 // client could make it go on for ever.
 bool WorkerSupervisor::look(const LaneActivity& lane) {
   if (!ready()) return false;
+  if (killed_) return true;
   const uint64_t now_ns = clock_.monotonic_ns();
   // Behind an older command it waits for that.
   const bool asked = !owed_.empty() && owed_.front().kind == Kind::kWakeLane;

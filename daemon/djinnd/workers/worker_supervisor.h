@@ -169,6 +169,7 @@ class WorkerSupervisor {
   uint64_t answers_ = 0;     // other events heard that show work, which counts do not
   uint32_t restarts_ = 0;
   bool ever_ready_ = false;
+  bool killed_ = false;  // the present one, which has not ended yet
   WorkerCounts counts_;
   BackOff back_off_;
   uint64_t count_seen_ = 0;
