@@ -26,7 +26,8 @@ namespace djinn::worker {
 class Refs {
  public:
   // extent: the session's sparse memfd, of which command says what was granted. The state must be
-  // recovered; it and grants outlive this. Errors: kMalformed when live storages overlap or leave what was granted.
+  // recovered; it and grants outlive this. Errors: kMalformed when live storages overlap or leave
+  // what was granted.
   static Result<Refs> open(const ipc::AttachSession& command, pal::Extent extent,
                            gc::SessionState& state, pal::DevicePal& pal, Grants& grants);
 

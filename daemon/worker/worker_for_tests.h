@@ -154,10 +154,12 @@ class WorkerTest : public DjinndTest {
   Slab slab_{*pal_, grants_};
   GrantedHeap heap_{grants_};
   exec::FakeExecutor executor_;
-  std::unique_ptr<exec::Lane> lane_ = *executor_.make_lane(
-      {.grow_slab = [this](uint64_t bytes, const exec::OnProgress& on_progress) {
-         return slab_.grow(bytes, on_progress);
-       }, .heap = &heap_});
+  std::unique_ptr<exec::Lane> lane_ =
+      *executor_.make_lane({.grow_slab =
+                                [this](uint64_t bytes, const exec::OnProgress& on_progress) {
+                                  return slab_.grow(bytes, on_progress);
+                                },
+                            .heap = &heap_});
   std::unique_ptr<LaneLoop> loop_ =
       *LaneLoop::make(executor_, *lane_, clock_, {waits_, grants_, slab_, heap_},
                       [this](SessionId id, const Error& error) {

@@ -282,8 +282,8 @@ Status CpuLane::reserve(uint64_t bytes) {
   if (bytes == 0 || (slab_ && slab_->bytes().size() >= bytes)) return {};
   if (bytes > owner_.bytes_max) return over_limit(bytes, owner_.bytes_max);
   DJINN_TRY(const std::span<std::byte> memory, options_.grow_slab(bytes, [this] {
-              if (pulse_) pulse_({});
-            }));
+    if (pulse_) pulse_({});
+  }));
   DJINN_ASSERT(memory.size() >= bytes && reinterpret_cast<uintptr_t>(memory.data()) % 64 == 0);
   slab_.reset();
   slab_.emplace(memory);

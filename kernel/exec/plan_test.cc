@@ -293,7 +293,8 @@ TEST(Plan, a_slab_that_failed_to_grow_serves_on) {
   bool may_grow = true;
   std::vector<uint64_t> grown;
   LaneOptions options;
-  options.grow_slab = [&](uint64_t bytes, const OnProgress& on_progress) -> Result<std::span<std::byte>> {
+  options.grow_slab = [&](uint64_t bytes,
+                          const OnProgress& on_progress) -> Result<std::span<std::byte>> {
     grown.push_back(bytes);
     if (may_grow) return world.slab.grow()(bytes, on_progress);
     return Error{ErrorCode::kQuotaExceeded, "no"};

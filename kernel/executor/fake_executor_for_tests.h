@@ -207,8 +207,8 @@ class FakeLane final : public HostLane {
 
   Status take_slab(uint64_t bytes) {
     DJINN_TRY(const std::span<std::byte> slab, options_.grow_slab(bytes, [this] {
-              if (pulse_) pulse_({});
-            }));
+      if (pulse_) pulse_({});
+    }));
     DJINN_ASSERT(slab.size() >= bytes);
     stats_.planned_bytes = slab.size();
     return {};

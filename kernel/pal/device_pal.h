@@ -165,9 +165,9 @@ class DevicePal {
   virtual Result<Extent> import_extent(Fd fd, uint64_t bytes, Seals required) = 0;
 };
 
-// Commits a range of the extent and populates it, in pieces: a kernel that is busy takes seconds for
-// a gibibyte. Reservation maps the extent from its beginning on. after_each: called after each piece
-// of at most kPieceBytes. Errors: as commit() and populate(); what was done stays.
+// Commits a range of the extent and populates it, in pieces: a kernel that is busy takes seconds
+// for a gibibyte. Reservation maps the extent from its beginning on. after_each: called after each
+// piece of at most kPieceBytes. Errors: as commit() and populate(); what was done stays.
 inline constexpr uint64_t kPieceBytes = uint64_t{64} << 20;
 Status back_with_pages(DevicePal& pal, const Extent& extent, Reservation& reservation,
                        uint64_t offset, uint64_t bytes, const std::function<void()>& after_each);

@@ -288,9 +288,7 @@ def test_an_operator_that_takes_longer_than_a_hang_may_is_told_so_and_kills_once
 def test_who_ends_one_worker_after_the_other_lets_neighbours_have_their_turn_in_between() -> None:
     """With the next long run submitted as soon as the one before is refused."""
     size = 3072
-    long = (
-        f'srg 1 "long"\n%x = aten::ones([{size}, {size}])\n%y = aten::mm(%x, %x)\noutput %y\n'
-    )
+    long = f'srg 1 "long"\n%x = aten::ones([{size}, {size}])\n%y = aten::mm(%x, %x)\noutput %y\n'
     short = 'srg 1 "short"\ninput %x : float32[4]\n%y = aten::add.Tensor(%x, %x)\noutput %y\n'
     x = np.ones(4, np.float32)
     deaths = 6
