@@ -26,6 +26,14 @@ void raise_descriptor_limit() {
   ::setrlimit(RLIMIT_NOFILE, &limit);
 }
 
+// One that comes while the loop's handlers go would end djinnd in the middle of that, and its exit
+// would look like a death. Threads beside this one have all blocked.
+void block_signals() {
+  sigset_t all;
+  sigfillset(&all);
+  ::pthread_sigmask(SIG_SETMASK, &all, nullptr);
+}
+
 uint64_t random_seed() {
   uint64_t seed = 0;
   if (::getrandom(&seed, sizeof seed, 0) != sizeof seed) seed = 1;
@@ -60,6 +68,7 @@ Status serve(const Options& options, ReloadOptions reload_options) {
   DJINN_CHECK(daemon.start(std::move(passed)));  // and from now on somebody may send a signal
   loop.run();
   daemon.stop();
+  block_signals();
   return {};
 }
 

@@ -112,6 +112,14 @@ def test_who_asks_twice_does_not_wait(byte_model: Path) -> None:
         assert isinstance(talker.error, djinn.Error)
 
 
+def test_who_asks_until_it_has_ended_sees_it_end_in_order() -> None:
+    for _ in range(5):
+        with running() as daemon, daemon.connect("idle"):
+            while daemon.process.poll() is None:
+                daemon.process.send_signal(signal.SIGTERM)
+            assert daemon.process.returncode == 0
+
+
 def test_what_does_not_end_in_its_time_is_ended(byte_model: Path) -> None:
     with running("--drain-timeout-ms", "200") as daemon, daemon.connect("talker") as session:
         with talking(daemon, session, byte_model) as talker:

@@ -486,6 +486,9 @@ def test_files_of_one_size_that_differ_in_a_byte_are_two_models(
     assert results[0].tobytes() != results[1].tobytes()
 
 
+ATTEMPTS = 5  # pages that the kernel has written out meanwhile are clean, and not what is meant
+
+
 @contextmanager
 def mapped(path: Path) -> Iterator[mmap.mmap]:
     """A file that is mapped for writing, with dirty pages: writing to them moves no time."""
@@ -509,17 +512,21 @@ def change(memory: mmap.mmap) -> None:
 def test_what_is_written_through_a_mapping_is_not_missed(
     first: djinn.Session, second: djinn.Session, disk: Path, user: User
 ) -> None:
-    path = write_model(disk / f"mapped-{user.name}.safetensors", value=7.0)
     session = first if user is FIRST else second
-    with mapped(path) as memory:
-        settle(path)
-        mine = load(FIRST, first, path)
-        before = times(path)
-        change(memory)
-        assert times(path) == before, "no time tells of it"
-        again = load(user, session, path)
-        assert again.id != mine.id
-        assert result(session, again) != result(first, mine)
+    for number in range(ATTEMPTS):
+        path = write_model(disk / f"mapped-{user.name}-{number}.safetensors", value=7.0)
+        with mapped(path) as memory:
+            settle(path)
+            mine = load(FIRST, first, path)
+            before = times(path)
+            change(memory)
+            is_silent = times(path) == before
+            again = load(user, session, path)
+            assert again.id != mine.id
+            assert result(session, again) != result(first, mine)
+        if is_silent:
+            return
+    pytest.fail("each time the kernel wrote the pages out first, and a time told of the change")
 
 
 def test_a_file_that_somebody_may_write_is_shared_by_its_bytes(
