@@ -25,6 +25,7 @@
 #include "ipc/messages.h"
 #include "kernel/base/fd.h"
 #include "kernel/base/result.h"
+#include "kernel/vmu/window.h"
 
 namespace djinn::worker {
 
@@ -43,7 +44,8 @@ class Grants {
   // session). Gives the answer to the open question of that kind and session, which may be to fewer
   // or more bytes. Errors: kPending until it is there, which the step awaits then; djinnd's,
   // kQuotaExceeded or kOutOfMemory; kDisconnected when close() was called.
-  Result<Answer> take(ipc::GrantKind kind, SessionId session, uint64_t bytes);
+  Result<Answer> take(ipc::GrantKind kind, SessionId session, uint64_t bytes,
+                      vmu::Amount amount = vmu::Amount::kNeeded);
   // Nobody may be left who wants the answer to the open question: unless take() is called again,
   // what it brings is given back. held_bytes: of kSlab, what the lane has and keeps.
   void forget(ipc::GrantKind kind, SessionId session, uint64_t held_bytes = 0);

@@ -92,7 +92,7 @@ class Refs {
   class Source final : public vmu::GrantSource {
    public:
     Source(SessionId session, Grants& grants) : session_(session), grants_(grants) {}
-    Status ask(uint64_t bytes) override;
+    Status ask(uint64_t bytes, vmu::Amount amount) override;
     void give_back(uint64_t bytes) override;
     // What is not spent goes back.
     void give_back_credit();

@@ -187,6 +187,8 @@ PROGRAM: dict[str, Shape] = {
     "graph_bytes": "integer",
     "outputs": "integer",
     "sessions": "integer",
+    "name": "string",
+    "workload": "string or null",
 }
 EVENT: dict[str, Shape] = {
     "number": "integer",
