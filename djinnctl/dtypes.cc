@@ -14,8 +14,7 @@ std::vector<DTypeUse> dtypes_of(const srg::ModelManifest& manifest) {
   std::map<DType, DTypeUse> uses;
   std::set<std::pair<uint32_t, uint64_t>> places;
   for (const srg::TensorEntry& tensor : manifest.tensors) {
-    const bool is_alias =
-        tensor.bytes > 0 && !places.insert({tensor.extent, tensor.offset}).second;
+    const bool is_alias = tensor.bytes > 0 && !places.insert({tensor.extent, tensor.offset}).second;
     if (is_alias) continue;
     DTypeUse& use = uses[tensor.dtype];
     use.dtype = tensor.dtype;

@@ -87,8 +87,8 @@ TEST(Json, programs_devices_and_pools) {
             "{\"id\":\"000000000001\",\"model\":null,\"owner\":\"ann\",\"device\":\"cpu:0\","
             "\"state\":\"admitting\",\"graph_bytes\":2,\"outputs\":3,\"sessions\":4,"
             "\"name\":\"\",\"workload\":null}");
-  const ipc::ProgramReport admitted{{1}, {}, "ann", "cpu:0", ipc::ProgramState::kAdmitted, 2, 3, 4,
-                                    "llama.decode", ipc::Workload::kDecode};
+  const ipc::ProgramReport admitted{{1}, {}, "ann", "cpu:0",        ipc::ProgramState::kAdmitted,
+                                    2,   3,  4,     "llama.decode", ipc::Workload::kDecode};
   EXPECT_EQ(to_json(admitted)["name"], "llama.decode");
   EXPECT_EQ(to_json(admitted)["workload"], "decode step");
   const ipc::DeviceReport device{"cpu:0", "A CPU", 1, 2, 3, 4, ipc::DeviceState::kFailed};

@@ -165,10 +165,9 @@ void Admitter::tell(ProgramId id, Result<AdmittedProgram> admitted) {
     });
     return;
   }
-  const ipc::ProgramAdded added{id, shapes_of(*admitted->program),
-                                admitted->program->activation_bytes_estimate(),
-                                ipc::showable_name(admitted->program->graph().name),
-                                admitted->workload};
+  const ipc::ProgramAdded added{
+      id, shapes_of(*admitted->program), admitted->program->activation_bytes_estimate(),
+      ipc::showable_name(admitted->program->graph().name), admitted->workload};
   auto shared = std::make_shared<AdmittedProgram>(*std::move(admitted));
   parts_.lane.post([outbox = &parts_.outbox, shared, added](LaneLoop::State& state) {
     state.programs.add_program(added.program, std::move(*shared));

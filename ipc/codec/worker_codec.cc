@@ -304,7 +304,8 @@ ModelAdded read_model_added(wire::IdOutcome::Reader in) {
 ProgramAdded read_program_added(wire::ProgramAdded::Reader in) {
   return {{in.getProgram()},
           read_list(in.getOutputs(), limits::kProgramOutputs, read_shape),
-          in.getActivationBytes(), read_name(in.getName()),
+          in.getActivationBytes(),
+          read_name(in.getName()),
           read_enum(in.getWorkload(), Workload::kUnknown, Workload::kTraining)};
 }
 

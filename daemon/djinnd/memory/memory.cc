@@ -121,8 +121,9 @@ std::string Memory::shortage(const Request& request) const {
       "{}, and {} of {} are free: models have {} ({} of it pinned), sessions {}, "
       "workers {}. {}",
       needed_text(request.holder, request.bytes), size_text(ledger_.free_bytes()),
-      size_text(ledger_.total_bytes()), size_text(models), size_text(reclaim_ != nullptr ? reclaim_->pinned_bytes() : 0),
-      size_text(held_by(kSession)), size_text(held_by(kLane) + held_by(kHeap)),
+      size_text(ledger_.total_bytes()), size_text(models),
+      size_text(reclaim_ != nullptr ? reclaim_->pinned_bytes() : 0), size_text(held_by(kSession)),
+      size_text(held_by(kLane) + held_by(kHeap)),
       held_up == 0 ? "Unpin or close a model, or end a session."
                    : fmt::format("{} wait for a long step: try later.", size_text(held_up)));
 }

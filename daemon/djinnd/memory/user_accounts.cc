@@ -53,12 +53,11 @@ Status UserAccounts::check(vmu::Holder holder, uint64_t bytes) const {
   if (found == accounts_.end()) return {};
   const auto [held, quota] = room_of(holder, found->second);
   if (range_fits(held, bytes, quota)) return {};
-  return Error{
-      ErrorCode::kQuotaExceeded,
-      fmt::format("{}, and all sessions of this user together have {} of {} ({}). Release "
-                  "something, close a session, or ask the administrator for more.",
-                  needed_text(holder, bytes), size_text(held), size_text(quota),
-                  quotas_.key_of(found->second.user, QuotaOf::kMemory, device_bytes_))};
+  return Error{ErrorCode::kQuotaExceeded,
+               fmt::format("{}, and all sessions of this user together have {} of {} ({}). Release "
+                           "something, close a session, or ask the administrator for more.",
+                           needed_text(holder, bytes), size_text(held), size_text(quota),
+                           quotas_.key_of(found->second.user, QuotaOf::kMemory, device_bytes_))};
 }
 
 bool UserAccounts::fits_only_soon(vmu::Holder holder, uint64_t bytes,

@@ -22,7 +22,8 @@
 
 namespace djinn::daemon {
 
-// "4.0 MiB more are needed"; for a lane says of what, since its runs' results are smaller or larger.
+// "4.0 MiB more are needed"; for a lane says of what, since its runs' results are smaller or
+// larger.
 [[nodiscard]] std::string needed_text(vmu::Holder holder, uint64_t bytes);
 
 class UserAccounts {

@@ -205,8 +205,7 @@ void Models::unload(const Waiter& waiter, const Caller& caller, ModelId id) {
 void Models::read_manifest(const Waiter& waiter, const Caller& caller,
                            const ipc::ReadManifest& request) {
   const Model* const model = table_.find(request.model);
-  if (model == nullptr ||
-      (!leased_by(request.model, waiter.session) && !seen_by(*model, caller))) {
+  if (model == nullptr || (!leased_by(request.model, waiter.session) && !seen_by(*model, caller))) {
     return replies_.refuse(
         waiter, {ErrorCode::kNotFound, "The session has no such model open. Open it first."});
   }
