@@ -110,8 +110,8 @@ void add_events(CommandLine& line) {
   auto options = std::make_shared<EventOptions>();
   verb.flag("-f,--follow", options->follow, "and go on with what happens");
   const Option lines = verb.optional("-n,--lines", options->lines, std::to_string(kLinesAlone),
-                                     "of what was before the last so many [all; 10 without a "
-                                     "number]")
+                                     "of what was before only the last so many [all; 10 "
+                                     "without a number]")
                            .called("NUMBER")
                            .checked(fault_of_lines);
   verb.flag("--new", options->new_only, "leave out what was before; with -f").excludes(lines);
