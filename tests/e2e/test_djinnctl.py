@@ -196,6 +196,7 @@ def test_a_model_shows_the_dtypes_of_its_weights(daemon: Daemon, tmp_path: Path)
             ["float16", "2", "44", "B"],
             ["int64", "1", "16", "B"],
         ]
+    wait_until(lambda: ctl(daemon, "unload", model.id).code == 0, "nobody has it open")
 
 
 def test_a_program_shows_what_it_is_for(
@@ -322,7 +323,7 @@ def test_help_has_one_word_for_each_value(daemon: Daemon) -> None:
     assert "-H, --host ADDRESS" in options
     assert "-j, --json[=short|pretty|off]" in options
     verbs = re.findall(r"^  ([a-z]+)  ", text, re.MULTILINE)
-    shape = r"  (-\w, )?(--[a-z-]+)?( [A-Za-z_]+)?(\[=[a-z|]+\])?(  |$)"
+    shape = r"  (-\w, )?(--[a-z-]+)?( [A-Za-z_]+| \[[A-Z]+\])?(\[=[a-z|]+\])?(  |$)"
     for verb in verbs:
         lines = ctl(daemon, verb, "--help").text().splitlines()
         shown = [line for line in lines if line.startswith("  -")]
