@@ -39,7 +39,7 @@ Result<Grants::Answer> Grants::take(ipc::GrantKind kind, SessionId session, uint
   wanted.kind = kind;
   wanted.session = session;
   wanted.bytes = bytes;
-  wanted.or_less = amount == vmu::Amount::kMore;
+  wanted.or_less = in_trial_ || amount == vmu::Amount::kMore;
   const std::lock_guard lock(mutex_);
   if (closed_) return gone();
   const auto open = find(kind, session);

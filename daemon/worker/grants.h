@@ -59,6 +59,19 @@ class Grants {
   void give_back(ipc::GrantKind kind, SessionId session, uint64_t bytes,
                  SequenceHandle sequence = {});
 
+  // Lane's thread. While there is one, what take() asks for is of a trial: a refusal ends that alone,
+  // and nobody else hears of it.
+  class Trial {
+   public:
+    explicit Trial(Grants& grants) : grants_(grants) { grants_.in_trial_ = true; }
+    ~Trial() { grants_.in_trial_ = false; }
+    Trial(const Trial&) = delete;
+    Trial& operator=(const Trial&) = delete;
+
+   private:
+    Grants& grants_;
+  };
+
   // Control thread.
   void deliver(const ipc::GrantAnswer& answer);
   void deliver(const ipc::GiveSlab& slab, Fd memfd);
@@ -88,6 +101,7 @@ class Grants {
   uint64_t last_request_ = 0;
   Questions asked_;
   bool closed_ = false;
+  bool in_trial_ = false;  // the lane's
 };
 
 }  // namespace djinn::worker

@@ -35,7 +35,7 @@ void LaneMemory::on_grant_request(WorkerKey key, const ipc::GrantRequest& event)
 }
 
 void LaneMemory::slab_granted(Lane lane, const ipc::GrantRequest& event, const Status& granted) {
-  refusals_.note(lane.key.owner, lane.key.device, {}, granted);
+  if (!event.or_less) refusals_.note(lane.key.owner, lane.key.device, {}, granted);
   if (!granted) return domains_.answer_grant(lane.key, event.request, granted);
   extents_.create(ExtentUse::kSlab, event.bytes, [this, lane, event](Result<Fd> made) {
     give_slab(lane, event, std::move(made));
