@@ -140,6 +140,9 @@ TEST_F(section, answers_that_come_later_end_the_questions) {
   EXPECT_EQ(asks_until_told(kMiB / 2), std::pair(ErrorCode::kOk, 3))
       << "a step, and what is needed";
   EXPECT_EQ(asks_until_told(kMiB), std::pair(ErrorCode::kQuotaExceeded, 3));
+  const std::vector<Amount> amounts{Amount::kNeeded, Amount::kMore, Amount::kNeeded, Amount::kMore,
+                                    Amount::kNeeded};
+  EXPECT_EQ(djinnd.amounts(), amounts);
   EXPECT_EQ(djinnd.granted_bytes(), 4 * kMiB + kMiB / 2);
 }
 
