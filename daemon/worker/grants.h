@@ -59,8 +59,8 @@ class Grants {
   void give_back(ipc::GrantKind kind, SessionId session, uint64_t bytes,
                  SequenceHandle sequence = {});
 
-  // Lane's thread. While there is one, what take() asks for is of a trial: a refusal ends that alone,
-  // and nobody else hears of it.
+  // Lane's thread. While there is one, what take() asks for is of a trial: a refusal ends that
+  // alone, and nobody else hears of it.
   class Trial {
    public:
     explicit Trial(Grants& grants) : grants_(grants) { grants_.in_trial_ = true; }

@@ -206,8 +206,8 @@ void Models::read_manifest(const Waiter& waiter, const Caller& caller,
                            const ipc::ReadManifest& request) {
   const Model* const model = table_.find(request.model);
   if (model == nullptr || (!leased_by(request.model, waiter.session) && !seen_by(*model, caller))) {
-    return replies_.refuse(
-        waiter, {ErrorCode::kNotFound, "This user sees no such model. Open it first."});
+    return replies_.refuse(waiter,
+                           {ErrorCode::kNotFound, "This user sees no such model. Open it first."});
   }
   if (!model->manifest.valid()) return replies_.reply(waiter, {waiter.number, ipc::ManifestPart{}});
   auto part = part_of_manifest(*model, request.offset);
