@@ -995,6 +995,22 @@ int as_nobody(const std::function<int()>& body) {
   return WIFEXITED(status) ? WEXITSTATUS(status) : 1000;
 }
 
+TEST(Djinnd, who_does_not_see_a_model_reads_no_manifest) {
+  if (::geteuid() != 0) GTEST_SKIP() << "needs root, to become another user";
+  const TestDaemon daemon({}, {"--socket-group", "root"});
+  std::filesystem::permissions(daemon.directory(), std::filesystem::perms::all);
+  TestClient client(daemon);
+  client.greet();
+  const ModelId model = open_model(client, model_file(daemon.directory(), 1000, 'a')).model;
+  const auto refused_to_nobody = [&] {
+    TestClient nobody(daemon);
+    nobody.greet(true);
+    const auto code = nobody.ask<ipc::Failed>(ipc::ReadManifest{model, 0}).code;
+    return code == ErrorCode::kNotFound ? 0 : 1;
+  };
+  EXPECT_EQ(as_nobody(refused_to_nobody), 0);
+}
+
 size_t reloads_of(const TestDaemon& daemon) {
   TestClient observer(daemon);
   observer.greet(true);
