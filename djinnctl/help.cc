@@ -10,6 +10,7 @@
 
 #include "djinnctl/command_line.h"
 #include "djinnctl/nearest.h"
+#include "kernel/base/wrap.h"
 
 namespace djinn::ctl {
 namespace {
@@ -44,9 +45,18 @@ class Formatter : public CLI::Formatter {
 
   std::string make_option_opts(const CLI::Option* option) const override {
     if (!option->nonpositional()) return "";
-    if (option->get_items_expected_min() == 0) return choice(*option);
-    return " " + value_word(*option);
+    if (option->get_items_expected_min() > 0) return " " + value_word(*option);
+    const std::string choices = choice(*option);
+    const bool may_have_value = choices.empty() && option->get_items_expected_max() > 0;
+    return may_have_value ? " [" + value_word(*option) + "]" : choices;
   }
+
+  std::string make_option_desc(const CLI::Option* option) const override {
+    return wrapped(option->get_description(), kColumns - get_column_width());
+  }
+
+ private:
+  static constexpr size_t kColumns = 80;
 };
 
 // Prints what --help of these verbs does.

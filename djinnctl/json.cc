@@ -141,6 +141,10 @@ Json to_json(const ipc::ModelReport& report) {
           {"plan", report.plan == 0 ? Json() : Json(plan_text(report.plan))}};
 }
 
+Json to_json(const DTypeUse& use) {
+  return {{"dtype", name_of(use.dtype)}, {"tensors", use.tensors}, {"bytes", use.bytes}};
+}
+
 Json to_json(const ipc::EventReport& report) {
   const bool failed = report.error != ErrorCode::kOk;
   return {{"number", report.number},
@@ -165,7 +169,11 @@ Json to_json(const ipc::ProgramReport& report) {
           {"state", state_text(report.state)},
           {"graph_bytes", report.graph_bytes},
           {"outputs", report.outputs},
-          {"sessions", report.sessions}};
+          {"sessions", report.sessions},
+          {"name", report.name},
+          {"workload", report.state == ipc::ProgramState::kAdmitted
+                           ? Json(workload_text(report.workload))
+                           : Json()}};
 }
 
 Json to_json(const ipc::DeviceReport& report) {

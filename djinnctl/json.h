@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "djinnctl/dtypes.h"
 #include "libdjinn-client/client.h"
 
 namespace djinn::ctl {
@@ -31,5 +32,6 @@ enum class JsonStyle { kOff, kShort, kPretty };
 [[nodiscard]] Json to_json(const ipc::DeviceReport& report);
 [[nodiscard]] Json to_json(const ipc::MemoryReport& report);
 [[nodiscard]] Json to_json(const ipc::EventReport& report);
+[[nodiscard]] Json to_json(const DTypeUse& use);
 
 }  // namespace djinn::ctl

@@ -233,6 +233,14 @@ TEST(Tables, holders_of_a_model) {
             "000000000def  ann    42  demo.py\n");
 }
 
+TEST(Tables, dtypes_of_a_model) {
+  const DTypeUse uses[] = {{DType::kBFloat16, 20, 2048}, {DType::kInt64, 1, 8}};
+  EXPECT_EQ(dtype_table(uses).text(),
+            "DTYPE     TENSORS     SIZE\n"
+            "bfloat16       20  2.0 KiB\n"
+            "int64           1      8 B\n");
+}
+
 TEST(Tables, programs) {
   const ipc::ProgramReport program{{1}, {}, "ann", "cpu:0", ipc::ProgramState::kAdmitted,
                                    512, 2,  3};

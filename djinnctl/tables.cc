@@ -106,6 +106,14 @@ Table name_table(std::span<const ipc::UseReport> names) {
   return table;
 }
 
+Table dtype_table(std::span<const DTypeUse> dtypes) {
+  Table table({{"DTYPE"}, {"TENSORS", kRight}, {"SIZE", kRight}});
+  for (const DTypeUse& use : dtypes) {
+    table.add({std::string(name_of(use.dtype)), std::to_string(use.tensors), size_text(use.bytes)});
+  }
+  return table;
+}
+
 Table program_table(std::span<const ipc::ProgramReport> programs) {
   Table table({{"PROGRAM"},
                {"MODEL", kLeft, kLeftOutLast},

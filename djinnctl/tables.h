@@ -6,6 +6,7 @@
 #include <span>
 #include <string>
 
+#include "djinnctl/dtypes.h"
 #include "djinnctl/table.h"
 #include "libdjinn-client/client.h"
 
@@ -18,6 +19,8 @@ namespace djinn::ctl {
 [[nodiscard]] Table holder_table(std::span<const ipc::UseReport> holders);
 // What users call a model.
 [[nodiscard]] Table name_table(std::span<const ipc::UseReport> names);
+// Of which dtypes a model's weights are.
+[[nodiscard]] Table dtype_table(std::span<const DTypeUse> dtypes);
 [[nodiscard]] Table program_table(std::span<const ipc::ProgramReport> programs);
 [[nodiscard]] Table device_table(std::span<const ipc::DeviceReport> devices);
 [[nodiscard]] Table memory_table(std::span<const ipc::MemoryReport> pools);

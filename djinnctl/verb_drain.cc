@@ -84,7 +84,8 @@ void add_drain(CommandLine& line) {
   const Verb verb = line.verb("drain", "take in no new session and no new model");
   auto options = std::make_shared<DrainOptions>();
   verb.optional("--wait", options->wait, kForever,
-                "wait until no session is left; with --wait=60 for 60 seconds at most")
+                "wait until no session is left, or for so many seconds at most")
+      .called("SECONDS")
       .checked([](const std::string& text) {
         const bool is_time = text == kForever || seconds_of(text);
         return is_time ? std::string() : "'" + text + "' is no number of seconds, like 60.";

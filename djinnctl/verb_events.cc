@@ -4,6 +4,10 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <charconv>
+#include <cstdint>
+#include <optional>
+
 #include "djinnctl/command_line.h"
 #include "djinnctl/output.h"
 #include "djinnctl/text.h"
@@ -15,10 +19,26 @@ namespace {
 // djinnd keeps some hundred; others may come while these are read.
 constexpr size_t kOldMax = size_t{64} << 10;
 
+constexpr size_t kLinesAlone = 10;  // as journalctl's -n
+
 struct EventOptions {
   bool follow = false;
   bool new_only = false;
+  std::string lines;  // empty: all
 };
+
+std::optional<size_t> number_of(const std::string& text) {
+  size_t number = 0;
+  const char* const end = text.data() + text.size();
+  const auto [rest, error] = std::from_chars(text.data(), end, number);
+  return error == std::errc() && rest == end ? std::optional(number) : std::nullopt;
+}
+
+std::string fault_of_lines(const std::string& text) {
+  if (text.empty() || number_of(text)) return {};
+  return fmt::format("'{}' is no number of events. Write 'djinnctl events -n {}' for the last {}.",
+                     text, kLinesAlone, kLinesAlone);
+}
 
 // The event's text as the log has it.
 std::string whole_text(const ipc::EventReport& event) {
@@ -52,25 +72,35 @@ Status print(const Invocation& invocation, const ipc::EventList& list) {
   return write_out(text);
 }
 
-Status events(const Invocation& invocation, const EventOptions& options) {
-  DJINN_TRY(const auto client, observe(invocation));
-  uint64_t after = 0;
-  size_t told = 0;
-  bool old = true;  // what was before: it comes in pages, until one is empty
+// What was before, all of it; it comes in pages, until one is empty.
+Result<ipc::EventList> old_events(client::Client& client) {
+  ipc::EventList all;
   for (;;) {
-    DJINN_TRY(ipc::EventList list, client->events(after, options.follow && !old));
-    if (after == 0) list.missed = 0;  // nobody asked for those
-    after = list.last;
-    if (!old || !options.new_only) DJINN_CHECK(print(invocation, list));
-    told += list.events.size();
-    if (old && told > kOldMax) {
+    DJINN_TRY(const ipc::EventList page, client.events(all.last, false));
+    if (all.last != 0) all.missed += page.missed;  // nobody asked for those before the first
+    all.last = page.last;
+    if (page.events.empty()) return all;
+    all.events.insert(all.events.end(), page.events.begin(), page.events.end());
+    if (all.events.size() > kOldMax) {
       return client::not_as_djinnd_answers(ErrorCode::kProtocolViolation,
                                            "The daemon's events have no end.");
     }
-    if (old && !list.events.empty()) continue;
-    if (!options.follow) return {};
-    old = false;
   }
+}
+
+Status events(const Invocation& invocation, const EventOptions& options) {
+  DJINN_TRY(const auto client, observe(invocation));
+  DJINN_TRY(ipc::EventList list, old_events(*client));
+  const size_t lines = options.new_only ? 0 : number_of(options.lines).value_or(SIZE_MAX);
+  if (lines < list.events.size()) {
+    list.events.erase(list.events.begin(), list.events.end() - static_cast<ptrdiff_t>(lines));
+  }
+  DJINN_CHECK(print(invocation, list));
+  while (options.follow) {
+    DJINN_TRY(list, client->events(list.last, true));
+    DJINN_CHECK(print(invocation, list));
+  }
+  return {};
 }
 
 }  // namespace
@@ -79,7 +109,12 @@ void add_events(CommandLine& line) {
   const Verb verb = line.verb("events", "what happened in djinnd lately");
   auto options = std::make_shared<EventOptions>();
   verb.flag("-f,--follow", options->follow, "and go on with what happens");
-  verb.flag("-n,--new", options->new_only, "leave out what was before; with -f");
+  const Option lines = verb.optional("-n,--lines", options->lines, std::to_string(kLinesAlone),
+                                     "of what was before only the last so many [all; 10 "
+                                     "without a number]")
+                           .called("NUMBER")
+                           .checked(fault_of_lines);
+  verb.flag("--new", options->new_only, "leave out what was before; with -f").excludes(lines);
   verb.does(options, events);
 }
 

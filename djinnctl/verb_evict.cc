@@ -118,7 +118,7 @@ Status evict(const Invocation& invocation, const EvictOptions& options) {
 }  // namespace
 
 void add_evict(CommandLine& line) {
-  const Verb verb = line.verb("evict", "move models off their device until they are used again");
+  const Verb verb = line.verb("evict", "move models off their device until their next use");
   auto options = std::make_shared<EvictOptions>();
   verb.option("MODEL", options->named,
               "their ids or the first four digits of them, names, or paths");

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "djinnctl/command_line.h"
+#include "djinnctl/dtypes.h"
 #include "djinnctl/json.h"
 #include "djinnctl/object.h"
 #include "djinnctl/output.h"
@@ -97,7 +98,12 @@ std::string item_table(const Json& item, const Table::Layout& layout) {
 
 Result<Shown> shown_model(client::Client& client, const ipc::ModelReport& model) {
   DJINN_TRY(const auto used, with_uses(client, std::span(&model, 1)));
+  DJINN_TRY(const auto manifest, client.manifest(model.model));
+  const std::vector<DTypeUse> dtypes = dtypes_of(manifest);
   Shown shown{item_of("model", to_json(used.front())), {}};
+  Json& listed = shown.item["dtypes"] = Json::array();
+  for (const DTypeUse& use : dtypes) listed.push_back(to_json(use));
+  if (!dtypes.empty()) shown.beside.push_back(dtype_table(dtypes));
   if (!used.front().holders.empty()) shown.beside.push_back(holder_table(used.front().holders));
   if (!used.front().names.empty()) shown.beside.push_back(name_table(used.front().names));
   return shown;

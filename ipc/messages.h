@@ -78,7 +78,9 @@ struct CloseModel {
   friend bool operator==(const CloseModel&, const CloseModel&) = default;
 };
 
-// The part of an open model's manifest that begins at offset, if any is left. Answer: ManifestPart.
+// The part of a model's manifest that begins at offset, if any is left. Of a model that the session
+// has open, or that its user sees (ListModels); while it is first loaded there is none. Answer:
+// ManifestPart.
 struct ReadManifest {
   ModelId model;
   uint64_t offset = 0;
@@ -254,7 +256,7 @@ struct ModelOpened {
 };
 
 struct ManifestPart {
-  std::vector<std::byte> bytes;  // at most limits::kManifestPartBytes; none: there are no more
+  std::vector<std::byte> bytes;  // limits::kManifestPartBytes, or fewer: there are no more
   friend bool operator==(const ManifestPart&, const ManifestPart&) = default;
 };
 
@@ -461,6 +463,19 @@ struct UseReport {
 
 enum class ProgramState : uint8_t { kAdmitting = 0, kAdmitted = 1 };
 
+// What a program's graph is for, as its worker tells from operators and how they are joined
+// (kernel/sched/annotate.h). kUnknown: from nothing in it, or nobody has looked yet.
+enum class Workload : uint8_t {
+  kUnknown = 0,
+  kTextEncoder = 1,
+  kPrefill = 2,
+  kDecode = 3,
+  kVision = 4,
+  kAudio = 5,
+  kMultimodal = 6,
+  kTraining = 7
+};
+
 struct ProgramReport {
   ProgramId program;
   ModelId model;  // invalid: it names no weights
@@ -470,6 +485,8 @@ struct ProgramReport {
   uint64_t graph_bytes = 0;
   uint32_t outputs = 0;
   uint32_t sessions = 0;  // that defined it
+  std::string name{};     // its graph's, for people; likewise the next once it is admitted
+  Workload workload = Workload::kUnknown;
   friend bool operator==(const ProgramReport&, const ProgramReport&) = default;
 };
 
@@ -746,6 +763,8 @@ struct ProgramAdded {
   ProgramId program;
   std::vector<OutputShape> outputs;
   uint64_t activation_bytes = 0;
+  std::string name{};  // the graph's
+  Workload workload = Workload::kUnknown;
   friend bool operator==(const ProgramAdded&, const ProgramAdded&) = default;
 };
 struct ProgramRefused {
@@ -793,6 +812,7 @@ struct GrantRequest {
   SessionId session;        // kRefs, kSequence
   SequenceHandle sequence;  // kSequence
   uint64_t bytes = 0;
+  bool or_less = false;  // if it is refused, less is asked for: nobody else hears of it
   friend bool operator==(const GrantRequest&, const GrantRequest&) = default;
 };
 

@@ -72,6 +72,28 @@ std::string_view state_text(DeviceState state) {
   return "unknown";
 }
 
+std::string_view workload_text(Workload workload) {
+  switch (workload) {
+    case Workload::kUnknown:
+      return "other";
+    case Workload::kTextEncoder:
+      return "text in one pass";
+    case Workload::kPrefill:
+      return "prefill";
+    case Workload::kDecode:
+      return "decode step";
+    case Workload::kVision:
+      return "vision";
+    case Workload::kAudio:
+      return "audio";
+    case Workload::kMultimodal:
+      return "multimodal";
+    case Workload::kTraining:
+      return "training step";
+  }
+  return "unknown";
+}
+
 std::string_view tier_text(RunTier tier) {
   switch (tier) {
     case RunTier::kNone:

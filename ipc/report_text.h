@@ -14,6 +14,8 @@ namespace djinn::ipc {
 [[nodiscard]] std::string_view state_text(SessionState state);
 [[nodiscard]] std::string_view state_text(ProgramState state);
 [[nodiscard]] std::string_view state_text(DeviceState state);
+// "other" for a graph that shows no sign of any.
+[[nodiscard]] std::string_view workload_text(Workload workload);
 // "-" for what waits for nothing.
 [[nodiscard]] std::string_view wait_text(SessionWait wait);
 // "0", "1", "2", or "-" where nothing was computed yet.

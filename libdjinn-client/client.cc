@@ -51,6 +51,13 @@ Error bad_manifest(const char* what) {
   return not_as_djinnd_answers(ErrorCode::kProtocolViolation, what);
 }
 
+Result<srg::ModelManifest> read_manifest(std::span<const std::byte> content) {
+  auto manifest = ipc::decode_manifest(content);
+  if (manifest) return manifest;
+  return not_as_djinnd_answers(manifest.error().code,
+                               "The model's manifest cannot be read: " + manifest.error().message);
+}
+
 std::string_view file_name_of(std::string_view path) {
   return path.substr(path.rfind('/') + 1);
 }
@@ -195,10 +202,7 @@ Result<srg::ModelManifest> Client::manifest_of(ipc::ModelOpened& opened) {
   if (content.size() != opened.manifest_bytes) {
     return bad_manifest("The model's manifest is not as long as was said.");
   }
-  auto manifest = ipc::decode_manifest(content);
-  if (manifest) return manifest;
-  return not_as_djinnd_answers(manifest.error().code,
-                               "The model's manifest cannot be read: " + manifest.error().message);
+  return read_manifest(content);
 }
 
 Status Client::close_model(ModelId model) {
@@ -331,6 +335,21 @@ Result<std::vector<ipc::ModelReport>> Client::models() {
     next.first = first;
     return next;
   });
+}
+
+Result<srg::ModelManifest> Client::manifest(ModelId model) {
+  std::vector<std::byte> content;
+  for (bool more = true; more;) {
+    DJINN_TRY(const ipc::ManifestPart next,
+              control_.ask<ipc::ManifestPart>(ipc::ReadManifest{model, content.size()}));
+    content.insert(content.end(), next.bytes.begin(), next.bytes.end());
+    if (content.size() > limits::kManifestBytes) {
+      return bad_manifest("The model's manifest is over its limit.");
+    }
+    more = next.bytes.size() == limits::kManifestPartBytes;
+  }
+  if (content.empty()) return srg::ModelManifest{};
+  return read_manifest(content);
 }
 
 Result<std::vector<ipc::UseReport>> Client::uses(ModelId model) {

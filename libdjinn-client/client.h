@@ -149,6 +149,8 @@ class Client {
   Result<ipc::StatusReport> status(const Deadline* deadline = nullptr);
   Result<std::vector<ipc::SessionReport>> sessions();
   Result<std::vector<ipc::ModelReport>> models();
+  // Of a model that models() lists; empty while it is first loaded.
+  Result<srg::ModelManifest> manifest(ModelId model);
   // The uses of a model that this user may see.
   Result<std::vector<ipc::UseReport>> uses(ModelId model);
   Result<std::vector<ipc::ProgramReport>> programs();

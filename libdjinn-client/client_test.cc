@@ -205,6 +205,16 @@ TEST_F(OpenModel, a_manifest_that_comes_byte_by_byte_is_refused_at_the_first) {
   EXPECT_EQ(opened.error().code, ErrorCode::kProtocolViolation);
 }
 
+TEST_F(OpenModel, a_manifest_is_read_without_an_open) {
+  EXPECT_EQ(client_->manifest(ModelId{1}).value(), srg::ModelManifest{}) << "it is being loaded";
+  const srg::ModelManifest manifest = large_manifest();
+  const std::vector<std::byte> encoded = ipc::encode(manifest);
+  daemon_.set_manifest(encoded, encoded.size());
+  EXPECT_EQ(client_->manifest(ModelId{1}).value(), manifest);
+  daemon_.set_manifest(std::vector<std::byte>(limits::kManifestBytes + 1), 0);
+  EXPECT_EQ(client_->manifest(ModelId{1}).error().code, ErrorCode::kProtocolViolation);
+}
+
 class Lists : public ClientTest {
  protected:
   template <typename Report>

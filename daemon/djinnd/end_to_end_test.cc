@@ -279,20 +279,19 @@ TEST(Djinnd, keeps_no_answers_for_who_does_not_read) {
   }
 }
 
-TEST(Djinnd, nobody_else_reads_a_manifest) {
+TEST(Djinnd, who_sees_a_model_reads_its_manifest) {
   const TestDaemon daemon;
   const Fd file = model_file(daemon.directory(), 1000, 'a');
   TestClient client(daemon);
   client.greet();
-  const ModelId model = open_model(client, file).model;
-  const auto refused = [&](TestClient& by) {
-    return by.ask<ipc::Failed>(ipc::ReadManifest{model, 0}).code == ErrorCode::kNotFound;
-  };
-  TestClient another(daemon);
-  another.greet();
-  EXPECT_TRUE(refused(another));
-  client.ask<ipc::Done>(ipc::CloseModel{model});
-  EXPECT_TRUE(refused(client));
+  const ipc::ModelOpened opened = open_model(client, file);
+  client.ask<ipc::Done>(ipc::CloseModel{opened.model});
+  TestClient observer(daemon);
+  observer.greet(true);
+  EXPECT_EQ(observer.ask<ipc::ManifestPart>(ipc::ReadManifest{opened.model, 0}).bytes,
+            opened.manifest);
+  const ModelId other{opened.model.value + 1};
+  EXPECT_EQ(observer.ask<ipc::Failed>(ipc::ReadManifest{other, 0}).code, ErrorCode::kNotFound);
 }
 
 TEST(Djinnd, a_file_that_was_changed_is_another_model) {
@@ -994,6 +993,22 @@ int as_nobody(const std::function<int()>& body) {
   int status = 0;
   ::waitpid(child, &status, 0);
   return WIFEXITED(status) ? WEXITSTATUS(status) : 1000;
+}
+
+TEST(Djinnd, who_does_not_see_a_model_reads_no_manifest) {
+  if (::geteuid() != 0) GTEST_SKIP() << "needs root, to become another user";
+  const TestDaemon daemon({}, {"--socket-group", "root"});
+  std::filesystem::permissions(daemon.directory(), std::filesystem::perms::all);
+  TestClient client(daemon);
+  client.greet();
+  const ModelId model = open_model(client, model_file(daemon.directory(), 1000, 'a')).model;
+  const auto refused_to_nobody = [&] {
+    TestClient nobody(daemon);
+    nobody.greet(true);
+    const auto code = nobody.ask<ipc::Failed>(ipc::ReadManifest{model, 0}).code;
+    return code == ErrorCode::kNotFound ? 0 : 1;
+  };
+  EXPECT_EQ(as_nobody(refused_to_nobody), 0);
 }
 
 size_t reloads_of(const TestDaemon& daemon) {

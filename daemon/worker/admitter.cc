@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "daemon/worker/admission_mark.h"
+#include "ipc/codec/control_codec.h"
 #include "ipc/limits.h"
 #include "kernel/base/assert.h"
 
@@ -164,8 +165,9 @@ void Admitter::tell(ProgramId id, Result<AdmittedProgram> admitted) {
     });
     return;
   }
-  const ipc::ProgramAdded added{id, shapes_of(*admitted->program),
-                                admitted->program->activation_bytes_estimate()};
+  const ipc::ProgramAdded added{
+      id, shapes_of(*admitted->program), admitted->program->activation_bytes_estimate(),
+      ipc::showable_name(admitted->program->graph().name), admitted->workload};
   auto shared = std::make_shared<AdmittedProgram>(*std::move(admitted));
   parts_.lane.post([outbox = &parts_.outbox, shared, added](LaneLoop::State& state) {
     state.programs.add_program(added.program, std::move(*shared));

@@ -97,6 +97,19 @@ TEST_F(ControlLoopTest, a_program_runs_on_the_model_that_came_before_it) {
   EXPECT_EQ(output(*session), (std::array<float, 4>{6, 7, 8, 9}));
 }
 
+TEST_F(ControlLoopTest, a_program_is_told_with_its_name_and_what_it_is_for) {
+  srg::GraphBuilder g("st\u202eep");
+  const srg::Tensor x = g.input("x", DType::kFloat32, {4});
+  {
+    const auto phase = g.phase(srg::Phase::kDecode);
+    g.output("y", g.op("fake::add_one", {x}));
+  }
+  add_program(*std::move(g).finish(), {});
+  const auto added = heard<ipc::ProgramAdded>();
+  EXPECT_EQ(added.name, "st???ep") << "what djinnd would refuse as a name is replaced";
+  EXPECT_EQ(added.workload, ipc::Workload::kDecode);
+}
+
 TEST_F(ControlLoopTest, a_program_that_is_not_admitted_is_refused_with_the_reason) {
   add_program(one_operator("fake::refuse"), {});
   EXPECT_EQ(heard<ipc::ProgramRefused>().code, ErrorCode::kUnsupported);

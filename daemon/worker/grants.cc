@@ -31,13 +31,15 @@ Grants::Questions::iterator Grants::find(ipc::GrantKind kind, SessionId session)
   });
 }
 
-Result<Grants::Answer> Grants::take(ipc::GrantKind kind, SessionId session, uint64_t bytes) {
+Result<Grants::Answer> Grants::take(ipc::GrantKind kind, SessionId session, uint64_t bytes,
+                                    vmu::Amount amount) {
   DJINN_ASSERT(kind != ipc::GrantKind::kSequence);
   DJINN_ASSERT((kind == ipc::GrantKind::kRefs) == session.valid());
   ipc::GrantRequest wanted;
   wanted.kind = kind;
   wanted.session = session;
   wanted.bytes = bytes;
+  wanted.or_less = in_trial_ || amount == vmu::Amount::kMore;
   const std::lock_guard lock(mutex_);
   if (closed_) return gone();
   const auto open = find(kind, session);

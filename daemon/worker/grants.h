@@ -25,6 +25,7 @@
 #include "ipc/messages.h"
 #include "kernel/base/fd.h"
 #include "kernel/base/result.h"
+#include "kernel/vmu/window.h"
 
 namespace djinn::worker {
 
@@ -43,7 +44,8 @@ class Grants {
   // session). Gives the answer to the open question of that kind and session, which may be to fewer
   // or more bytes. Errors: kPending until it is there, which the step awaits then; djinnd's,
   // kQuotaExceeded or kOutOfMemory; kDisconnected when close() was called.
-  Result<Answer> take(ipc::GrantKind kind, SessionId session, uint64_t bytes);
+  Result<Answer> take(ipc::GrantKind kind, SessionId session, uint64_t bytes,
+                      vmu::Amount amount = vmu::Amount::kNeeded);
   // Nobody may be left who wants the answer to the open question: unless take() is called again,
   // what it brings is given back. held_bytes: of kSlab, what the lane has and keeps.
   void forget(ipc::GrantKind kind, SessionId session, uint64_t held_bytes = 0);
@@ -56,6 +58,19 @@ class Grants {
   // Bytes that are no longer touched and no longer committed. sequence: of kSequence.
   void give_back(ipc::GrantKind kind, SessionId session, uint64_t bytes,
                  SequenceHandle sequence = {});
+
+  // Lane's thread. While there is one, what take() asks for is of a trial: a refusal ends that
+  // alone, and nobody else hears of it.
+  class Trial {
+   public:
+    explicit Trial(Grants& grants) : grants_(grants) { grants_.in_trial_ = true; }
+    ~Trial() { grants_.in_trial_ = false; }
+    Trial(const Trial&) = delete;
+    Trial& operator=(const Trial&) = delete;
+
+   private:
+    Grants& grants_;
+  };
 
   // Control thread.
   void deliver(const ipc::GrantAnswer& answer);
@@ -86,6 +101,7 @@ class Grants {
   uint64_t last_request_ = 0;
   Questions asked_;
   bool closed_ = false;
+  bool in_trial_ = false;  // the lane's
 };
 
 }  // namespace djinn::worker

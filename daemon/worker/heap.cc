@@ -21,7 +21,8 @@ Status GrantedHeap::allow(uint64_t bytes) {
   if (!least) return Error{ErrorCode::kOutOfMemory, "The run needs more memory than there can be."};
   while (bytes > granted_bytes_) {
     const uint64_t total = doubling_refused_ ? *least : std::max(*least, 2 * granted_bytes_);
-    const auto answer = grants_.take(ipc::GrantKind::kHeap, {}, total - granted_bytes_);
+    const auto answer = grants_.take(ipc::GrantKind::kHeap, {}, total - granted_bytes_,
+                                     total == *least ? vmu::Amount::kNeeded : vmu::Amount::kMore);
     if (answer) {
       granted_bytes_ += answer->bytes;
     } else if (answer.error().code == ErrorCode::kPending || total == *least) {

@@ -51,9 +51,13 @@ TEST_F(HeapTest, one_that_may_not_double_is_given_what_it_needs) {
   EXPECT_EQ(allow(9 * kMiB), ErrorCode::kPending);
   const auto doubled = heard<ipc::GrantRequest>();
   EXPECT_EQ(doubled.bytes, 8 * kMiB);
+  EXPECT_TRUE(doubled.or_less);
   answer(doubled, ErrorCode::kOutOfMemory);
   EXPECT_EQ(allow(9 * kMiB), ErrorCode::kPending);
-  EXPECT_EQ(granted(), 4 * kMiB);
+  const auto needed = heard<ipc::GrantRequest>();
+  EXPECT_EQ(needed.bytes, 4 * kMiB);
+  EXPECT_FALSE(needed.or_less) << "a refusal of it is told";
+  answer(needed);
   EXPECT_EQ(allow(9 * kMiB), ErrorCode::kOk);
 }
 

@@ -55,7 +55,8 @@ LaneLoop::~LaneLoop() {
 void LaneLoop::start(SequencePager& pager) {
   DJINN_ASSERT(!runner_ && !thread_.joinable());
   runner_ = std::make_unique<Runner>(
-      LaneTools{executor_, state_.lane, state_.programs, pager, binder_, clock_}, clock_, counts_);
+      LaneTools{executor_, state_.lane, state_.programs, pager, binder_, clock_, memory_.grants},
+      clock_, counts_);
   thread_ = std::thread([this] { work(); });
 }
 

@@ -368,6 +368,7 @@ bool ends_search(const Error& error) {
 // Runs the longest beginning that can be run, and gives the error of the node behind it.
 Result<Ending> keep_beginning(Step& step, LaneTools& tools, const Work& work) {
   Beginnings& tried = *step.session.beginnings;
+  const Grants::Trial trial(tools.grants);  // who asked for the whole was refused already
   while (tried.may_go_on()) {
     ++tried.tries;
     begin_again(step);

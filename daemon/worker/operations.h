@@ -7,6 +7,7 @@
 #pragma once
 
 #include "daemon/worker/binder.h"
+#include "daemon/worker/grants.h"
 #include "daemon/worker/program_table.h"
 #include "daemon/worker/step.h"
 #include "kernel/base/clock.h"
@@ -22,6 +23,7 @@ struct LaneTools {
   SequencePager& pager;
   Binder& binder;
   const Clock& clock;
+  Grants& grants;
 };
 
 // A run that is given up before it begins makes and changes nothing: who reads what it would have

@@ -8,6 +8,7 @@
 #include "ipc/codec/srg_codec.h"
 #include "ipc/limits.h"
 #include "kernel/base/assert.h"
+#include "kernel/sched/annotate.h"
 #include "kernel/srg/verify.h"
 
 namespace djinn::worker {
@@ -17,6 +18,21 @@ namespace {
 const exec::WeightTable& no_weights() {
   static const exec::WeightTable empty({});
   return empty;
+}
+
+// The message's word for what the scheduler says. Precondition: graph is annotated.
+ipc::Workload workload_of(const srg::Graph& graph) {
+  using Said = sched::Workload;
+  using Told = ipc::Workload;
+  constexpr auto same = [](Said said, Told told) {
+    return static_cast<uint8_t>(said) == static_cast<uint8_t>(told);
+  };
+  static_assert(same(Said::kUnknown, Told::kUnknown) && same(Said::kDecode, Told::kDecode) &&
+                same(Said::kTextEncoder, Told::kTextEncoder) && same(Said::kAudio, Told::kAudio) &&
+                same(Said::kPrefill, Told::kPrefill) && same(Said::kVision, Told::kVision) &&
+                same(Said::kMultimodal, Told::kMultimodal) &&
+                same(Said::kTraining, Told::kTraining));
+  return static_cast<Told>(sched::classify(graph));
 }
 
 }  // namespace
@@ -43,7 +59,12 @@ Result<AdmittedProgram> admit_graph(exec::Executor& executor,
                                     std::shared_ptr<MappedModel> model,
                                     const exec::AdmissionLimits& limits) {
   DJINN_TRY(srg::Graph graph, read_graph(graph_bytes));
-  return admit_verified(executor, std::move(graph), std::move(model), limits);
+  sched::annotate(graph);
+  const ipc::Workload workload = workload_of(graph);
+  DJINN_TRY(AdmittedProgram admitted,
+            admit_verified(executor, std::move(graph), std::move(model), limits));
+  admitted.workload = workload;
+  return admitted;
 }
 
 Result<AdmittedProgram> admit_verified(exec::Executor& executor, srg::Graph graph,

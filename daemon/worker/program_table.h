@@ -15,6 +15,7 @@
 
 #include "daemon/worker/model_store.h"
 #include "daemon/worker/waits.h"
+#include "ipc/messages.h"
 #include "kernel/executor/executor.h"
 
 namespace djinn::worker {
@@ -23,6 +24,7 @@ namespace djinn::worker {
 struct AdmittedProgram {
   std::shared_ptr<MappedModel> model;  // null: the graph names no weights
   std::unique_ptr<exec::Program> program;
+  ipc::Workload workload = ipc::Workload::kUnknown;  // of admit_graph() alone
 };
 
 // Errors: kLimitExceeded.
@@ -33,14 +35,14 @@ Result<srg::Graph> read_graph(std::span<const std::byte> graph_bytes);
 // Those of any graph. The slab's grant bounds activations; djinnd decides it at the first run.
 exec::AdmissionLimits admission_limits();
 
-// Decodes, verifies and admits a graph: the one way a program comes to be, run-once graphs
-// included. Any thread. Errors: read_graph's, exec::Executor::admit's.
+// Decodes, verifies and admits a graph that is kept as a program, and says what it is for. Any
+// thread. Errors: read_graph's, exec::Executor::admit's.
 Result<AdmittedProgram> admit_graph(exec::Executor& executor,
                                     std::span<const std::byte> graph_bytes,
                                     std::shared_ptr<MappedModel> model,
                                     const exec::AdmissionLimits& limits = admission_limits());
 
-// Admits a graph that read_graph() has passed.
+// Admits a graph that read_graph() has passed; that of one run is not asked what it is for.
 Result<AdmittedProgram> admit_verified(exec::Executor& executor, srg::Graph graph,
                                        std::shared_ptr<MappedModel> model,
                                        const exec::AdmissionLimits& limits);

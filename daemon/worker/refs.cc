@@ -34,10 +34,10 @@ gc::RefEntry entry_of(gc::RefState state, RefHandle handle, const Refs::Storage&
 
 }  // namespace
 
-Status Refs::Source::ask(uint64_t bytes) {
+Status Refs::Source::ask(uint64_t bytes, vmu::Amount amount) {
   while (credit_bytes_ < bytes) {
     DJINN_TRY(const Grants::Answer answer,
-              grants_.take(ipc::GrantKind::kRefs, session_, bytes - credit_bytes_));
+              grants_.take(ipc::GrantKind::kRefs, session_, bytes - credit_bytes_, amount));
     credit_bytes_ += answer.bytes;
   }
   DJINN_ASSERT(credit_bytes_ >= bytes);

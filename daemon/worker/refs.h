@@ -94,7 +94,7 @@ class Refs {
    public:
     Source(SessionId session, gc::SessionState& state, Grants& grants)
         : session_(session), state_(state), grants_(grants) {}
-    Status ask(uint64_t bytes) override;
+    Status ask(uint64_t bytes, vmu::Amount amount) override;
     void give_back(uint64_t bytes) override;
     void backed() override;
     // What is not spent goes back.

@@ -255,6 +255,7 @@ TEST_F(SeriesTest, what_comes_before_an_operator_that_is_refused_memory_has_happ
   refused_ = {ipc::GrantKind::kHeap};
   submit_steps("fake::take_heap", {1 << 20});
   EXPECT_EQ(finish(), ErrorCode::kOutOfMemory);
+  EXPECT_EQ(refusals_told_, 1) << "not those of the beginnings that were tried";
   EXPECT_EQ(value_of(kState), kInputAndOne);
   EXPECT_EQ(value_of(kRef), kInputAndOne);
   EXPECT_EQ(read(kLater), ErrorCode::kPoisoned);

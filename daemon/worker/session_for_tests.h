@@ -255,6 +255,7 @@ class SessionTest : public DjinndTest {
         groups_[request.sequence.index].granted_bytes += request.bytes;
       }
     }
+    if (code != ErrorCode::kOk && !request.or_less) ++refusals_told_;
     grants_.deliver(ipc::GrantAnswer{request.request, code, "djinnd says so."});
     return true;
   }
@@ -294,6 +295,7 @@ class SessionTest : public DjinndTest {
   std::vector<ipc::Completion> told_;
   std::map<ipc::GrantKind, uint64_t> granted_bytes_;
   std::set<ipc::GrantKind> refused_;    // of which djinnd grants nothing
+  int refusals_told_ = 0;               // those that others hear of
   ErrorCode refusal_ = ErrorCode::kOk;  // what attach() is told of the submission in flight
 
   struct Group {
@@ -310,7 +312,7 @@ class SessionTest : public DjinndTest {
   SequencePager pager_{grants_, outbox_, waits_};
   Binder binder_{*lane_};
   LaneCounts counts_;
-  Runner runner_{{executor_, *lane_, programs_, pager_, binder_, clock_}, clock_, counts_};
+  Runner runner_{{executor_, *lane_, programs_, pager_, binder_, clock_, grants_}, clock_, counts_};
   std::unique_ptr<Session> session_;
 
  private:

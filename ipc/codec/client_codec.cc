@@ -396,6 +396,8 @@ void write_program(wire::ProgramReport::Builder out, const ProgramReport& report
   out.setGraphBytes(report.graph_bytes);
   out.setOutputs(report.outputs);
   out.setSessions(report.sessions);
+  out.setName(text(report.name));
+  out.setWorkload(static_cast<uint8_t>(report.workload));
 }
 
 ProgramReport read_program(wire::ProgramReport::Reader in) {
@@ -408,6 +410,8 @@ ProgramReport read_program(wire::ProgramReport::Reader in) {
   report.graph_bytes = in.getGraphBytes();
   report.outputs = in.getOutputs();
   report.sessions = in.getSessions();
+  report.name = read_name(in.getName());
+  report.workload = read_enum(in.getWorkload(), Workload::kUnknown, Workload::kTraining);
   return report;
 }
 

@@ -103,7 +103,7 @@ UseReport longest_name() {
   return {UseKind::kName, kLongest, {}, 0, {}, kLongest, kLongest};
 }
 ProgramReport program_report(const std::string& name) {
-  return {{1}, {2}, name, "cpu:0", ProgramState::kAdmitted, 3, 4, 5};
+  return {{1}, {2}, name, "cpu:0", ProgramState::kAdmitted, 3, 4, 5, name, Workload::kTraining};
 }
 DeviceReport device_report(const std::string& name) {
   return {name, name, 1, 2, 3, 4, DeviceState::kFailed};
@@ -222,12 +222,12 @@ std::vector<WorkerEvent> events() {
       {ModelAdded{{5}, ErrorCode::kOk, ""}},
       {ModelAdded{{6}, ErrorCode::kIo, "Gone."}},
       {ModelDropped{{7}}},
-      {ProgramAdded{{8}, {shape("a")}, 9}},
+      {ProgramAdded{{8}, {shape("a")}, 9, "bert", Workload::kTextEncoder}},
       {ProgramRefused{{10}, ErrorCode::kUnsupported, "Unknown operator."}},
       {SequenceAdded{{11}, {12, 13}, ErrorCode::kOutOfMemory, "Full."}},
       {SequenceDropped{{14}, {15, 16}}},
       {GrantRequest{17, GrantKind::kSlab, {18}, {19, 20}, 21}},
-      {GrantRequest{17, GrantKind::kHeap, {}, {}, 21}},
+      {GrantRequest{17, GrantKind::kHeap, {}, {}, 21, true}},
       {GrantReturn{GrantKind::kSequence, {22}, {23, 24}, 25}},
       {SessionBroken{{26}, ErrorCode::kProtocolViolation, "Index out of range."}},
       {worker_stats()},

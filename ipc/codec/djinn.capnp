@@ -348,6 +348,8 @@ struct ProgramReport {
   graphBytes @5 :UInt64;
   outputs @6 :UInt32;
   sessions @7 :UInt32;
+  name @8 :Text;
+  workload @9 :UInt8;
 }
 
 struct ProgramList {
@@ -524,6 +526,8 @@ struct ProgramAdded {
   program @0 :UInt64;
   outputs @1 :List(OutputShape);
   activationBytes @2 :UInt64;
+  name @3 :Text;
+  workload @4 :UInt8;
 }
 
 struct SequenceAdded {
@@ -542,6 +546,7 @@ struct GrantRequest {
   kind @1 :UInt8;
   name @2 :SequenceName;
   bytes @3 :UInt64;
+  orLess @4 :Bool;
 }
 
 struct GrantReturn {

@@ -219,6 +219,8 @@ void write(wire::WorkerEvent::Builder out, const ProgramAdded& event) {
   auto added = out.initProgramAdded();
   added.setProgram(event.program.value);
   added.setActivationBytes(event.activation_bytes);
+  added.setName(text(event.name));
+  added.setWorkload(static_cast<uint8_t>(event.workload));
   write_list(event.outputs, added.initOutputs(count_of(event.outputs)), write_shape);
 }
 void write(wire::WorkerEvent::Builder out, const ProgramRefused& event) {
@@ -250,6 +252,7 @@ void write(wire::WorkerEvent::Builder out, const GrantRequest& event) {
   request.setKind(static_cast<uint8_t>(event.kind));
   write_name(request.initName(), event.session, event.sequence);
   request.setBytes(event.bytes);
+  request.setOrLess(event.or_less);
 }
 void write(wire::WorkerEvent::Builder out, const GrantReturn& event) {
   auto back = out.initGrantReturn();
@@ -301,7 +304,9 @@ ModelAdded read_model_added(wire::IdOutcome::Reader in) {
 ProgramAdded read_program_added(wire::ProgramAdded::Reader in) {
   return {{in.getProgram()},
           read_list(in.getOutputs(), limits::kProgramOutputs, read_shape),
-          in.getActivationBytes()};
+          in.getActivationBytes(),
+          read_name(in.getName()),
+          read_enum(in.getWorkload(), Workload::kUnknown, Workload::kTraining)};
 }
 
 ProgramRefused read_program_refused(wire::IdOutcome::Reader in) {
@@ -341,7 +346,7 @@ SequenceRestored read_sequence_restored(wire::SequenceName::Reader in) {
 GrantRequest read_grant_request(wire::GrantRequest::Reader in) {
   const auto kind = read_enum(in.getKind(), GrantKind::kRefs, GrantKind::kHeap);
   const auto [session, sequence] = read_sequence_name(in.getName());
-  return {in.getRequest(), kind, session, sequence, in.getBytes()};
+  return {in.getRequest(), kind, session, sequence, in.getBytes(), in.getOrLess()};
 }
 
 GrantReturn read_grant_return(wire::GrantReturn::Reader in) {

@@ -29,8 +29,9 @@ constexpr uint64_t kExtentBytes = 64 * kMiB;
 class LedgerSource final : public GrantSource {
  public:
   explicit LedgerSource(uint64_t quota_bytes = 48 * kMiB) : ledger_(kExtentBytes, quota_bytes) {}
-  Status ask(uint64_t bytes) override {
+  Status ask(uint64_t bytes, Amount amount) override {
     asked_ += 1;
+    amounts_.push_back(amount);
     return ledger_.grant(PrincipalId{1}, kHolder, bytes);
   }
   void give_back(uint64_t bytes) override { ASSERT_TRUE(ledger_.acknowledge(kHolder, bytes)); }
@@ -38,25 +39,27 @@ class LedgerSource final : public GrantSource {
   [[nodiscard]] uint64_t pieces() const { return pieces_; }
   [[nodiscard]] uint64_t granted_bytes() const { return ledger_.granted_bytes(); }
   [[nodiscard]] uint64_t asked() const { return asked_; }
+  [[nodiscard]] const std::vector<Amount>& amounts() const { return amounts_; }
 
  private:
   static constexpr Holder kHolder{HolderKind::kSession, 1};
   GrantLedger ledger_;
   uint64_t asked_ = 0;
   uint64_t pieces_ = 0;
+  std::vector<Amount> amounts_;
 };
 
 // A lane's: the answer is there when it asks once more.
 class LaterSource final : public GrantSource {
  public:
   explicit LaterSource(GrantSource& from) : from_(from) {}
-  Status ask(uint64_t bytes) override {
+  Status ask(uint64_t bytes, Amount amount) override {
     if (!open_bytes_) {
       open_bytes_ = bytes;
       return Error{ErrorCode::kPending, "The memory is on its way."};
     }
     const uint64_t asked = *std::exchange(open_bytes_, std::nullopt);
-    Status answer = from_.ask(asked);
+    Status answer = from_.ask(asked, amount);
     EXPECT_TRUE(!answer || asked == bytes) << "what was granted is not what was needed";
     return answer;
   }
@@ -142,6 +145,9 @@ TEST_F(section, answers_that_come_later_end_the_questions) {
   EXPECT_EQ(asks_until_told(kMiB / 2), std::pair(ErrorCode::kOk, 3))
       << "a step, and what is needed";
   EXPECT_EQ(asks_until_told(kMiB), std::pair(ErrorCode::kQuotaExceeded, 3));
+  const std::vector<Amount> amounts{Amount::kNeeded, Amount::kMore, Amount::kNeeded, Amount::kMore,
+                                    Amount::kNeeded};
+  EXPECT_EQ(djinnd.amounts(), amounts);
   EXPECT_EQ(djinnd.granted_bytes(), 4 * kMiB + kMiB / 2);
 }
 
@@ -260,7 +266,7 @@ TEST_F(section, a_successor_finds_live_bytes_and_zeroes_the_rest_before_reuse) {
 
 TEST_F(section, a_successor_commits_what_was_granted_to_one_that_died_before_committing) {
   const pal::Extent made = extent();
-  ASSERT_TRUE(grants_.ask(2 * kMiB));
+  ASSERT_TRUE(grants_.ask(2 * kMiB, Amount::kNeeded));
   auto it = PersistentSection::reopen(*pal_, grants_, extent_again(), 2 * kMiB, {});
   ASSERT_TRUE(it);
   EXPECT_EQ(allocated_bytes(kept_), 2 * kMiB);

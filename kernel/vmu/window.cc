@@ -125,12 +125,12 @@ void Window::fill(Range piece) {
   hole_bytes_ -= piece.bytes;
 }
 
-Status Window::grow_exactly_to(uint64_t bytes, std::vector<Range> pieces) {
+Status Window::grow_exactly_to(uint64_t bytes, std::vector<Range> pieces, Amount amount) {
   const size_t hole_count = pieces.size();
   if (bytes > watermark_bytes_) pieces.push_back({watermark_bytes_, bytes - watermark_bytes_});
   uint64_t more = 0;
   for (const Range& piece : pieces) more += piece.bytes;
-  DJINN_CHECK(grants_->ask(more));
+  DJINN_CHECK(grants_->ask(more, amount));
   Status committed;
   for (size_t i = 0; i < pieces.size() && committed; ++i) committed = commit_and_touch(pieces[i]);
   if (!committed) {
@@ -162,12 +162,14 @@ Status Window::cover(std::span<const Range> ranges) {
                             ? least
                             : std::min(align_up(least, kStepBytes).value_or(least), extent_.bytes);
   if (!step_refused_) {
-    const Status stepped = grow_exactly_to(step, pieces);
+    const Status stepped =
+        grow_exactly_to(step, pieces, step == least ? Amount::kNeeded : Amount::kMore);
     const bool at_a_limit = !stepped && (stepped.error().code == ErrorCode::kQuotaExceeded ||
                                          stepped.error().code == ErrorCode::kOutOfMemory);
     if (!at_a_limit || step == least) return stepped;
   }
-  const Status exact = grow_exactly_to(least, pieces);  // close to a limit: only what is needed
+  // Close to a limit: only what is needed.
+  const Status exact = grow_exactly_to(least, pieces, Amount::kNeeded);
   step_refused_ = !exact && exact.error().code == ErrorCode::kPending;
   return exact;
 }

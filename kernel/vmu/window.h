@@ -30,13 +30,16 @@
 
 namespace djinn::vmu {
 
+// kMore: more than is needed now; who is refused asks for less.
+enum class Amount : uint8_t { kNeeded, kMore };
+
 class GrantSource {
  public:
   virtual ~GrantSource() = default;
   // Asks for so many bytes. It may block, or say kPending until the answer is there and the same
   // is asked again. Errors: kQuotaExceeded, kOutOfMemory, kCancelled, and those of the way to
   // djinnd.
-  virtual Status ask(uint64_t bytes) = 0;
+  virtual Status ask(uint64_t bytes, Amount amount) = 0;
   // The bytes are no longer touched and no longer committed.
   virtual void give_back(uint64_t bytes) = 0;
   // A piece of what was granted has pages now. More may follow, for seconds.
@@ -87,7 +90,7 @@ class Window {
   Status keep_only(std::vector<Range> blocks, uint64_t granted_bytes);
   // What of the holes lies in the ranges, piece by piece.
   [[nodiscard]] std::vector<Range> holes_in(std::span<const Range> ranges) const;
-  Status grow_exactly_to(uint64_t bytes, std::vector<Range> pieces);
+  Status grow_exactly_to(uint64_t bytes, std::vector<Range> pieces, Amount amount);
   bool punch(Range range);
   void fill(Range piece);
 

@@ -204,7 +204,8 @@ std::shared_ptr<const Template> make_template(
                 "The model reads other tensors at other sizes.");
     sized.push_back({&recordings[i]->graph, points[i]});
   }
-  const srg::Graph graph = take(srg::unify(sized, std::move(symbols)));
+  srg::Graph graph = take(srg::unify(sized, std::move(symbols)));
+  graph.name = "captured";
   auto made = std::make_shared<Template>();
   made->operators = graph.nodes.size();
   made->held = recordings[0]->inputs;

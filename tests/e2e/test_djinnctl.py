@@ -17,6 +17,7 @@ import pytest
 import torch
 from command_line import ctl
 from private_daemon import BIN, Daemon, running, wait_until
+from safetensors.numpy import save_file
 from transformers import LlamaForCausalLM
 
 PROMPT = "The kernel "
@@ -157,17 +158,62 @@ def test_a_model_shows_who_holds_and_who_pinned_it(
         assert item["path"] == str(byte_model)
         assert {one["id"]: one["path"] for one in session.models()} == {loaded: str(byte_model)}
         (shown,) = ctl(daemon, "show", loaded, "-j").items()
-        assert shown == {"kind": "model", **item}
-    fields, holders, names = ctl(daemon, "show", loaded).text().split("\n\n")
+        dtypes = shown["dtypes"]
+        assert shown == {"kind": "model", **item, "dtypes": dtypes}
+    fields, weights, holders, names = ctl(daemon, "show", loaded).text().split("\n\n")
     # The words of ps, not those of JSON.
     rows = [line.split() for line in fields.splitlines()]
     for shown_row in (["REFS", "1"], ["USER", getpass.getuser()], ["PIN", "yes"]):
         assert shown_row in rows
     assert ["pinned", "by", getpass.getuser()] in rows
     assert names.splitlines()[1].split() == [getpass.getuser(), "bytes", str(byte_model)]
+    header, row = [line.split() for line in weights.splitlines()]
+    assert header == ["DTYPE", "TENSORS", "SIZE"]
+    assert row[:2] == [dtypes[0]["dtype"], str(dtypes[0]["tensors"])]
     header, row = [line.split() for line in holders.splitlines()]
     assert header == ["SESSION", "USER", "PID", "APP"]
     assert row == [session.id, getpass.getuser(), str(os.getpid()), holder["name"]]
+    session.close()
+
+
+def test_a_model_shows_the_dtypes_of_its_weights(daemon: Daemon, tmp_path: Path) -> None:
+    tensors = {
+        "a": np.zeros((3, 5), np.float16),
+        "b": np.zeros(7, np.float16),
+        "c": np.zeros(2, np.int64),
+    }
+    save_file(tensors, tmp_path / "model.safetensors")
+    with daemon.connect("holder") as session:
+        model = session.load(tmp_path / "model.safetensors")
+        (shown,) = ctl(daemon, "show", model.id, "-j").items()
+        assert shown["dtypes"] == [
+            {"dtype": "float16", "tensors": 2, "bytes": 44},
+            {"dtype": "int64", "tensors": 1, "bytes": 16},
+        ]
+        told = ctl(daemon, "show", model.id).text().split("\n\n")[1].splitlines()
+        assert [line.split() for line in told] == [
+            ["DTYPE", "TENSORS", "SIZE"],
+            ["float16", "2", "44", "B"],
+            ["int64", "1", "16", "B"],
+        ]
+    wait_until(lambda: ctl(daemon, "unload", model.id).code == 0, "nobody has it open")
+
+
+def test_a_program_shows_what_it_is_for(
+    daemon: Daemon, session: djinn.Session, byte_model: Path
+) -> None:
+    generator = djinn.Generator(session, byte_model)
+    generator.generate([[256, *b"The"]], max_new_tokens=2)
+    shown = [
+        ctl(daemon, "show", item["id"], "-j").items()[0]
+        for item in ctl(daemon, "programs", "-j").items()
+        if item["model"] == generator.model.id
+    ]
+    told = {(item["name"], item["workload"]) for item in shown}
+    assert told == {("llama.prefill", "prefill"), ("llama.decode", "decode step")}
+    rows = ctl(daemon, "show", shown[0]["id"]).table()
+    assert ["name", shown[0]["name"]] in rows
+    assert ["workload", *shown[0]["workload"].split()] in rows
     session.close()
 
 
@@ -277,7 +323,7 @@ def test_help_has_one_word_for_each_value(daemon: Daemon) -> None:
     assert "-H, --host ADDRESS" in options
     assert "-j, --json[=short|pretty|off]" in options
     verbs = re.findall(r"^  ([a-z]+)  ", text, re.MULTILINE)
-    shape = r"  (-\w, )?(--[a-z-]+)?( [A-Za-z_]+)?(\[=[a-z|]+\])?(  |$)"
+    shape = r"  (-\w, )?(--[a-z-]+)?( [A-Za-z_]+| \[[A-Z]+\])?(\[=[a-z|]+\])?(  |$)"
     for verb in verbs:
         lines = ctl(daemon, verb, "--help").text().splitlines()
         shown = [line for line in lines if line.startswith("  -")]

@@ -19,7 +19,7 @@ from typing import Any
 import djinn
 import numpy as np
 import pytest
-from command_line import ctl, wait_until_hashed
+from command_line import ctl, events_of, wait_until_hashed
 from other_user import User
 from private_daemon import Daemon, repeated, running, wait_until
 from safetensors.numpy import save_file
@@ -136,6 +136,16 @@ def fill(session: djinn.Session) -> int:
     for ref in refs:
         ref.release()
     return len(refs)
+
+
+def test_one_refusal_is_one_event_that_misses_what_the_error_misses() -> None:
+    with running("--memory", str(64 * MIB)) as daemon, daemon.connect("a") as session:
+        kept = []
+        with pytest.raises(djinn.ResourceError, match="more are needed") as refused:
+            while True:
+                kept.append(session.put(np.ones(5 * MIB // 2, np.uint8)))
+        (event,) = events_of(daemon, "memory-refused")
+        assert event["reason"] in str(refused.value)
 
 
 def test_what_released_refs_took_is_there_for_the_sessions_own_runs_and_for_others() -> None:

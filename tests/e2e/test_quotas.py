@@ -158,10 +158,11 @@ def test_the_log_says_who_is_refused_what_and_why(served: Served) -> None:
     assert "has 1 sessions, and djinnd's configuration allows 1" in refused["reason"]
     assert refused["uid"] == BOUND.uid
     kept = []
-    with pytest.raises(djinn.Error, match="together have"):
+    with pytest.raises(djinn.Error, match="together have") as told:
         while True:
             kept.append(session.put(PIECE))
     (refused,) = events_of(served.systemd, "memory-refused")
+    assert refused["reason"] in str(told.value)
     whom = f"memory is refused to session {session.id} of user {BOUND.name}"
     assert (refused["text"], refused["uid"]) == (whom, BOUND.uid)
     assert f"of 64.0 MiB (user.{BOUND.name}.memory_quota)" in refused["reason"]

@@ -159,6 +159,7 @@ MODEL: dict[str, Shape] = {
     "pinned_by": ["string"],
     "names": [NAME],
 }
+DTYPE: dict[str, Shape] = {"dtype": "string", "tensors": "integer", "bytes": "integer"}
 UNUSED_MODEL: dict[str, Shape] = {**MODEL, "holders": "array", "pinned_by": "array"}
 DEVICE: dict[str, Shape] = {
     "device": "string",
@@ -187,6 +188,8 @@ PROGRAM: dict[str, Shape] = {
     "graph_bytes": "integer",
     "outputs": "integer",
     "sessions": "integer",
+    "name": "string",
+    "workload": "string or null",
 }
 EVENT: dict[str, Shape] = {
     "number": "integer",
@@ -247,7 +250,7 @@ GOLDEN: list[tuple[str, str, dict[str, Shape]]] = [
     ("top -n 1", "djinn.top.v1", {**STATUS, "time": "time", "sessions_list": [SESSION]}),
     ("events", "djinn.events.v1", EVENT),
     ("show {w.session}", "djinn.show.v1", {"kind": "string", **SESSION}),
-    ("show {w.spare}", "djinn.show.v1", {"kind": "string", **UNUSED_MODEL}),
+    ("show {w.spare}", "djinn.show.v1", {"kind": "string", **UNUSED_MODEL, "dtypes": [DTYPE]}),
     ("load {w.copy}", "djinn.load.v1", LOADED),
     ("unload {w.spare}", "djinn.unload.v1", UNLOADED),
     ("evict {w.spare}", "djinn.evict.v1", EVICTED),
@@ -454,6 +457,16 @@ def test_each_verb_has_a_golden_record(daemon: Daemon) -> None:
     recorded = {words.split()[0] for words in [one[0] for one in GOLDEN] + WITHOUT_JSON}
     assert "status" in verbs
     assert verbs == recorded, "a verb without a record, or a record without a verb"
+
+
+def test_no_help_is_wider_than_a_terminal(daemon: Daemon) -> None:
+    helps = [ctl(daemon, "--help").text()]
+    verbs = re.findall(r"^  (\S+)  ", helps[0].partition("Verbs:\n")[2], re.MULTILINE)
+    assert "status" in verbs
+    helps += [ctl(daemon, *words.split(), "--help").text() for words in [*verbs, "config show"]]
+    helps.append(subprocess.check_output(["djinnd", "--help"], text=True))
+    assert [line for one in helps for line in one.splitlines() if len(line) > 80] == []
+    assert all("Usage: djinn" in one for one in helps)
 
 
 def test_no_record_has_sizes_or_times_in_words() -> None:
@@ -794,8 +807,8 @@ def test_events_that_are_followed_as_json_are_a_json_sequence(
 
 
 def first_new_event(daemon: Daemon) -> int:
-    """The number of the first one that `events -f -n` tells."""
-    with talking(daemon, "events", "-f", "-n", "-j") as talk:
+    """The number of the first one that `events -f --new` tells."""
+    with talking(daemon, "events", "-f", "--new", "-j") as talk:
 
         def hears_of_a_session() -> bool:
             """One that came before djinnctl listened is none of the new ones."""
@@ -819,6 +832,31 @@ def test_new_events_are_those_after_its_start_however_many_were_before() -> None
             daemon.connect("passer-by", staging_bytes=STAGING_BYTES).close()
         before = last_event(daemon)
         assert first_new_event(daemon) > before
+
+
+def test_the_last_events_are_as_many_as_are_asked_for() -> None:
+    with running() as daemon:
+        while last_event(daemon) <= 2 * EVENTS_A_PAGE:
+            daemon.connect("passer-by", staging_bytes=STAGING_BYTES).close()
+        with daemon.connect("last", staging_bytes=STAGING_BYTES) as session:
+            released = f"session {session.id} is released"
+        wait_until(lambda: released in ctl(daemon, "events").text(), "all have left")
+        everything = ctl(daemon, "events").text().splitlines()
+        for words, count in ((["-n", "3"], 3), (["-n3"], 3), (["--lines=3"], 3), (["-n"], 10)):
+            last = ctl(daemon, "events", *words).text().splitlines()
+            assert last == everything[-count:], words
+        assert ctl(daemon, "events", "-n", "0").text() == ""
+        assert ctl(daemon, "events", "-n", "100000").text().splitlines() == everything
+
+
+def test_a_wrong_number_of_events_is_answered_with_what_to_type(daemon: Daemon) -> None:
+    for wrong in ("x", "-3", "1.5", "99999999999999999999"):
+        ended = ctl(daemon, "events", f"--lines={wrong}")
+        assert (ended.code, ended.out) == (2, b"")
+        assert f"'{wrong}' is no number of events" in ended.err
+        assert "'djinnctl events -n 10'" in ended.err
+    assert "did you mean '--lines'?" in ctl(daemon, "events", "--line", "3").err
+    assert ctl(daemon, "events", "-n", "3", "--new").code == 2
 
 
 @pytest.mark.parametrize(("signals", "code"), READER_GONE.values(), ids=READER_GONE)

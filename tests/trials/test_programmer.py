@@ -66,6 +66,16 @@ def run(daemon: Daemon, *command: str | Path, text: str = "") -> subprocess.Comp
     )
 
 
+def test_what_was_built_is_compiled_against_without_an_installation(tmp_path: Path) -> None:
+    """As examples/README.md has it for who works in a clone."""
+    path = str(BIN.parent / "lib" / "pkgconfig")
+    flags = said("pkg-config", "--cflags", "--libs", "djinn-client", PKG_CONFIG_PATH=path).split()
+    program = tmp_path / "gen"
+    said("cc", "-std=c11", *STRICT, SOURCES / "gen.c", *flags, "-o", program)
+    linked = said("ldd", program)
+    assert f"libdjinn-client.so.1 => {BIN.parent}/lib/" in linked, linked
+
+
 def test_c3_one_name_is_found_by_pkg_config_and_by_cmake(
     daemon: Daemon,
     session: djinn.Session,

@@ -477,6 +477,8 @@ ipc::ProgramReport Reports::report_of(const Program& program) {
   report.graph_bytes = program.graph_bytes;
   report.outputs = static_cast<uint32_t>(program.outputs.size());
   report.sessions = static_cast<uint32_t>(program.users.size());
+  report.name = program.name;
+  report.workload = program.workload;
   return report;
 }
 

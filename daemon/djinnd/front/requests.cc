@@ -193,7 +193,7 @@ void Requests::fulfil(Call& call, const ipc::CloseModel& body) {
 }
 
 void Requests::fulfil(Call& call, const ipc::ReadManifest& body) {
-  models_.read_manifest(call.waiter, body);
+  models_.read_manifest(call.waiter, call.session.caller, body);
 }
 
 void Requests::fulfil(Call& call, const ipc::UnloadModel& body) {

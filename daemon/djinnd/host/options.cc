@@ -19,6 +19,7 @@
 #include "daemon/djinnd/memory/quantity.h"
 #include "ipc/limits.h"
 #include "kernel/base/assert.h"
+#include "kernel/base/wrap.h"
 
 namespace djinn::daemon {
 namespace {
@@ -58,6 +59,10 @@ class HelpFormatter : public CLI::Formatter {
   std::string make_option_opts(const CLI::Option* option) const override {
     const std::string type = option->get_type_name();
     return option->get_type_size() == 0 ? "" : " " + type.substr(0, type.find(':'));
+  }
+  std::string make_option_desc(const CLI::Option* option) const override {
+    constexpr size_t kColumns = 80;
+    return wrapped(option->get_description(), kColumns - get_column_width());
   }
 };
 

@@ -93,11 +93,13 @@ void Memory::change() {
 Status Memory::refused(const Request& request, Error why) const {
   if (why.code != ErrorCode::kOutOfMemory) return why;
   why.message =
-      request.bytes > ledger_.total_bytes() ? too_large(request.bytes) : shortage(request.bytes);
+      request.bytes > ledger_.total_bytes() ? too_large(request.bytes) : shortage(request);
   if (request.holder.kind == vmu::HolderKind::kLoad) {
     why.message += " Models that are in use, or not hashed yet, cannot give way.";
   }
-  if (reclaim_ != nullptr) reclaim_->refused(why, users_.user_of(request.holder));
+  if (reclaim_ != nullptr && !request.or_less) {
+    reclaim_->refused(why, users_.user_of(request.holder));
+  }
   if (request.holder.kind == vmu::HolderKind::kSession) why.message += own_part_of(request.holder);
   return why;
 }
@@ -111,16 +113,17 @@ std::string Memory::too_large(uint64_t bytes) const {
 }
 
 // With a session's own part no longer than what a step's record holds.
-std::string Memory::shortage(uint64_t bytes) const {
+std::string Memory::shortage(const Request& request) const {
   using enum vmu::HolderKind;
   const uint64_t models = held_by(kModel) + held_by(kLoad);
   const uint64_t held_up = reclaim_ != nullptr ? reclaim_->held_up_bytes() : 0;
   return fmt::format(
-      "{} more are needed, and {} of {} are free: models have {} ({} of it pinned), sessions {}, "
+      "{}, and {} of {} are free: models have {} ({} of it pinned), sessions {}, "
       "workers {}. {}",
-      size_text(bytes), size_text(ledger_.free_bytes()), size_text(ledger_.total_bytes()),
-      size_text(models), size_text(reclaim_ != nullptr ? reclaim_->pinned_bytes() : 0),
-      size_text(held_by(kSession)), size_text(held_by(kLane) + held_by(kHeap)),
+      needed_text(request.holder, request.bytes), size_text(ledger_.free_bytes()),
+      size_text(ledger_.total_bytes()), size_text(models),
+      size_text(reclaim_ != nullptr ? reclaim_->pinned_bytes() : 0), size_text(held_by(kSession)),
+      size_text(held_by(kLane) + held_by(kHeap)),
       held_up == 0 ? "Unpin or close a model, or end a session."
                    : fmt::format("{} wait for a long step: try later.", size_text(held_up)));
 }

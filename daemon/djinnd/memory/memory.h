@@ -69,11 +69,15 @@ class Memory {
   // of the holder's memory, for cancel(). Errors: kQuotaExceeded; kOutOfMemory, with what was
   // needed, what is free and who has the rest; kCancelled if the holder ended meanwhile.
   void request(Holder holder, uint64_t bytes, Granted granted, uint64_t part = 0) {
-    request({holder, part, bytes, false, std::move(granted), 0});
+    request({holder, part, bytes, false, std::move(granted)});
+  }
+  // Likewise for who asks for less where it is refused: so the log hears nothing of a refusal.
+  void request_or_less(Holder holder, uint64_t bytes, Granted granted) {
+    request({holder, 0, bytes, false, std::move(granted), true});
   }
   // Requests memory for what lies aside, which the quota has room for.
   void request_return(Holder holder, uint64_t bytes, Granted granted, uint64_t part = 0) {
-    request({holder, part, bytes, true, std::move(granted), 0});
+    request({holder, part, bytes, true, std::move(granted)});
   }
   // How much of a session lies elsewhere and may come back: it counts against its quota until then.
   void set_aside(Holder session, uint64_t bytes);
@@ -118,6 +122,7 @@ class Memory {
     uint64_t bytes;
     bool returns;
     Granted granted;
+    bool or_less = false;
     uint64_t kept = 0;  // for it, of what is free
     [[nodiscard]] uint64_t missing() const { return bytes - kept; }
   };
@@ -145,7 +150,7 @@ class Memory {
   [[nodiscard]] Status refused(const Request& request, Error why) const;
   [[nodiscard]] Error over_quota(const Request& request) const;
   [[nodiscard]] std::string too_large(uint64_t bytes) const;
-  [[nodiscard]] std::string shortage(uint64_t bytes) const;
+  [[nodiscard]] std::string shortage(const Request& request) const;
   // Notes that the holder has another number of bytes now.
   void note(Holder holder);
   void change();

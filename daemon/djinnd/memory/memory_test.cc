@@ -137,6 +137,31 @@ TEST_F(MemoryTest, what_was_kept_for_who_gives_up_is_kept_for_nobody) {
   EXPECT_TRUE(memory_.check().ok());
 }
 
+TEST_F(MemoryTest, a_refusal_is_told_but_not_to_who_asks_for_less_then) {
+  coming_ = 0;
+  Answer more, needed;
+  memory_.request_or_less(Memory::of_heap(WorkerId{1}), kDevice + 1, into(more));
+  EXPECT_EQ(more.status.error().code, ErrorCode::kOutOfMemory);
+  EXPECT_EQ(reclaim_.refusals, 0u);
+  memory_.request(Memory::of_heap(WorkerId{1}), kDevice + 1, into(needed));
+  EXPECT_EQ(needed.status.error().code, ErrorCode::kOutOfMemory);
+  EXPECT_EQ(reclaim_.refusals, 1u);
+}
+
+TEST_F(MemoryTest, a_lane_that_is_refused_is_told_what_the_memory_was_for) {
+  coming_ = 0;
+  ASSERT_TRUE(has(kModel, kDevice));
+  const auto refused = [&](Memory::Holder holder) {
+    Answer answer;
+    memory_.request(holder, 100, into(answer));
+    return answer.status.error().message;
+  };
+  EXPECT_EQ(refused(kLarge).find("intermediate"), std::string::npos);
+  for (const Memory::Holder lane : {Memory::of_lane(WorkerId{1}), Memory::of_heap(WorkerId{1})}) {
+    EXPECT_TRUE(refused(lane).starts_with("100 B more are needed for intermediate results, and "));
+  }
+}
+
 TEST_F(MemoryTest, a_quota_refuses_also_who_would_have_to_wait) {
   Memory memory(kHostDevice, kDevice, 100, quotas_);
   memory.set_reclaim(reclaim_);

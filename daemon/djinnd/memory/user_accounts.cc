@@ -12,6 +12,13 @@
 
 namespace djinn::daemon {
 
+std::string needed_text(vmu::Holder holder, uint64_t bytes) {
+  using enum vmu::HolderKind;
+  const bool of_lane = holder.kind == kLane || holder.kind == kHeap;
+  return fmt::format("{} more are needed{}", size_text(bytes),
+                     of_lane ? " for intermediate results" : "");
+}
+
 void UserAccounts::open(vmu::Holder holder, Owner user) {
   DJINN_ASSERT(user.valid());
   const auto [account, is_new] = accounts_.try_emplace(holder, Account{user});
@@ -46,13 +53,11 @@ Status UserAccounts::check(vmu::Holder holder, uint64_t bytes) const {
   if (found == accounts_.end()) return {};
   const auto [held, quota] = room_of(holder, found->second);
   if (range_fits(held, bytes, quota)) return {};
-  return Error{
-      ErrorCode::kQuotaExceeded,
-      fmt::format("{} more are needed, and all sessions of this user together have {} of {} "
-                  "({}). Release something, close a session, or ask the administrator for "
-                  "more.",
-                  size_text(bytes), size_text(held), size_text(quota),
-                  quotas_.key_of(found->second.user, QuotaOf::kMemory, device_bytes_))};
+  return Error{ErrorCode::kQuotaExceeded,
+               fmt::format("{}, and all sessions of this user together have {} of {} ({}). Release "
+                           "something, close a session, or ask the administrator for more.",
+                           needed_text(holder, bytes), size_text(held), size_text(quota),
+                           quotas_.key_of(found->second.user, QuotaOf::kMemory, device_bytes_))};
 }
 
 bool UserAccounts::fits_only_soon(vmu::Holder holder, uint64_t bytes,

@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <string>
 
 #include "daemon/djinnd/memory/quotas.h"
 #include "daemon/djinnd/memory/reclaim.h"
@@ -20,6 +21,10 @@
 #include "kernel/vmu/grants.h"
 
 namespace djinn::daemon {
+
+// "4.0 MiB more are needed"; for a lane says of what, since its runs' results are smaller or
+// larger.
+[[nodiscard]] std::string needed_text(vmu::Holder holder, uint64_t bytes);
 
 class UserAccounts {
  public:

@@ -202,12 +202,15 @@ void Models::unload(const Waiter& waiter, const Caller& caller, ModelId id) {
   residency_.unload(waiter, *model);
 }
 
-void Models::read_manifest(const Waiter& waiter, const ipc::ReadManifest& request) {
-  if (!leased_by(request.model, waiter.session)) {
-    return replies_.refuse(
-        waiter, {ErrorCode::kNotFound, "The session has no such model open. Open it first."});
+void Models::read_manifest(const Waiter& waiter, const Caller& caller,
+                           const ipc::ReadManifest& request) {
+  const Model* const model = table_.find(request.model);
+  if (model == nullptr || (!leased_by(request.model, waiter.session) && !seen_by(*model, caller))) {
+    return replies_.refuse(waiter,
+                           {ErrorCode::kNotFound, "This user sees no such model. Open it first."});
   }
-  auto part = part_of_manifest(*table_.find(request.model), request.offset);
+  if (!model->manifest.valid()) return replies_.reply(waiter, {waiter.number, ipc::ManifestPart{}});
+  auto part = part_of_manifest(*model, request.offset);
   if (!part) return replies_.refuse(waiter, part.error());
   replies_.reply(waiter, {waiter.number, ipc::ManifestPart{*std::move(part)}});
 }

@@ -66,8 +66,8 @@ class Models final : private Residency::Loads {
   // Of a model that the caller sees; pins.h says what they may.
   void pin(const Waiter& waiter, const Caller& caller, const ipc::PinModel& request);
   void evict(const Waiter& waiter, const Caller& caller, const ipc::EvictModel& request);
-  // For who has it open.
-  void read_manifest(const Waiter& waiter, const ipc::ReadManifest& request);
+  // For who has it open or sees it.
+  void read_manifest(const Waiter& waiter, const Caller& caller, const ipc::ReadManifest& request);
   void session_left(SessionId session);
 
   // --- workers and loaders

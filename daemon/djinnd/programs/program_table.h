@@ -45,7 +45,9 @@ struct Program {
   OwnedState<ProgramPhase, Programs> phase;
   SharedFd graph;  // djinnd's own sealed copy
   uint64_t graph_bytes = 0;
-  std::vector<ipc::OutputShape> outputs;
+  std::vector<ipc::OutputShape> outputs;  // as a worker said, like the next two
+  std::string name;
+  ipc::Workload workload = ipc::Workload::kUnknown;
   std::set<SessionId> users;
   std::vector<Waiter> waiters;
   bool told = false;

@@ -110,6 +110,8 @@ void Programs::on_program_added(WorkerKey key, const ipc::ProgramAdded& event) {
     program->phase.enter(ProgramPhase::kAdmitted);
   }
   program->outputs = event.outputs;
+  program->name = event.name;
+  program->workload = event.workload;
   const bool is_awaited = !program->waiters.empty();
   for (const Waiter& waiter : std::exchange(program->waiters, {})) {
     replies_.owe(waiter, [this, id = program->id, number = waiter.number]() -> ipc::DaemonReply {

@@ -810,17 +810,23 @@ void Sessions::on_grant_request(WorkerKey key, const ipc::GrantRequest& event) {
                     is_quota ? ", or ask the administrator for a larger memory.session_quota, "
                                "which sessions that begin then have"
                              : "; no session's may take more")};
-    refusals_.note(key.owner, key.device, session->id, refused);
+    if (!event.or_less) refusals_.note(key.owner, key.device, session->id, refused);
     return domains_.answer_grant(key, event.request, refused);
   }
-  memory_of(*session).request(
-      Memory::of_session(session->id), event.bytes,
-      [this, key, event](const Status& status) { refs_granted(key, event, status); });
+  Memory& memory = memory_of(*session);
+  const Memory::Holder holder = Memory::of_session(session->id);
+  const auto answer = [this, key, event](const Status& status) {
+    refs_granted(key, event, status);
+  };
+  event.or_less ? memory.request_or_less(holder, event.bytes, answer)
+                : memory.request(holder, event.bytes, answer);
 }
 
 void Sessions::refs_granted(WorkerKey key, const ipc::GrantRequest& event, const Status& status) {
   Session* const session = sessions_.find(event.session, key);
-  if (session != nullptr) refusals_.note(key.owner, key.device, session->id, status);
+  if (session != nullptr && !event.or_less) {
+    refusals_.note(key.owner, key.device, session->id, status);
+  }
   if (session != nullptr && status) session->ref_bytes_granted += event.bytes;
   domains_.answer_grant(key, event.request, status);
 }

@@ -21,10 +21,11 @@ class FakeReclaim final : public Reclaim {
   }
   void take_back_idle(Owner user) override { take_back(user); }
   void changed() override {}
-  void refused(const Error&, std::optional<Owner>) override {}
+  void refused(const Error&, std::optional<Owner>) override { ++refusals; }
 
   std::function<bool(uint64_t)> has_room = [](uint64_t) { return true; };
   uint64_t held_up = 0;
+  uint64_t refusals = 0;
   std::function<uint64_t(Owner)> leaving_of = [](Owner) { return 0; };
   std::function<uint64_t(vmu::Holder)> leaving_of_session = [](vmu::Holder) { return 0; };
   std::function<void(Owner)> take_back = [](Owner) {};

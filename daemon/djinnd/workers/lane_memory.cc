@@ -27,13 +27,15 @@ void LaneMemory::on_grant_request(WorkerKey key, const ipc::GrantRequest& event)
   Memory& memory = devices_.of(key.device);
   memory.charge(holder, key.owner);
   const Lane lane{key, known(key).deaths};
-  memory.request(holder, event.bytes, [this, slab, lane, event](const Status& granted) {
+  const auto answer = [this, slab, lane, event](const Status& granted) {
     slab ? slab_granted(lane, event, granted) : give_heap(lane.key, event, granted);
-  });
+  };
+  event.or_less ? memory.request_or_less(holder, event.bytes, answer)
+                : memory.request(holder, event.bytes, answer);
 }
 
 void LaneMemory::slab_granted(Lane lane, const ipc::GrantRequest& event, const Status& granted) {
-  refusals_.note(lane.key.owner, lane.key.device, {}, granted);
+  if (!event.or_less) refusals_.note(lane.key.owner, lane.key.device, {}, granted);
   if (!granted) return domains_.answer_grant(lane.key, event.request, granted);
   extents_.create(ExtentUse::kSlab, event.bytes, [this, lane, event](Result<Fd> made) {
     give_slab(lane, event, std::move(made));
@@ -61,7 +63,7 @@ void LaneMemory::give_slab(Lane lane, const ipc::GrantRequest& event, Result<Fd>
 }
 
 void LaneMemory::give_heap(WorkerKey key, const ipc::GrantRequest& event, const Status& granted) {
-  refusals_.note(key.owner, key.device, {}, granted);
+  if (!event.or_less) refusals_.note(key.owner, key.device, {}, granted);
   domains_.answer_grant(key, event.request, granted);
 }
 
