@@ -67,10 +67,9 @@ Error no_such_device(const std::string& asked, const Devices& devices) {
 
 Sessions::Sessions(Loop& loop, const Clock& clock, IdSource& ids, const Devices& devices,
                    Quotas& quotas, Domains& domains, const Authority& authority, Events& events,
-                   QuotaRefusals& refusals, ExtentSource& extents, WorkQueue& memory_work,
-                   WorkQueue& file_work, Inquiries& inquiries, Traffic& traffic,
-                   DeferredClose& deferred_close, Turns& turns, UserQueues& user_work,
-                   SessionListener& listener, SpillRules spill)
+                   QuotaRefusals& refusals, WorkQueue& memory_work, WorkQueue& file_work,
+                   Inquiries& inquiries, Traffic& traffic, DeferredClose& deferred_close,
+                   Turns& turns, UserQueues& user_work, SessionListener& listener, SpillRules spill)
     : loop_(loop),
       clock_(clock),
       ids_(ids),
@@ -80,7 +79,6 @@ Sessions::Sessions(Loop& loop, const Clock& clock, IdSource& ids, const Devices&
       authority_(authority),
       events_(events),
       refusals_(refusals),
-      extents_(extents),
       memory_work_(memory_work),
       inquiries_(inquiries),
       traffic_(traffic),
@@ -88,7 +86,7 @@ Sessions::Sessions(Loop& loop, const Clock& clock, IdSource& ids, const Devices&
       turns_(turns),
       listener_(listener),
       lane_steps_(clock, sessions_),
-      sequences_(clock, devices, domains, events, refusals, *this, extents, file_work, sessions_,
+      sequences_(clock, devices, domains, events, refusals, *this, file_work, sessions_,
                  lane_steps_, std::move(spill)),
       idle_refs_(domains, sessions_, lane_steps_, sequences_.spill()),
       departed_(loop, user_work, [this] { memory_stays(); }),
@@ -328,7 +326,9 @@ void Sessions::release(Session& session) {
   std::vector<Fd> own;
   own.push_back(std::move(session.memory.state));
   memory_work_.close(std::move(own), [this, id, state] { freed(id, state); });
-  extents_.free(session.take_extents(), [this, id, extents] { freed(id, extents); });
+  devices_.extents_of(session.device).free(session.take_extents(), [this, id, extents] {
+    freed(id, extents);
+  });
   sessions_.erase(id);
 }
 
@@ -444,17 +444,18 @@ void Sessions::memory_granted(SessionId id, uint64_t staging_bytes, const Status
   if (!granted) return withdraw_hello(*session, granted.error());
   const uint64_t ref_bytes_max =
       std::min(memory_of(*session).session_quota(), limits::kRefAddressBytes);
-  extents_.create(ExtentUse::kRefs, ref_bytes_max,
-                  [this, id, staging_bytes, ref_bytes_max](Result<Fd> made) {
-                    has_refs(id, staging_bytes, ref_bytes_max, std::move(made));
-                  });
+  const DeviceId device = session->device;
+  const auto made = [this, id, device, staging_bytes, ref_bytes_max](Result<Fd> refs) {
+    has_refs(id, device, staging_bytes, ref_bytes_max, std::move(refs));
+  };
+  devices_.extents_of(device).create(ExtentUse::kRefs, ref_bytes_max, made);
 }
 
-void Sessions::has_refs(SessionId id, uint64_t staging_bytes, uint64_t ref_bytes_max,
-                        Result<Fd> made) {
+void Sessions::has_refs(SessionId id, DeviceId device, uint64_t staging_bytes,
+                        uint64_t ref_bytes_max, Result<Fd> made) {
   Session* const session = find(id);
   if (session == nullptr || session->phase != SessionPhase::kAttaching) {
-    if (made.ok()) extents_.free(*std::move(made));
+    if (made.ok()) devices_.extents_of(device).free(*std::move(made));
     return;
   }
   if (!made.ok()) return withdraw_hello(*session, made.error());
@@ -493,7 +494,7 @@ void Sessions::emit_refused(const Session& session, const Error& error) {
 // The session is as it was before its Hello, and may try another.
 void Sessions::withdraw_hello(Session& session, const Error& error) {
   emit_refused(session, error);
-  extents_.free(std::move(session.memory.refs));
+  devices_.extents_of(session.device).free(std::move(session.memory.refs));
   session.memory = {};
   session.phase.enter(SessionPhase::kGreeting);
   memory_of(session).release_all(Memory::of_session(session.id));

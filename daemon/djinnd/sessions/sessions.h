@@ -21,7 +21,6 @@
 #include "daemon/djinnd/loop/work_queue.h"
 #include "daemon/djinnd/memory/departed.h"
 #include "daemon/djinnd/memory/devices.h"
-#include "daemon/djinnd/memory/extent_source.h"
 #include "daemon/djinnd/memory/quota_refusals.h"
 #include "daemon/djinnd/memory/quotas.h"
 #include "daemon/djinnd/sessions/idle_refs.h"
@@ -49,13 +48,13 @@ class SessionListener {
 
 class Sessions final : public Replies {
  public:
-  // extents: of the device; memory_work frees host memory, file_work makes and closes files,
-  // traffic counts what goes to and from clients.
+  // memory_work frees host memory, file_work makes and closes files, traffic counts what goes to
+  // and from clients.
   Sessions(Loop& loop, const Clock& clock, IdSource& ids, const Devices& devices, Quotas& quotas,
            Domains& domains, const Authority& authority, Events& events, QuotaRefusals& refusals,
-           ExtentSource& extents, WorkQueue& memory_work, WorkQueue& file_work,
-           Inquiries& inquiries, Traffic& traffic, DeferredClose& deferred_close, Turns& turns,
-           UserQueues& user_work, SessionListener& listener, SpillRules spill);
+           WorkQueue& memory_work, WorkQueue& file_work, Inquiries& inquiries, Traffic& traffic,
+           DeferredClose& deferred_close, Turns& turns, UserQueues& user_work,
+           SessionListener& listener, SpillRules spill);
 
   // While draining, nobody new gets a session; observers do.
   void set_draining(bool draining) { draining_ = draining; }
@@ -166,7 +165,8 @@ class Sessions final : public Replies {
   void admit_from_line();
   void memory_granted(SessionId id, uint64_t staging_bytes, const Status& granted);
   // Its refs were made, or could not be.
-  void has_refs(SessionId id, uint64_t staging_bytes, uint64_t ref_bytes_max, Result<Fd> made);
+  void has_refs(SessionId id, DeviceId device, uint64_t staging_bytes, uint64_t ref_bytes_max,
+                Result<Fd> made);
   Status make_memory(Session& session, uint64_t staging_bytes);
   void emit_refused(const Session& session, const Error& error);
   void withdraw_hello(Session& session, const Error& error);
@@ -203,7 +203,6 @@ class Sessions final : public Replies {
   const Authority& authority_;
   Events& events_;
   QuotaRefusals& refusals_;
-  ExtentSource& extents_;
   WorkQueue& memory_work_;
   Inquiries& inquiries_;
   Traffic& traffic_;
