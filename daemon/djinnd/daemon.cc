@@ -22,7 +22,6 @@ namespace {
 constexpr uint64_t kNextWorkerAfterMs = 100;
 // As long as it may take to find that a model is resident: then the loader comes back.
 constexpr uint64_t kNextLoaderAfterMs = 10;
-constexpr DeviceId kFakeDevice{DeviceKind::kFake, 0};
 
 // Who may connect; of a socket that was passed, its unit knows.
 std::string whom_it_serves(const Options& options) {
@@ -39,7 +38,7 @@ bool wants_spill(const Options& options) {
 // The host, and in tests another.
 std::vector<DeviceId> devices_of(const Options& options) {
   std::vector<DeviceId> devices{kHostDevice};
-  if (options.test_device_bytes > 0) devices.push_back(kFakeDevice);
+  if (options.test_device_bytes > 0) devices.push_back(kTestDevice);
   return devices;
 }
 
@@ -47,7 +46,7 @@ std::vector<DeviceMemory> memories_of(const Options& options, ExtentSource& host
                                       ExtentSource& fake) {
   std::vector<DeviceMemory> memories;
   for (const DeviceId device : devices_of(options)) {
-    device == kFakeDevice ? memories.push_back({device, options.test_device_bytes, fake})
+    device == kTestDevice ? memories.push_back({device, options.test_device_bytes, fake})
                           : memories.push_back({device, options.memory_bytes, host});
   }
   return memories;
@@ -384,7 +383,7 @@ SparePool::Kind Daemon::workers_of(DeviceId device) {
 // say, those of all users would share the same ones, and a confined worker may not bind them.
 ChildProgram Daemon::worker_program(DeviceId device) {
   const uint64_t memory_bytes = devices_.of(device).total_bytes();
-  ChildProgram program{device == kFakeDevice ? options_.test_device_worker : options_.worker,
+  ChildProgram program{device == kTestDevice ? options_.test_device_worker : options_.worker,
                        {"--threads", std::to_string(options_.threads), "--memory-bytes",
                         std::to_string(memory_bytes)},
                        {"GOMP_SPINCOUNT=5000", "OMP_DYNAMIC=false", "OMP_PROC_BIND=false",
