@@ -78,8 +78,7 @@ ipc::StatusReport status_of(const TestDaemon& daemon) {
 }
 
 ipc::ModelOpened open_model(TestClient& client, const Fd& file, bool pin = false) {
-  client.ask<ipc::Done>(ipc::AddFiles{1}, {file.get()});
-  return client.ask<ipc::ModelOpened>(ipc::OpenModel{"tiny", false, pin});
+  return testing::open_model(client, file, {"tiny", false, pin});
 }
 
 // What must be the same after all clients have gone.

@@ -96,8 +96,7 @@ ipc::Failed farewell(TestClient& client) {
 }
 
 ipc::ModelOpened open_model(TestClient& client, const Fd& file) {
-  client.ask<ipc::Done>(ipc::AddFiles{1}, {file.get()});
-  return client.ask<ipc::ModelOpened>(ipc::OpenModel{"tiny", false, true});
+  return testing::open_model(client, file, {"tiny", false, true});
 }
 
 ErrorCode run_once(TestClient& client) {

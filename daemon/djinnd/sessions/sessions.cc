@@ -460,26 +460,22 @@ void Sessions::has_refs(SessionId id, DeviceId device, uint64_t staging_bytes,
   }
   if (!made.ok()) return withdraw_hello(*session, made.error());
   DJINN_ASSERT(!session->has_memory() && session->hello != 0);
+  Result<SessionMemory> memory = make_memory(*session, staging_bytes);
+  if (memory.ok()) session->memory = *std::move(memory);
   session->memory.refs = *std::move(made);
   session->memory.ref_bytes_max = ref_bytes_max;
-  const Status whole = make_memory(*session, staging_bytes);
-  if (!whole) return withdraw_hello(*session, whole.error());
+  if (!memory.ok()) return withdraw_hello(*session, memory.error());
   if (domains_.ready(session->worker())) return attach_or_wait(*session);
   if (domains_.spares_fail(session->device)) {
     withdraw_hello(*session, domains_.spares_failure(session->device));
   }
 }
 
-// Beside its refs, which are there.
-Status Sessions::make_memory(Session& session, uint64_t staging_bytes) {
+Result<SessionMemory> Sessions::make_memory(const Session& session, uint64_t staging_bytes) {
   DJINN_CHECK(domains_.need(session.worker(), [this](WorkerKey other) { return in_use(other); }));
-  Result<SessionMemory> made = SessionMemory::make(staging_bytes);
-  if (!made.ok()) return for_client(made.error());
-  made->refs = std::move(session.memory.refs);
-  made->ref_bytes_max = session.memory.ref_bytes_max;
-  session.memory = *std::move(made);
-  return check_descriptors_left(
-      session.memory.completion_bell.listener);  // the last one that was made
+  DJINN_TRY(SessionMemory made, for_client(SessionMemory::make(staging_bytes)));
+  DJINN_CHECK(check_descriptors_left(made.completion_bell.listener));  // the last one that was made
+  return made;
 }
 
 void Sessions::emit_refused(const Session& session, const Error& error) {

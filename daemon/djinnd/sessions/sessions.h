@@ -167,7 +167,8 @@ class Sessions final : public Replies {
   // Its refs were made, or could not be.
   void has_refs(SessionId id, DeviceId device, uint64_t staging_bytes, uint64_t ref_bytes_max,
                 Result<Fd> made);
-  Status make_memory(Session& session, uint64_t staging_bytes);
+  // All but the refs, and a worker that is to have it.
+  [[nodiscard]] Result<SessionMemory> make_memory(const Session& session, uint64_t staging_bytes);
   void emit_refused(const Session& session, const Error& error);
   void withdraw_hello(Session& session, const Error& error);
   void attach(Session& session);
