@@ -65,12 +65,12 @@ Error no_such_device(const std::string& asked, const Devices& devices) {
 
 }  // namespace
 
-Sessions::Sessions(Loop& loop, const Clock& clock, IdSource& ids, const Devices& devices,
-                   Quotas& quotas, Domains& domains, const Authority& authority, Events& events,
-                   QuotaRefusals& refusals, WorkQueue& memory_work, WorkQueue& file_work,
-                   Inquiries& inquiries, Traffic& traffic, DeferredClose& deferred_close,
-                   Turns& turns, UserQueues& user_work, SessionListener& listener, SpillRules spill)
-    : loop_(loop),
+Sessions::Sessions(const ConnectionHost& host, const Clock& clock, IdSource& ids,
+                   const Devices& devices, Quotas& quotas, Domains& domains,
+                   const Authority& authority, Events& events, QuotaRefusals& refusals,
+                   const SessionWork& work, Inquiries& inquiries, SessionListener& listener,
+                   SpillRules spill)
+    : loop_(host.loop),
       clock_(clock),
       ids_(ids),
       devices_(devices),
@@ -79,23 +79,23 @@ Sessions::Sessions(Loop& loop, const Clock& clock, IdSource& ids, const Devices&
       authority_(authority),
       events_(events),
       refusals_(refusals),
-      memory_work_(memory_work),
+      memory_work_(work.memory),
       inquiries_(inquiries),
-      traffic_(traffic),
-      deferred_close_(deferred_close),
-      turns_(turns),
+      traffic_(host.traffic),
+      deferred_close_(host.deferred_close),
+      turns_(host.turns),
       listener_(listener),
       lane_steps_(clock, sessions_),
-      sequences_(clock, devices, domains, events, refusals, *this, file_work, sessions_,
+      sequences_(clock, devices, domains, events, refusals, *this, work.files, sessions_,
                  lane_steps_, std::move(spill)),
       idle_refs_(domains, sessions_, lane_steps_, sequences_.spill()),
-      departed_(loop, user_work, [this] { memory_stays(); }),
+      departed_(host.loop, work.users, [this] { memory_stays(); }),
       attach_timer_(
-          loop,
+          host.loop,
           [this] {
             attach_those_that_may([](const Session& session) { return !session.attached; });
           }),
-      line_timer_(loop, [this] { admit_from_line(); }) {}
+      line_timer_(host.loop, [this] { admit_from_line(); }) {}
 
 void Sessions::emit(EventKind kind, const Session& session, std::string text,
                     std::optional<ErrorCode> error) {

@@ -46,14 +46,26 @@ class SessionListener {
   virtual void session_left(SessionId id) = 0;
 };
 
+// Where clients' connections are heard and closed; all of it outlives them.
+struct ConnectionHost {
+  Loop& loop;
+  Traffic& traffic;  // counts what goes to and from clients
+  DeferredClose& deferred_close;
+  Turns& turns;
+};
+
+// Threads that do what may wait, so that the loop does not.
+struct SessionWork {
+  WorkQueue& memory;  // frees host memory
+  WorkQueue& files;   // makes and closes files
+  UserQueues& users;  // asks who still has what a session shared with its client
+};
+
 class Sessions final : public Replies {
  public:
-  // memory_work frees host memory, file_work makes and closes files, traffic counts what goes to
-  // and from clients.
-  Sessions(Loop& loop, const Clock& clock, IdSource& ids, const Devices& devices, Quotas& quotas,
-           Domains& domains, const Authority& authority, Events& events, QuotaRefusals& refusals,
-           WorkQueue& memory_work, WorkQueue& file_work, Inquiries& inquiries, Traffic& traffic,
-           DeferredClose& deferred_close, Turns& turns, UserQueues& user_work,
+  Sessions(const ConnectionHost& host, const Clock& clock, IdSource& ids, const Devices& devices,
+           Quotas& quotas, Domains& domains, const Authority& authority, Events& events,
+           QuotaRefusals& refusals, const SessionWork& work, Inquiries& inquiries,
            SessionListener& listener, SpillRules spill);
 
   // While draining, nobody new gets a session; observers do.
