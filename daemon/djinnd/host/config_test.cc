@@ -115,13 +115,13 @@ TEST_F(ConfigTest, a_section_says_what_a_user_or_a_group_may_have) {
 TEST_F(ConfigTest, a_section_says_how_much_of_another_device_is_granted) {
   write(kMain, "[device.\"fake:0\"]\nlimit = \"25%\"\n[device.\"fake:1\"]\nlimit = \"2MiB\"\n");
   Options found = options();
-  EXPECT_EQ(limit_of(found, kTestDevice, 64 << 20).value(), 16u << 20);
+  EXPECT_EQ(limit_of(found, kTestDevice, 64 << 20).value(), (64u << 20) / 100 * 25);
   EXPECT_EQ(limit_of(found, {DeviceKind::kFake, 1}, 64 << 20).value(), 2u << 20);
   EXPECT_EQ(limit_of(found, {DeviceKind::kFake, 2}, 64 << 20).value(), 64u << 20);
   EXPECT_EQ(found.memory_bytes, 0u) << "the host's is as it was";
   const Result<uint64_t> too_much = limit_of(found, {DeviceKind::kFake, 1}, 1 << 20);
   ASSERT_FALSE(too_much.ok());
-  EXPECT_THAT(too_much.error().message, HasSubstr("the device has 1 MiB"));
+  EXPECT_THAT(too_much.error().message, HasSubstr("the device has 1.0 MiB"));
   EXPECT_THAT(show_config(read_config(root_, UnknownKeys::kRefused)),
               HasSubstr("device.fake:0.limit = 25%  # "));
   EXPECT_FALSE(reloads("device.fake:0.limit"));
@@ -134,9 +134,11 @@ TEST_F(ConfigTest, a_section_says_how_much_of_another_device_is_granted) {
   found.runtime_dir = "/nowhere";
   found.test_device_bytes = 64 << 20;
   ASSERT_TRUE(fill_in(found).ok());
-  EXPECT_EQ(found.test_device_bytes, 16u << 20);
+  EXPECT_EQ(found.test_device_bytes, (64u << 20) / 100 * 25);
   ASSERT_EQ(found.config_warnings.size(), 1u);
   EXPECT_THAT(found.config_warnings[0], HasSubstr("device.fake:1.limit is ignored"));
+  EXPECT_TRUE(found.written.contains("device.fake:0.limit"));
+  EXPECT_FALSE(found.written.contains("device.fake:1.limit")) << "it is not in force";
 }
 
 TEST_F(ConfigTest, a_limit_of_a_device_that_cannot_be_is_told_with_what_to_write) {

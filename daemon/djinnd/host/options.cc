@@ -224,8 +224,9 @@ Status fill_in(Options& options) {
   }
   for (const auto& [device, limit] : options.device_limits) {
     if (options.test_device_bytes > 0 && device == kTestDevice) continue;
-    options.config_warnings.push_back(
-        fmt::format("device.{}.limit is ignored: djinnd has no such device", text_of(device)));
+    const std::string key = fmt::format("device.{}.limit", text_of(device));
+    options.written.erase(key);  // it is not in force
+    options.config_warnings.push_back(key + " is ignored: djinnd has no such device");
   }
   DJINN_ASSERT(options.threads > 0 && options.memory_bytes > 0);
   return {};
