@@ -44,7 +44,7 @@ Status Connection::check() {
     let_go(std::move(alive).error());
   }
   if (session_ == 0) return Error{ErrorCode::kDisconnected, "There is no session yet."};
-  return why_ended_;
+  return end_.why;
 }
 
 Result<Client*> Connection::open(const CancelPredicate& given_up) {
@@ -53,9 +53,9 @@ Result<Client*> Connection::open(const CancelPredicate& given_up) {
     DJINN_CHECK(try_once(UINT64_MAX, given_up));
   } else if (const bool known = client_ == nullptr || client_->has_ended(); !check()) {
     // The reason that djinnd gave is told once. Nobody needs to be told that it is gone.
-    const bool has_reason = was_terminated_ || why_ended_.code != ErrorCode::kDisconnected;
-    if (!known && has_reason) return why_ended_;
-    if (!reconnect_wait_ms_) return why_ended_;
+    const bool has_reason = end_.was_terminated || end_.why.code != ErrorCode::kDisconnected;
+    if (!known && has_reason) return end_.why;
+    if (!reconnect_wait_ms_) return end_.why;
     const uint64_t gone_ms = (clock_.monotonic_ns() - ended_ns_) / kNsPerMs;
     const uint64_t wait_ms = *reconnect_wait_ms_ - std::min(gone_ms, *reconnect_wait_ms_);
     // A djinnd that has begun long after, and has no worker yet, is waited for as any other.
@@ -130,16 +130,15 @@ void Connection::adopt(std::unique_ptr<Client> client) {
 
 void Connection::abandon() {
   [[maybe_unused]] const auto* const of_parent = client_.release();
-  why_ended_ = forked();
+  end_ = {forked()};
   ended_ns_ = clock_.monotonic_ns();
 }
 
 void Connection::let_go(Error why) {
   const uint32_t last = client_->last_generation();
   refs_gone_ = last < kGenerationsMost ? last : 0;
-  was_terminated_ = client_->was_terminated();
+  end_ = {std::move(why), client_->was_terminated()};
   client_.reset();
-  why_ended_ = std::move(why);
   ended_ns_ = clock_.monotonic_ns();
 }
 
@@ -151,8 +150,7 @@ Status Connection::refuse_held() const {
 }
 
 Error Connection::gone() const {
-  return {ErrorCode::kDisconnected,
-          "This belongs to a session that is gone. " + why_ended_.message};
+  return {ErrorCode::kDisconnected, "This belongs to a session that is gone. " + end_.why.message};
 }
 
 }  // namespace djinn::client

@@ -106,10 +106,9 @@ class Connection {
   std::unique_ptr<Client> client_;
   uint64_t session_ = 0;
   bool held_ = false;
-  Error why_ended_;              // of the last session that has
-  bool was_terminated_ = false;  // likewise: somebody ended it
-  uint64_t ended_ns_ = 0;        // when that was seen
-  uint32_t refs_gone_ = 0;       // refs up to this generation are of earlier sessions
+  SessionEnd end_;          // of the last session that has
+  uint64_t ended_ns_ = 0;   // when that was seen
+  uint32_t refs_gone_ = 0;  // refs up to this generation are of earlier sessions
 };
 
 }  // namespace djinn::client

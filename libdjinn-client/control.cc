@@ -76,7 +76,7 @@ Result<Control> Control::connect(const std::string& path, const Deadline* deadli
 // Remembers why nothing more comes. A socket that was merely closed gave no reason.
 Error Control::end(Error why) {
   if (why.code == ErrorCode::kDisconnected) why.message = is_observer_ ? kLostByObserver : kLost;
-  ended_ = why;
+  ended_ = SessionEnd{why};
   return why;
 }
 
@@ -103,7 +103,7 @@ Status Control::wait_for_answer(bool may_take_long, const Deadline* deadline) {
 Status Control::send(std::span<const std::byte> bytes, std::span<const int> fds,
                      const Deadline* deadline) {
   for (;;) {
-    if (ended_) return *ended_;
+    if (ended_) return ended_->why;
     Status sent = ipc::send_datagram(socket_.get(), bytes, fds);
     if (!sent && sent.error().code == ErrorCode::kDisconnected) {
       const auto last_words = receive();
@@ -131,7 +131,7 @@ Status Control::let_go(const ipc::DaemonReply& unwanted) {
 }
 
 Result<std::optional<Answer>> Control::receive_any() {
-  if (ended_) return *ended_;
+  if (ended_) return ended_->why;
   auto received = ipc::receive_datagram(socket_.get());
   if (!received) return end(std::move(received).error());
   std::optional<ipc::Datagram>& datagram = *received;
@@ -146,10 +146,9 @@ Result<std::optional<Answer>> Control::receive_any() {
   if (reply.number == 0) {
     if (const auto* failed = std::get_if<ipc::Failed>(&reply.body)) {
       // A run that is given up is kCancelled and its session lives; this one's is over.
-      was_terminated_ = failed->code == ErrorCode::kCancelled;
-      if (!was_terminated_) return end({failed->code, failed->message});
-      ended_ = Error{ErrorCode::kDisconnected, failed->message};
-      return *ended_;
+      if (failed->code != ErrorCode::kCancelled) return end({failed->code, failed->message});
+      ended_ = SessionEnd{{ErrorCode::kDisconnected, failed->message}, true};
+      return ended_->why;
     }
   }
   return std::optional(Answer{std::move(reply), std::move(datagram->fds)});

@@ -19,6 +19,12 @@
 
 namespace djinn::client {
 
+// How a session ended.
+struct SessionEnd {
+  Error why;
+  bool was_terminated = false;  // it was somebody's will
+};
+
 struct Answer {
   ipc::DaemonReply reply;
   std::vector<Fd> fds;
@@ -60,8 +66,8 @@ class Control {
   Status check_notices();
   // Whether an earlier call found that the session has ended; no system call.
   [[nodiscard]] bool has_ended() const { return ended_.has_value(); }
-  // Whether it has because somebody ended it.
-  [[nodiscard]] bool was_terminated() const { return was_terminated_; }
+  // Likewise: whether it has because somebody ended it.
+  [[nodiscard]] bool was_terminated() const { return ended_ && ended_->was_terminated; }
   [[nodiscard]] int fd() const { return socket_.get(); }
 
  private:
@@ -80,8 +86,7 @@ class Control {
 
   LeaseSocket socket_;
   uint32_t last_number_ = 0;
-  std::optional<Error> ended_;
-  bool was_terminated_ = false;
+  std::optional<SessionEnd> ended_;
   bool is_observer_ = false;
   Interrupt* interrupt_ = nullptr;
   std::function<void()> on_silence_;

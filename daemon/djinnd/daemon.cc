@@ -22,7 +22,6 @@ namespace {
 constexpr uint64_t kNextWorkerAfterMs = 100;
 // As long as it may take to find that a model is resident: then the loader comes back.
 constexpr uint64_t kNextLoaderAfterMs = 10;
-constexpr DeviceId kFakeDevice{DeviceKind::kFake, 0};
 
 // Who may connect; of a socket that was passed, its unit knows.
 std::string whom_it_serves(const Options& options) {
@@ -37,16 +36,20 @@ bool wants_spill(const Options& options) {
 }
 
 // The host, and in tests another.
-std::vector<DeviceLimit> limits_of(const Options& options) {
-  std::vector<DeviceLimit> limits{{kHostDevice, options.memory_bytes}};
-  if (options.test_device_bytes > 0) limits.push_back({kFakeDevice, options.test_device_bytes});
-  return limits;
+std::vector<DeviceId> devices_of(const Options& options) {
+  std::vector<DeviceId> devices{kHostDevice};
+  if (options.test_device_bytes > 0) devices.push_back(kTestDevice);
+  return devices;
 }
 
-std::vector<DeviceId> devices_of(const Options& options) {
-  std::vector<DeviceId> devices;
-  for (const DeviceLimit& limit : limits_of(options)) devices.push_back(limit.device);
-  return devices;
+std::vector<DeviceMemory> memories_of(const Options& options, ExtentSource& host,
+                                      ExtentSource& fake) {
+  std::vector<DeviceMemory> memories;
+  for (const DeviceId device : devices_of(options)) {
+    device == kTestDevice ? memories.push_back({device, options.test_device_bytes, fake})
+                          : memories.push_back({device, options.memory_bytes, host});
+  }
+  return memories;
 }
 
 Error stopping() {
@@ -80,8 +83,9 @@ Daemon::Daemon(Loop& loop, const Clock& clock, const Options& options, ReloadOpt
       authority_(options.user_mode ? Authority({}, ::geteuid())
                                    : Authority(group_named(options.admin_group))),
       memory_work_(loop, "memory"),
-      host_extents_(memory_work_),
-      extents_(host_extents_, options.test_extent_fault_at),
+      host_memory_(memory_work_),
+      host_extents_(host_memory_, options.test_extent_fault_at),
+      fake_extents_(memory_work_),
       file_work_(loop, "files"),
       user_work_(loop),
       stragglers_(loop),
@@ -95,17 +99,18 @@ Daemon::Daemon(Loop& loop, const Clock& clock, const Options& options, ReloadOpt
       spare_loaders_({loop, spawner_, deferred_close_, stragglers_},
                      {"loader", ErrorCode::kLoaderLost, kNextLoaderAfterMs,
                       [this] { return loader_program(); }, &read_loader_ready, traffic_.loaders}),
-      devices_(limits_of(options), options.session_quota_bytes, quotas_),
+      devices_(memories_of(options, host_extents_, fake_extents_), options.session_quota_bytes,
+               quotas_),
       refusals_(clock, events_),
       domains_(loop, clock, spare_workers_, *this, events_, options.hang_timeout_ms),
-      lanes_(devices_, extents_, domains_, refusals_),
-      sessions_(loop, clock, ids_, devices_, quotas_, domains_, authority_, events_, refusals_,
-                extents_, memory_work_, file_work_, inquiries_, traffic_.clients, deferred_close_,
-                turns_, user_work_, *this,
+      lanes_(devices_, domains_, refusals_),
+      sessions_({loop, traffic_.clients, deferred_close_, turns_}, clock, ids_, devices_, quotas_,
+                domains_, authority_, events_, refusals_, {memory_work_, file_work_, user_work_},
+                inquiries_, *this,
                 {options.spill_directory.value_or(""), options.spill_idle_ms,
                  options_.spill_limit_bytes.value_or(0), wants_spill(options)}),
       models_(loop, clock, ids_, spare_loaders_, devices_, quotas_, domains_, sessions_, events_,
-              extents_, *this, options.keep_alive_ms),
+              *this, options.keep_alive_ms),
       reclaimers_(loop, devices_, models_, sessions_, events_, options.thresholds),
       programs_(ids_, domains_, models_, sessions_, events_,
                 [this](SessionId id) {
@@ -127,7 +132,7 @@ Daemon::Daemon(Loop& loop, const Clock& clock, const Options& options, ReloadOpt
                options.user_mode ? std::optional(Owner::of_user(::geteuid())) : std::nullopt),
       requests_(devices_, domains_, sessions_, models_, programs_, reports_, user_work_, turns_,
                 drain_),
-      fd_store_(notifier_, extents_, store_size(),
+      fd_store_(notifier_, devices_, store_size(),
                 [this](const Model& model, const std::string& why) { not_kept(model, why); }),
       metrics_(loop, clock, events_, traffic_, devices_, domains_, models_, programs_,
                sessions_.sequences().spill(), stats_, reports_, drain_, service_, fd_store_,
@@ -378,7 +383,7 @@ SparePool::Kind Daemon::workers_of(DeviceId device) {
 // say, those of all users would share the same ones, and a confined worker may not bind them.
 ChildProgram Daemon::worker_program(DeviceId device) {
   const uint64_t memory_bytes = devices_.of(device).total_bytes();
-  ChildProgram program{device == kFakeDevice ? options_.test_device_worker : options_.worker,
+  ChildProgram program{device == kTestDevice ? options_.test_device_worker : options_.worker,
                        {"--threads", std::to_string(options_.threads), "--memory-bytes",
                         std::to_string(memory_bytes)},
                        {"GOMP_SPINCOUNT=5000", "OMP_DYNAMIC=false", "OMP_PROC_BIND=false",

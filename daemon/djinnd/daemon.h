@@ -103,8 +103,9 @@ class Daemon final : public WorkerListener,
   Journal journal_;
   Notifier notifier_;
   WorkQueue memory_work_;
-  HostExtents host_extents_;
-  FaultyExtents extents_;
+  HostExtents host_memory_;
+  FaultyExtents host_extents_;
+  HostExtents fake_extents_;
   WorkQueue file_work_;
   UserQueues user_work_;
   DeferredClose deferred_close_;

@@ -21,6 +21,7 @@ namespace {
 using testing::eventually;
 using testing::graph_of;
 using testing::model_file;
+using testing::open_model;
 using testing::TestClient;
 using testing::TestDaemon;
 using testing::write_config;
@@ -42,10 +43,6 @@ class Devices : public ::testing::Test {
     observer_.greet(true);
   }
 
-  static ipc::ModelOpened open(TestClient& client, const Fd& file, ipc::OpenModel how = {}) {
-    client.ask<ipc::Done>(ipc::AddFiles{1}, {file.get()});
-    return client.ask<ipc::ModelOpened>(std::move(how));
-  }
   ipc::DeviceReport device(const std::string& name) {
     const auto list = observer_.ask<ipc::DeviceList>(ipc::ListDevices{});
     const auto found = std::ranges::find(list.devices, name, &ipc::DeviceReport::device);
@@ -87,11 +84,11 @@ TEST_F(Devices, each_has_models_sessions_and_groups_of_its_own_in_its_own_books)
   client.greet(false, 1 << 16, "fake:0");
   const Fd weights = file('a');
   const uint64_t host_before = device("cpu:0").used_bytes;
-  const ModelId there = open(client, weights).model;
+  const ModelId there = open_model(client, weights).model;
   EXPECT_EQ(model(there).device, "fake:0");
   EXPECT_EQ(device("cpu:0").used_bytes, host_before);
   EXPECT_GE(device("fake:0").used_bytes, kElements * 4);
-  const ipc::ModelOpened here = open(host_, weights);
+  const ipc::ModelOpened here = open_model(host_, weights);
   EXPECT_NE(here.model, there) << "the same files, on another device";
   EXPECT_FALSE(here.was_resident);
   EXPECT_EQ(model(here.model).device, "cpu:0");
@@ -114,21 +111,21 @@ TEST_F(Devices, who_exhausts_one_takes_nothing_from_the_other) {
   TestClient client(daemon_);
   client.greet(false, 1 << 16, "fake:0");
   const Fd first = file('a'), second = file('b'), third = file('c'), fourth = file('e');
-  const ModelId idle = open(host_, first).model;
+  const ModelId idle = open_model(host_, first).model;
   ASSERT_TRUE(is_hashed(idle));
   host_.ask<ipc::Done>(ipc::CloseModel{idle});
-  const ModelId gives_way = open(client, second).model;
+  const ModelId gives_way = open_model(client, second).model;
   ASSERT_TRUE(is_hashed(gives_way));
   client.ask<ipc::Done>(ipc::CloseModel{gives_way});
-  open(client, third, ipc::OpenModel{"", false, true});
-  open(client, fourth, ipc::OpenModel{"", false, true});
+  open_model(client, third, ipc::OpenModel{"", false, true});
+  open_model(client, fourth, ipc::OpenModel{"", false, true});
   EXPECT_EQ(model(gives_way).state, ipc::ModelState::kDisk) << "what was idle there";
   EXPECT_EQ(model(idle).state, ipc::ModelState::kResident) << "and not what is idle here";
   client.ask<ipc::Done>(ipc::AddFiles{1}, {second.get()});
   const auto refused = client.ask<ipc::Failed>(ipc::OpenModel{});
   EXPECT_EQ(refused.code, ErrorCode::kOutOfMemory) << refused.message;
   EXPECT_EQ(model(idle).state, ipc::ModelState::kResident);
-  EXPECT_TRUE(open(host_, first).was_resident);
+  EXPECT_TRUE(open_model(host_, first).was_resident);
   for (const auto& event : observer_.ask<ipc::EventList>(ipc::FollowEvents{}).events) {
     const bool is_of_memory = event.kind == ipc::EventKind::kMemoryPressure ||
                               event.kind == ipc::EventKind::kMemoryRefused;
@@ -195,7 +192,7 @@ TEST_F(LostDevice, is_refused_with_its_reason_and_the_other_serves) {
   EXPECT_EQ(refused.code, ErrorCode::kWorkerLost) << refused.message;
   host_.submit_graph(graph_of("fake::nothing"));
   EXPECT_EQ(host_.completion(), ErrorCode::kOk);
-  EXPECT_EQ(model(open(host_, file('a')).model).state, ipc::ModelState::kResident);
+  EXPECT_EQ(model(open_model(host_, file('a')).model).state, ipc::ModelState::kResident);
 }
 
 }  // namespace

@@ -77,9 +77,8 @@ ipc::StatusReport status_of(const TestDaemon& daemon) {
   return observer.ask<ipc::StatusReport>(ipc::GetStatus{});
 }
 
-ipc::ModelOpened open_model(TestClient& client, const Fd& file, bool pin = false) {
-  client.ask<ipc::Done>(ipc::AddFiles{1}, {file.get()});
-  return client.ask<ipc::ModelOpened>(ipc::OpenModel{"tiny", false, pin});
+ipc::ModelOpened open_tiny(TestClient& client, const Fd& file, bool pin = false) {
+  return testing::open_model(client, file, {"tiny", false, pin});
 }
 
 // What must be the same after all clients have gone.
@@ -168,11 +167,11 @@ TEST(Djinnd, a_model_is_read_once_and_shared) {
   TestClient second(daemon);
   first.greet();
   second.greet();
-  const ipc::ModelOpened opened = open_model(first, file);
+  const ipc::ModelOpened opened = open_tiny(first, file);
   EXPECT_TRUE(first.fds().empty()) << "of nothing that it could keep";
   EXPECT_FALSE(opened.was_resident);
   const uint64_t bytes_read = status_of(daemon).bytes_read;
-  const ipc::ModelOpened again = open_model(second, file);
+  const ipc::ModelOpened again = open_tiny(second, file);
   EXPECT_EQ(again.model, opened.model);
   EXPECT_TRUE(again.was_resident);
   EXPECT_EQ(status_of(daemon).bytes_read, bytes_read);
@@ -186,13 +185,13 @@ TEST(Djinnd, a_session_hears_what_it_holds_itself) {
   other.greet();
   const ipc::Welcome welcome = client.greet();
   const auto own = [&] { return client.ask<ipc::OwnMemory>(ipc::GetOwnMemory{}); };
-  open_model(other, model_file(daemon.directory(), 1000, 'b'));
+  open_tiny(other, model_file(daemon.directory(), 1000, 'b'));
   const ipc::OwnMemory before = own();
   EXPECT_EQ(before.shared_bytes + before.sequence_bytes, 0u);
   EXPECT_GT(before.granted_bytes, 0u) << "its staging and state";
   EXPECT_EQ(before.free_bytes, std::min(before.total_bytes - status_of(daemon).memory_granted_bytes,
                                         welcome.quota_bytes - before.granted_bytes));
-  const ipc::ModelOpened opened = open_model(client, model_file(daemon.directory(), 1000, 'a'));
+  const ipc::ModelOpened opened = open_tiny(client, model_file(daemon.directory(), 1000, 'a'));
   EXPECT_EQ(own().shared_bytes, opened.bytes);
   EXPECT_EQ(own().granted_bytes, before.granted_bytes) << "models are nobody's";
   client.ask<ipc::Done>(ipc::CloseModel{opened.model});
@@ -205,7 +204,7 @@ TEST(Djinnd, who_has_a_model_open_reads_all_parts_of_its_manifest) {
   const Fd file = model_file(daemon.directory(), 1, 'a', kTensors);
   TestClient client(daemon);
   client.greet();
-  const ipc::ModelOpened opened = open_model(client, file);
+  const ipc::ModelOpened opened = open_tiny(client, file);
   const auto part = [&](uint64_t offset) {
     return client.ask<ipc::ManifestPart>(ipc::ReadManifest{opened.model, offset}).bytes;
   };
@@ -284,7 +283,7 @@ TEST(Djinnd, who_sees_a_model_reads_its_manifest) {
   const Fd file = model_file(daemon.directory(), 1000, 'a');
   TestClient client(daemon);
   client.greet();
-  const ipc::ModelOpened opened = open_model(client, file);
+  const ipc::ModelOpened opened = open_tiny(client, file);
   client.ask<ipc::Done>(ipc::CloseModel{opened.model});
   TestClient observer(daemon);
   observer.greet(true);
@@ -300,7 +299,7 @@ TEST(Djinnd, a_file_that_was_changed_is_another_model) {
   const Fd other = model_file(daemon.directory(), 1000, 'b');
   TestClient client(daemon);
   client.greet();
-  EXPECT_NE(open_model(client, one).model, open_model(client, other).model);
+  EXPECT_NE(open_tiny(client, one).model, open_tiny(client, other).model);
 }
 
 TEST(Djinnd, a_model_gets_its_hash_after_it_is_resident) {
@@ -308,7 +307,7 @@ TEST(Djinnd, a_model_gets_its_hash_after_it_is_resident) {
   const Fd file = model_file(daemon.directory(), 1000, 'a');
   TestClient client(daemon);
   client.greet();
-  open_model(client, file);
+  open_tiny(client, file);
   EXPECT_TRUE(eventually([&] {
     const auto list = client.ask<ipc::ModelList>(ipc::ListModels{});
     return list.models.size() == 1 && list.models[0].hashed;
@@ -429,7 +428,7 @@ TEST(Djinnd, a_killed_client_returns_everything) {
   expect_to_leave_nothing(daemon, [&] {
     TestClient client(daemon);
     client.greet();
-    open_model(client, file);
+    open_tiny(client, file);
     client.ask<ipc::ProgramDefined>(ipc::DefineProgram{}, {program("y").get()});
     client.ask<ipc::SequenceMade>(ipc::MakeSequence{{1, 2, 2, 64, DType::kFloat32, 128}});
     client.submit_write(1 << 20);
@@ -443,7 +442,7 @@ TEST(Djinnd, a_killed_worker_is_replaced_and_nobody_is_told) {
   const Fd file = model_file(daemon.directory(), 1000, 'a');
   TestClient client(daemon);
   client.greet();
-  open_model(client, file);
+  open_tiny(client, file);
   const auto sequence =
       client.ask<ipc::SequenceMade>(ipc::MakeSequence{{1, 2, 2, 64, DType::kFloat32, 128}});
   client.ask<ipc::ProgramDefined>(ipc::DefineProgram{}, {program("y").get()});
@@ -732,7 +731,7 @@ TEST(Djinnd, a_pinned_model_stays_until_it_is_unloaded) {
   {
     TestClient observer(daemon);
     observer.greet(true);
-    model = open_model(observer, file, true).model;
+    model = open_tiny(observer, file, true).model;
     EXPECT_EQ(observer.ask<ipc::Failed>(ipc::UnloadModel{model}).code, ErrorCode::kBusy);
   }
   TestClient observer(daemon);
@@ -876,7 +875,7 @@ TEST(Djinnd, what_follows_a_payload_waits_until_it_is_read) {
   const TestDaemon daemon;
   TestClient client(daemon);
   client.greet();
-  const ModelId model = open_model(client, model_file(daemon.directory(), 1000, 'a')).model;
+  const ModelId model = open_tiny(client, model_file(daemon.directory(), 1000, 'a')).model;
   const Fd graph = sealed(large_graph("large", kLargeGraphBytes));
   client.send({100, ipc::DefineProgram{model}}, {graph.get()});
   client.send({101, ipc::CloseModel{model}});
@@ -1035,7 +1034,7 @@ TEST(Djinnd, a_share_of_the_limit_is_of_the_limit_in_effect_after_a_reload_too) 
     return as_nobody([&] {
       TestClient nobody(daemon);
       nobody.greet();
-      const ModelId model = open_model(nobody, file).model;
+      const ModelId model = open_tiny(nobody, file).model;
       nobody.send({99, ipc::PinModel{model, true}});
       const auto reply = nobody.receive();
       if (!reply || !std::holds_alternative<ipc::Done>(reply->body)) return 1;
@@ -1069,14 +1068,14 @@ TEST(Djinnd, ci_a_service_shares_what_both_users_open_and_nothing_else) {
   let_settle(in_memory);
   TestClient root(daemon);
   root.greet();
-  const ModelId shared = open_model(root, settled_file).model;
-  const ModelId compared = open_model(root, in_memory).model;
-  const ModelId own = open_model(root, model_file(daemon.directory(), 1000, 'c')).model;
+  const ModelId shared = open_tiny(root, settled_file).model;
+  const ModelId compared = open_tiny(root, in_memory).model;
+  const ModelId own = open_tiny(root, model_file(daemon.directory(), 1000, 'c')).model;
   const int outcome = as_nobody([&] {
     TestClient nobody(daemon);
     nobody.greet();
-    const bool shares = open_model(nobody, settled_file).model == shared;
-    const bool compares = open_model(nobody, in_memory).model == compared;
+    const bool shares = open_tiny(nobody, settled_file).model == shared;
+    const bool compares = open_tiny(nobody, in_memory).model == compared;
     const bool stranger =
         nobody.ask<ipc::Failed>(ipc::UnloadModel{own}).code == ErrorCode::kNotFound;
     const auto sessions = nobody.ask<ipc::SessionList>(ipc::ListSessions{});
@@ -1095,12 +1094,12 @@ TEST(Djinnd, who_opened_a_model_first_cannot_force_it_from_under_another_user) {
   ASSERT_EQ(as_nobody([&] {
               TestClient nobody(daemon);
               nobody.greet(true);
-              return open_model(nobody, file, true).model.valid() ? 0 : 1;
+              return open_tiny(nobody, file, true).model.valid() ? 0 : 1;
             }),
             0);
   TestClient root(daemon);
   root.greet(true);
-  const ModelId model = open_model(root, file).model;
+  const ModelId model = open_tiny(root, file).model;
   EXPECT_EQ(as_nobody([&] {
               TestClient nobody(daemon);
               nobody.greet(true);

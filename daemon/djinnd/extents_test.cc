@@ -41,14 +41,12 @@ class Extents : public ::testing::TestWithParam<Extent> {
   }
   // Sends the file before each request that opens it.
   ModelId open(Extent extent, const Fd& file) {
-    const auto add = [&] { client_.ask<ipc::Done>(ipc::AddFiles{1}, {file.get()}); };
     if (extent == GetParam()) {
-      add();
+      client_.ask<ipc::Done>(ipc::AddFiles{1}, {file.get()});
       EXPECT_EQ(client_.ask<ipc::Failed>(ipc::OpenModel{}).code, ErrorCode::kOutOfMemory);
       EXPECT_TRUE(eventually([&] { return status().memory_models_bytes == 0; }));
     }
-    add();
-    return client_.ask<ipc::ModelOpened>(ipc::OpenModel{}).model;
+    return testing::open_model(client_, file).model;
   }
   ipc::StatusReport status() { return observer_.ask<ipc::StatusReport>(ipc::GetStatus{}); }
 

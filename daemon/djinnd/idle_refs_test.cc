@@ -33,6 +33,17 @@ ErrorCode release(TestClient& client, uint32_t nth) {
   return client.completion();
 }
 
+// A worker that misbehaves so when it is to trim is killed, and who waits is served by the next.
+void expect_replaced(Host& host, uint32_t misbehaves) {
+  ASSERT_EQ(want_refs(host.client, 2 * kLarge), ErrorCode::kOk);
+  ASSERT_EQ(release(host.client, 1), ErrorCode::kOk);
+  host.client.let_workers_die(misbehaves);
+  host.other.submit_write(2 * kLarge);
+  ASSERT_TRUE(eventually([&] { return host.has_killed_a_worker(); }));
+  host.client.let_workers_die(0);
+  EXPECT_EQ(host.other.completion(), ErrorCode::kOk);
+}
+
 TEST(IdleRefs, what_refs_take_no_more_is_anothers_who_asks) {
   Host host;
   const uint64_t before = host.sessions_bytes();
@@ -109,13 +120,7 @@ TEST(IdleRefs, a_worker_that_dies_when_it_is_asked_costs_no_memory) {
 
 TEST(IdleRefs, a_worker_that_does_not_answer_is_replaced) {
   Host host({"--hang-timeout", "300ms"});
-  ASSERT_EQ(want_refs(host.client, 2 * kLarge), ErrorCode::kOk);
-  ASSERT_EQ(release(host.client, 1), ErrorCode::kOk);
-  host.client.let_workers_die(kHangs);
-  host.other.submit_write(2 * kLarge);
-  ASSERT_TRUE(eventually([&] { return host.has_killed_a_worker(); }));
-  host.client.let_workers_die(0);
-  EXPECT_EQ(host.other.completion(), ErrorCode::kOk);
+  expect_replaced(host, kHangs);
 }
 
 // While it does not give back what others wait for, they and it wait; so it could have djinnd go
@@ -131,13 +136,7 @@ TEST(IdleRefs, of_a_worker_that_asks_without_end_so_many_requests_wait) {
 
 TEST(IdleRefs, a_worker_that_asks_twice_by_one_number_is_replaced) {
   Host host({"--hang-timeout", "60s"});
-  ASSERT_EQ(want_refs(host.client, 2 * kLarge), ErrorCode::kOk);
-  ASSERT_EQ(release(host.client, 1), ErrorCode::kOk);
-  host.client.let_workers_die(kRepeats);
-  host.other.submit_write(2 * kLarge);
-  ASSERT_TRUE(eventually([&] { return host.has_killed_a_worker(); }));
-  host.client.let_workers_die(0);
-  EXPECT_EQ(host.other.completion(), ErrorCode::kOk);
+  expect_replaced(host, kRepeats);
 }
 
 TEST(IdleRefs, a_client_that_leaves_meanwhile_is_no_loss) {

@@ -17,15 +17,11 @@ namespace {
 
 using testing::eventually;
 using testing::model_file;
+using testing::open_model;
 using testing::TestClient;
 using testing::TestDaemon;
 
 constexpr uint64_t kMiB = 1 << 20;
-
-ipc::ModelOpened open_model(TestClient& client, const Fd& file, ipc::OpenModel how = {}) {
-  client.ask<ipc::Done>(ipc::AddFiles{1}, {file.get()});
-  return client.ask<ipc::ModelOpened>(std::move(how));
-}
 
 // A client, and an observer that looks meanwhile.
 struct Host {

@@ -95,9 +95,8 @@ ipc::Failed farewell(TestClient& client) {
   return std::get<ipc::Failed>(notice->body);
 }
 
-ipc::ModelOpened open_model(TestClient& client, const Fd& file) {
-  client.ask<ipc::Done>(ipc::AddFiles{1}, {file.get()});
-  return client.ask<ipc::ModelOpened>(ipc::OpenModel{"tiny", false, true});
+ipc::ModelOpened open_tiny(TestClient& client, const Fd& file) {
+  return testing::open_model(client, file, {"tiny", false, true});
 }
 
 ErrorCode run_once(TestClient& client) {
@@ -119,7 +118,7 @@ TEST(Upgrade, what_runs_goes_on_and_what_needs_another_process_is_told_why_not) 
   const Fd file = model_file(daemon.directory(), 1000, 'a');
   TestClient client(daemon);
   client.greet();
-  const ModelId model = open_model(client, file).model;
+  const ModelId model = open_tiny(client, file).model;
   installed.exchange();
   EXPECT_EQ(run_once(client), ErrorCode::kOk);
   use_up_workers(daemon);

@@ -269,6 +269,26 @@ def test_what_is_written_and_not_in_force_is_marked(systemd: Systemd) -> None:
     assert (items["memory.limit"], items["memory.session_quota"]) == ("64MiB", "32MiB")
 
 
+def test_another_device_has_the_limit_that_is_written_for_it(systemd: Systemd) -> None:
+    root = systemd.directory
+    write_config(root, '[device."fake:0"]\nlimit = "25%"\n[device."fake:1"]\nlimit = "8MiB"\n')
+    device = ["--test-device-bytes", str(64 << 20)]
+    worker = ["--test-device-worker", str(BIN / "djinnd-fake-worker-test")]
+    systemd.start("--root", str(root), "--threads", "1", "--memory", "128MiB", *device, *worker)
+    systemd.hear("READY=1")
+    devices = ctl(systemd, "devices", "-j").items()
+    limits = {one["device"]: one["total_bytes"] for one in devices}
+    assert limits == {"cpu:0": 128 << 20, "fake:0": (64 << 20) // 100 * 25}
+    (event,) = events_of(systemd, "config-ignored")
+    assert event["reason"].startswith("device.fake:1.limit is ignored")
+    reload(systemd, '[device."fake:0"]\nlimit = "50%"\n')
+    systemd.stderr_line("device.fake:0.limit takes effect at the next start")
+    shown = ctl(systemd, "config", "show", "--root", str(root))
+    assert ["device.fake:0.limit", "50%", "25%"] in shown.table()
+    (pending,) = [line for line in shown.err.splitlines() if "starts anew" in line]
+    assert "device.fake:0.limit" in pending and "fake:1" not in pending
+
+
 def test_what_users_may_have_is_shown_as_it_is_in_force(systemd: Systemd) -> None:
     root = systemd.directory
     write_config(root, '[user.root]\nmemory_quota = "64MiB"\nsessions_max = 2\n')

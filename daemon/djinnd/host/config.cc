@@ -255,6 +255,31 @@ Quota& quota_of(const SectionKey& section, std::vector<NamedQuota>& quotas) {
   return quotas.emplace_back(NamedQuota{section.is_group, std::string(section.name), {}, {}}).quota;
 }
 
+// --- limits of devices
+
+constexpr std::string_view kDevicePrefix = "device.";
+constexpr std::string_view kLimitSuffix = ".limit";
+
+// "device.NAME.limit", of a device beside the host; nothing for other keys.
+std::optional<DeviceId> limited_device(std::string_view key) {
+  if (!key.starts_with(kDevicePrefix) || !key.ends_with(kLimitSuffix)) return std::nullopt;
+  if (key.size() <= kDevicePrefix.size() + kLimitSuffix.size()) return std::nullopt;
+  key.remove_prefix(kDevicePrefix.size());
+  key.remove_suffix(kLimitSuffix.size());
+  const std::optional<DeviceId> device = device_from(key);
+  return device == kHostDevice ? std::nullopt : device;
+}
+
+Status set_device_limit(std::string_view text, DeviceId device, Options& options) {
+  const auto amount = amount_of(text);
+  const bool is_less = amount && !amount->is_percent && amount->number < kLimitBytesMin;
+  if (!amount || amount->number == 0 || is_less) {
+    return expected("bytes like \"12GiB\", at least \"1MiB\", or a share like \"80%\"");
+  }
+  options.device_limits[device] = *amount;
+  return {};
+}
+
 // --- unknown keys
 
 // Levenshtein's distance: insertions, deletions and substitutions.
@@ -292,6 +317,10 @@ std::string advice_for(const SectionKey& section) {
 }
 
 std::string advice_for(std::string_view key) {
+  if (key.starts_with(kDevicePrefix)) {
+    return "what djinnd grants of a device beside the host is written as limit in a section named "
+           "like [device.\"fake:0\"]; the host's is memory.limit";
+  }
   const bool of_somebody = key.find("user") != key.npos || key.find("group") != key.npos;
   if (of_somebody) {
     return "what one user may have is written as memory_quota, models_max, pin_quota and "
@@ -308,8 +337,8 @@ std::string advice_for(std::string_view key) {
 }
 
 bool is_known_key(std::string_view key) {
-  const auto section = section_key(key);
-  return section ? quota_setting_named(section->key) != nullptr : setting_named(key) != nullptr;
+  if (const auto section = section_key(key)) return quota_setting_named(section->key) != nullptr;
+  return limited_device(key).has_value() || setting_named(key) != nullptr;
 }
 
 // --- files
@@ -497,6 +526,8 @@ Status apply_setting(std::string_view key, std::string_view value, Options& opti
   if (const auto section = section_key(key)) {
     const QuotaSetting* const setting = quota_setting_named(section->key);
     DJINN_CHECK(setting->apply(value, quota_of(*section, options.quotas)));
+  } else if (const auto device = limited_device(key)) {
+    DJINN_CHECK(set_device_limit(value, *device, options));
   } else {
     DJINN_CHECK(setting_named(key)->apply(value, options));
   }
@@ -511,6 +542,9 @@ std::vector<ipc::SettingReport> settings_in_force(const Options& options, const 
     const auto found = written.find(setting.key);
     const std::string value(found == written.end() ? setting.standard : found->second);
     all.push_back({std::string(setting.key), value.substr(0, limits::kNameBytes), setting.reloads});
+  }
+  for (const auto& [key, value] : running.written) {
+    if (limited_device(key)) all.push_back({key, value, false});
   }
   for (const auto& [key, value] : options.written) {
     if (!section_key(key) || key.size() > limits::kNameBytes) continue;
@@ -587,7 +621,7 @@ std::string show_config(const Config& config) {
                 : line_of(*found);
   }
   for (const ConfigValue& value : config.values) {
-    if (section_key(value.key)) text += line_of(value);
+    if (setting_named(value.key) == nullptr) text += line_of(value);
   }
   return text;
 }

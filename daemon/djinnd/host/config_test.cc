@@ -6,6 +6,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <map>
 
@@ -109,6 +110,52 @@ TEST_F(ConfigTest, a_section_says_what_a_user_or_a_group_may_have) {
                                 NamedQuota{true, "root", 0, Quota{Amount{25, true}, {}, {}, {}}}));
   EXPECT_THAT(show_config(config),
               HasSubstr("\nuser.root.sessions_max = 3  # " + root_ + kLocal + "10-a.conf:1\n"));
+}
+
+TEST_F(ConfigTest, a_section_says_how_much_of_another_device_is_granted) {
+  write(kMain, "[device.\"fake:0\"]\nlimit = \"25%\"\n[device.\"fake:1\"]\nlimit = \"2MiB\"\n");
+  Options found = options();
+  EXPECT_EQ(limit_of(found, kTestDevice, 64 << 20).value(), (64u << 20) / 100 * 25);
+  EXPECT_EQ(limit_of(found, {DeviceKind::kFake, 1}, 64 << 20).value(), 2u << 20);
+  EXPECT_EQ(limit_of(found, {DeviceKind::kFake, 2}, 64 << 20).value(), 64u << 20);
+  EXPECT_EQ(found.memory_bytes, 0u) << "the host's is as it was";
+  const Result<uint64_t> too_much = limit_of(found, {DeviceKind::kFake, 1}, 1 << 20);
+  ASSERT_FALSE(too_much.ok());
+  EXPECT_THAT(too_much.error().message, HasSubstr("the device has 1.0 MiB"));
+  EXPECT_THAT(show_config(read_config(root_, UnknownKeys::kRefused)),
+              HasSubstr("device.fake:0.limit = 25%  # "));
+  EXPECT_FALSE(reloads("device.fake:0.limit"));
+  const auto shown = settings_in_force(Options(), found);
+  EXPECT_TRUE(std::ranges::any_of(shown, [](const ipc::SettingReport& one) {
+    return one.key == "device.fake:0.limit" && one.value == "25%" && !one.reloads;
+  })) << "that of the start";
+
+  found.user_mode = true;
+  found.runtime_dir = "/nowhere";
+  found.test_device_bytes = 64 << 20;
+  ASSERT_TRUE(fill_in(found).ok());
+  EXPECT_EQ(found.test_device_bytes, (64u << 20) / 100 * 25);
+  ASSERT_EQ(found.config_warnings.size(), 1u);
+  EXPECT_THAT(found.config_warnings[0], HasSubstr("device.fake:1.limit is ignored"));
+  EXPECT_TRUE(found.written.contains("device.fake:0.limit"));
+  EXPECT_FALSE(found.written.contains("device.fake:1.limit")) << "it is not in force";
+}
+
+TEST_F(ConfigTest, a_limit_of_a_device_that_cannot_be_is_told_with_what_to_write) {
+  const std::map<std::string, std::string> mistakes{
+      {"[device.\"cpu:0\"]\nlimit = \"1GiB\"\n", "the host's is memory.limit"},
+      {"[device.gpu]\nlimit = \"1GiB\"\n", "named like [device.\"fake:0\"]"},
+      {"[device.\"fake:0\"]\nquota = \"1GiB\"\n", "is written as limit"},
+      {"[device.\"fake:0\"]\nlimit = \"lots\"\n", "write bytes like"},
+      {"[device.\"fake:0\"]\nlimit = 5\n", "at least \"1MiB\""},
+  };
+  for (const auto& [text, told] : mistakes) {
+    write(kMain, text);
+    const Config config = read_config(root_, UnknownKeys::kRefused);
+    ASSERT_EQ(config.problems.size(), 1u) << text;
+    EXPECT_TRUE(config.problems[0].is_error);
+    EXPECT_THAT(config.problems[0].text, HasSubstr(told)) << text;
+  }
 }
 
 TEST_F(ConfigTest, a_section_of_nobody_is_a_warning_and_a_number_stands_for_itself) {

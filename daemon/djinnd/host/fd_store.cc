@@ -116,17 +116,10 @@ Result<Owner> owner_of(uint64_t number) {
   return Error{ErrorCode::kOutOfRange, "The record names a user who cannot be."};
 }
 
-// Error: kOutOfRange, no device's name.
-Result<DeviceId> device_of(std::string_view name) {
-  if (name.empty()) return kHostDevice;  // of a djinnd that had no other
-  if (const std::optional<DeviceId> device = device_from(name)) return *device;
-  return Error{ErrorCode::kOutOfRange, "The record names a device that cannot be."};
-}
-
 class Returned {
  public:
-  Returned(const ExtentSource& extents, std::map<std::string, Fd>& kept)
-      : extents_(extents), kept_(kept) {}
+  Returned(const Devices& devices, std::map<std::string, Fd>& kept)
+      : devices_(devices), kept_(kept) {}
 
   // Errors: kNotFound for a part that is missing, and what is wrong with one.
   Result<Model> model(const ipc::KeptModel& record) {
@@ -171,10 +164,18 @@ class Returned {
   }
 
  private:
+  // Error: kNotFound, of no device that djinnd has now.
+  Result<DeviceId> device_of(const std::string& name) const {
+    if (name.empty()) return kHostDevice;  // of a djinnd that had no other
+    if (const Memory* const memory = devices_.find(name)) return memory->device();
+    return Error{ErrorCode::kNotFound, "Its device is gone."};
+  }
+
   Status take_memory(const ipc::KeptModel& record, Model& model) {
+    const ExtentSource& source = devices_.extents_of(model.device());
     for (size_t i = 0; i < record.extent_bytes.size(); ++i) {
       DJINN_TRY(Fd extent, take(name_of_part(model.id, "extent", i)));
-      DJINN_CHECK(extents_.check_sealed(extent, record.extent_bytes[i]));
+      DJINN_CHECK(source.check_sealed(extent, record.extent_bytes[i]));
       model.extents.push_back(std::move(extent));
       model.extent_bytes.push_back(record.extent_bytes[i]);
       model.bytes += record.extent_bytes[i];
@@ -198,7 +199,7 @@ class Returned {
     return std::make_shared<const Fd>(std::move(fd));
   }
 
-  const ExtentSource& extents_;
+  const Devices& devices_;
   std::map<std::string, Fd>& kept_;
 };
 
@@ -247,7 +248,7 @@ std::vector<Model> FdStore::take_back(std::map<std::string, Fd> kept) {
     if (record) newest[record->model] = std::max(newest[record->model], record->number);
   }
   std::vector<Model> models;
-  Returned returned(extents_, kept);
+  Returned returned(devices_, kept);
   for (const auto& [beginning, number] : newest) {
     const std::string name = fmt::format("{}record.{}", beginning, number);
     const auto record = read_record(kept.at(name));

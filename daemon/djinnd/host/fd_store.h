@@ -26,7 +26,7 @@
 #include <vector>
 
 #include "daemon/djinnd/host/notifier.h"
-#include "daemon/djinnd/memory/extent_source.h"
+#include "daemon/djinnd/memory/devices.h"
 #include "daemon/djinnd/models/model.h"
 
 namespace djinn::daemon {
@@ -36,10 +36,10 @@ class FdStore {
   // Of a resident model that is not kept; told once, until it is kept or gone.
   using NotKept = std::function<void(const Model&, const std::string& why)>;
 
-  // extents: of the device that the models are on. descriptors_max: that systemd holds for us.
-  FdStore(Notifier& notifier, const ExtentSource& extents, size_t descriptors_max, NotKept not_kept)
+  // devices: that models may be on. descriptors_max: that systemd holds for us.
+  FdStore(Notifier& notifier, const Devices& devices, size_t descriptors_max, NotKept not_kept)
       : notifier_(notifier),
-        extents_(extents),
+        devices_(devices),
         descriptors_max_(descriptors_max),
         tell_not_kept_(std::move(not_kept)) {}
 
@@ -80,7 +80,7 @@ class FdStore {
   void forget(std::map<ModelId, Record>::iterator kept);
 
   Notifier& notifier_;
-  const ExtentSource& extents_;
+  const Devices& devices_;
   size_t descriptors_max_;
   NotKept tell_not_kept_;
   std::map<ModelId, Record> records_;

@@ -3,6 +3,7 @@
 // Against a socket that stands for systemd's.
 #include "daemon/djinnd/host/fd_store.h"
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <poll.h>
@@ -10,6 +11,7 @@
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/un.h>
+#include <unistd.h>
 
 #include <array>
 #include <chrono>
@@ -49,7 +51,7 @@ class FdStoreTest : public ::testing::Test {
     path.copy(address_.sun_path, sizeof address_.sun_path - 1);
     ::setenv("NOTIFY_SOCKET", path.c_str(), 1);
     notifier_.emplace();
-    fd_store_.emplace(*notifier_, extents_, kStoreMax,
+    fd_store_.emplace(*notifier_, devices_, kStoreMax,
                       [this](const Model&, const std::string& why) { not_kept_.push_back(why); });
     Model& model = models_[kModel];
     model.id = kModel;
@@ -125,6 +127,9 @@ class FdStoreTest : public ::testing::Test {
   Loop loop_;
   WorkQueue work_{loop_, "memory"};
   HostExtents extents_{work_};
+  const Quotas quotas_;
+  const Devices devices_{std::array{DeviceMemory{kHostDevice, 1 << 20, extents_}}, 1 << 20,
+                         quotas_};
   std::optional<Notifier> notifier_;
   std::optional<FdStore> fd_store_;
   std::map<ModelId, Model> models_;
@@ -164,6 +169,22 @@ TEST_F(FdStoreTest, a_record_of_another_boot_is_refused_and_taken_out_with_all_i
   EXPECT_TRUE(fd_store_->take_back(std::move(kept)).empty());
   EXPECT_THAT(told(), UnorderedElementsAre(taken_out("record.4"), taken_out("manifest.0")));
   EXPECT_EQ(fd_store_->descriptors(), 0u);
+}
+
+TEST_F(FdStoreTest, a_model_of_a_device_that_is_gone_is_taken_out_with_all_its_parts) {
+  listen();
+  ipc::KeptModel record;
+  const Fd boot(::open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC));
+  record.boot.resize(36);
+  ASSERT_EQ(::read(boot.get(), record.boot.data(), record.boot.size()), 36);
+  record.id = kModel;
+  record.device = "fake:0";
+  std::map<std::string, Fd> kept;
+  const std::string name = "model." + text_of(kModel) + ".";
+  kept[name + "record.4"] = *pal::make_sealed_memfd("record", ipc::encode(record));
+  kept[name + "extent.0"] = std::move(models_[kModel].extents[0]);
+  EXPECT_TRUE(fd_store_->take_back(std::move(kept)).empty());
+  EXPECT_THAT(told(), UnorderedElementsAre(taken_out("record.4"), taken_out("extent.0")));
 }
 
 TEST_F(FdStoreTest, records_wait_for_a_systemd_that_does_not_read) {

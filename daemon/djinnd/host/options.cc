@@ -19,6 +19,7 @@
 #include "daemon/djinnd/memory/quantity.h"
 #include "ipc/limits.h"
 #include "kernel/base/assert.h"
+#include "kernel/base/size_text.h"
 #include "kernel/base/wrap.h"
 
 namespace djinn::daemon {
@@ -189,6 +190,17 @@ std::optional<Options> parse_options(int argc, char** argv, int& exit_code, Opti
   return options;
 }
 
+Result<uint64_t> limit_of(const Options& options, DeviceId device, uint64_t device_bytes) {
+  const auto written = options.device_limits.find(device);
+  if (written == options.device_limits.end()) return device_bytes;
+  const uint64_t bytes = written->second.of(device_bytes);
+  if (bytes <= device_bytes) return bytes;
+  return Error{ErrorCode::kInvalidArgument,
+               fmt::format("device.{}.limit is {}, and the device has {}. Write at most that, or a "
+                           "share like \"80%\".",
+                           text_of(device), size_text(bytes), size_text(device_bytes))};
+}
+
 Status fill_in(Options& options) {
   if (!options.root.empty()) options.root = absolute_of(options.root);
   if (options.runtime_dir.empty()) {
@@ -211,6 +223,15 @@ Status fill_in(Options& options) {
   if (options.memory_bytes == 0) options.memory_bytes = physical_bytes() / 10 * 8;
   if (options.session_quota_bytes == 0) {
     options.session_quota_bytes = limits::kSessionBytesDefault;
+  }
+  if (options.test_device_bytes > 0) {
+    DJINN_TRY(options.test_device_bytes, limit_of(options, kTestDevice, options.test_device_bytes));
+  }
+  for (const auto& [device, limit] : options.device_limits) {
+    if (options.test_device_bytes > 0 && device == kTestDevice) continue;
+    const std::string key = fmt::format("device.{}.limit", text_of(device));
+    options.written.erase(key);  // it is not in force
+    options.config_warnings.push_back(key + " is ignored: djinnd has no such device");
   }
   DJINN_ASSERT(options.threads > 0 && options.memory_bytes > 0);
   return {};

@@ -14,9 +14,13 @@
 #include "daemon/djinnd/memory/quantity.h"
 #include "daemon/djinnd/memory/quotas.h"
 #include "daemon/djinnd/memory/thresholds.h"
+#include "kernel/base/device_id.h"
 #include "kernel/base/result.h"
 
 namespace djinn::daemon {
+
+// That of --test-device-bytes.
+inline constexpr DeviceId kTestDevice{DeviceKind::kFake, 0};
 
 struct Options {
   bool check_config = false;  // says what is wrong with the files, and ends
@@ -26,9 +30,10 @@ struct Options {
   std::string runtime_dir;    // holds the socket
   std::string socket_group;   // service mode: who may connect
   BusKind bus = BusKind::kNone;
-  std::string admin_group;    // service mode: who sees and steers what is others'
-  uint32_t threads = 0;       // of a lane
-  uint64_t memory_bytes = 0;  // of the device, to grant
+  std::string admin_group;                   // service mode: who sees and steers what is others'
+  uint32_t threads = 0;                      // of a lane
+  uint64_t memory_bytes = 0;                 // of the host, to grant
+  std::map<DeviceId, Amount> device_limits;  // of other devices, where one is written
   uint64_t session_quota_bytes = 0;
   Amount pin_quota{50, true};
   std::vector<NamedQuota> quotas;  // of users and groups
@@ -50,7 +55,7 @@ struct Options {
   bool test_fault_every = false;      // every worker does
   uint64_t test_pal_fault_at = 0;     // of the first worker's pal, this call fails
   uint64_t test_extent_fault_at = 0;  // of the extents that djinnd makes, this one fails
-  uint64_t test_device_bytes = 0;     // of another device, fake:0; 0: there is none
+  uint64_t test_device_bytes = 0;     // of another device, kTestDevice; 0: there is none
   std::string test_device_worker;     // the program of its workers
 };
 
@@ -62,8 +67,13 @@ std::optional<Options> parse_options(int argc, char** argv, int& exit_code, Opti
 // Bytes of memory that the machine has.
 [[nodiscard]] uint64_t physical_bytes();
 
+// How much of a device beside the host may be granted, which has so many bytes: all, unless less is
+// written. Errors: kInvalidArgument where more is.
+[[nodiscard]] Result<uint64_t> limit_of(const Options& options, DeviceId device,
+                                        uint64_t device_bytes);
+
 // Fills in what is left out: runtime directory, threads and memory from the machine. Errors:
-// kInvalidArgument when there is no runtime directory to guess.
+// kInvalidArgument when there is no runtime directory to guess, and those of limit_of().
 Status fill_in(Options& options);
 // The programs that djinnd starts, where they are left out. Errors: kNotFound when one is none.
 Status find_programs(Options& options);

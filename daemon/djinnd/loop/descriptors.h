@@ -20,6 +20,10 @@ inline constexpr int kDescriptorsOfSession = 8;
 
 // What the kernel has refused djinnd, for who asked for it: with what they can do next.
 [[nodiscard]] Error for_client(const Error& of_kernel);
+template <typename T>
+[[nodiscard]] Result<T> for_client(Result<T> made) {
+  return made.ok() ? std::move(made) : Result<T>(for_client(made.error()));
+}
 
 // The error for a client for whom there is none.
 Error out_of_descriptors();

@@ -83,9 +83,7 @@ Result<std::vector<std::byte>> read_sealed(const Fd& fd, uint64_t bytes_max,
 Result<Payload> take_payload(const Fd& fd, uint64_t bytes_max, std::string_view what,
                              Closer& closer) {
   DJINN_TRY(const uint64_t bytes, size_of_sealed(fd, bytes_max, what));
-  Result<Fd> made = pal::make_memfd("djinn-payload", bytes);
-  if (!made.ok()) return for_client(made.error());
-  Fd copy = *std::move(made);
+  DJINN_TRY(Fd copy, for_client(pal::make_memfd("djinn-payload", bytes)));
   DJINN_CHECK(check_descriptors_left(copy));
   DJINN_TRY(load::Sha256 hash, load::Sha256::make());
   std::vector<std::byte> step(std::min(bytes, kStepBytes));

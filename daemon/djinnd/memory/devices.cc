@@ -8,14 +8,13 @@
 
 namespace djinn::daemon {
 
-Devices::Devices(std::span<const DeviceLimit> limits, uint64_t session_quota_bytes,
+Devices::Devices(std::span<const DeviceMemory> memories, uint64_t session_quota_bytes,
                  const Quotas& quotas) {
-  DJINN_ASSERT(!limits.empty());
-  for (const DeviceLimit& limit : limits) {
-    DJINN_ASSERT(std::ranges::none_of(
-        all_, [&](const auto& memory) { return memory->device() == limit.device; }));
-    all_.push_back(
-        std::make_unique<Memory>(limit.device, limit.bytes, session_quota_bytes, quotas));
+  DJINN_ASSERT(!memories.empty());
+  for (const DeviceMemory& one : memories) {
+    const bool is_new = extents_.emplace(one.device, &one.extents).second;
+    DJINN_ASSERT(is_new);
+    all_.push_back(std::make_unique<Memory>(one.device, one.bytes, session_quota_bytes, quotas));
   }
 }
 
@@ -24,6 +23,12 @@ Memory& Devices::of(DeviceId device) const {
       std::ranges::find_if(all_, [&](const auto& memory) { return memory->device() == device; });
   DJINN_ASSERT(found != all_.end());
   return **found;
+}
+
+ExtentSource& Devices::extents_of(DeviceId device) const {
+  const auto found = extents_.find(device);
+  DJINN_ASSERT(found != extents_.end());
+  return *found->second;
 }
 
 uint64_t Devices::total_bytes() const {

@@ -17,14 +17,10 @@ constexpr uint32_t kLooksToEnd = 2;
 
 }  // namespace
 
-LoadQueue::LoadQueue(Loop& loop, IdSource& ids, SparePool& loaders, const Devices& devices,
-                     ExtentSource& extents)
-    : loop_(loop),
-      ids_(ids),
-      loaders_(loaders),
-      devices_(devices),
-      extents_(extents),
-      looks_(loop, [this] { look(); }) {}
+LoadQueue::LoadQueue(Loop& loop, IdSource& ids, SparePool& loaders, const Devices& devices)
+    : loop_(loop), ids_(ids), loaders_(loaders), devices_(devices), looks_(loop, [this] {
+        look();
+      }) {}
 
 LoadId LoadQueue::add(std::vector<SharedFd> files, DeviceId device, Turn turn,
                       LoadListener& listener) {
@@ -168,22 +164,24 @@ void LoadQueue::hand_over(const Load& load, ModelId model) {
 
 void LoadQueue::make_extents(const Load& load, const std::vector<uint64_t>& sizes, Made made) {
   DJINN_ASSERT(load.phase() == LoadPhase::kGranting);
-  create_all(extents_, ExtentUse::kWeights, sizes,
-             [this, id = load.id(), made = std::move(made)](Result<std::vector<Fd>> extents) {
-               const Load* const granted = find(id);
-               const bool is_wanted =
-                   granted != nullptr && granted->phase() == LoadPhase::kGranting;
-               const bool is_new = extents && !extents->empty();
-               const Status left = is_new ? check_descriptors_left(extents->back()) : Status();
-               if (is_wanted && left) return made(std::move(extents));
-               if (extents) extents_.free(*std::move(extents), [] {});
-               if (is_wanted) made(left.error());
-             });
+  ExtentSource& source = devices_.extents_of(loads_.at(load.id()).device);
+  create_all(
+      source, ExtentUse::kWeights, sizes,
+      [this, &source, id = load.id(), made = std::move(made)](Result<std::vector<Fd>> extents) {
+        const Load* const granted = find(id);
+        const bool is_wanted = granted != nullptr && granted->phase() == LoadPhase::kGranting;
+        const bool is_new = extents && !extents->empty();
+        const Status left = is_new ? check_descriptors_left(extents->back()) : Status();
+        if (is_wanted && left) return made(std::move(extents));
+        if (extents) source.free(*std::move(extents), [] {});
+        if (is_wanted) made(left.error());
+      });
 }
 
 Status LoadQueue::seal(const Model& model) {
   DJINN_ASSERT(model.phase == ModelPhase::kLoading && !model.extents.empty());
-  for (const Fd& extent : model.extents) DJINN_CHECK(extents_.seal(extent));
+  ExtentSource& source = devices_.extents_of(model.device());
+  for (const Fd& extent : model.extents) DJINN_CHECK(source.seal(extent));
   return {};
 }
 
@@ -204,7 +202,8 @@ void LoadQueue::free_abandoned(LoadId id, DeviceId device) {
   if (abandoned.freeing) return;
   if (abandoned.extents.empty()) return release(id, device);
   abandoned.freeing = true;
-  extents_.free(std::exchange(abandoned.extents, {}), [this, id, device] { release(id, device); });
+  devices_.extents_of(device).free(std::exchange(abandoned.extents, {}),
+                                   [this, id, device] { release(id, device); });
 }
 
 void LoadQueue::release(LoadId id, DeviceId device) {
@@ -216,7 +215,8 @@ void LoadQueue::take_memory_back(LoadId id, Abandoned& abandoned) {
   DJINN_ASSERT(!abandoned.freeing);
   abandoned.freeing = true;
   const std::vector<Fd> extents = std::exchange(abandoned.extents, {});
-  extents_.decommit(extents, [this, id, device = abandoned.device](bool freed) {
+  const DeviceId device = abandoned.device;
+  devices_.extents_of(device).decommit(extents, [this, id, device](bool freed) {
     if (freed || !loads_.contains(id)) return release(id, device);
     abandoned_.at(id).freeing = false;  // sealed: it has closed its files, and ends
   });

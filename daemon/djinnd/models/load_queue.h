@@ -23,7 +23,6 @@
 
 #include "daemon/djinnd/loop/id_source.h"
 #include "daemon/djinnd/memory/devices.h"
-#include "daemon/djinnd/memory/extent_source.h"
 #include "daemon/djinnd/models/load.h"
 #include "daemon/djinnd/models/model.h"
 #include "kernel/base/owner.h"
@@ -42,8 +41,7 @@ class LoadQueue final : private Load::Holder {
     friend bool operator==(const Turn&, const Turn&) = default;
   };
 
-  LoadQueue(Loop& loop, IdSource& ids, SparePool& loaders, const Devices& devices,
-            ExtentSource& extents);
+  LoadQueue(Loop& loop, IdSource& ids, SparePool& loaders, const Devices& devices);
 
   // A load of these files to the device, which begins at its turn; where loaders fail already it
   // fails soon. The listener is not called from within.
@@ -125,7 +123,6 @@ class LoadQueue final : private Load::Holder {
   IdSource& ids_;
   SparePool& loaders_;
   const Devices& devices_;
-  ExtentSource& extents_;
   std::map<LoadId, Entry> loads_;
   std::vector<LoadId> queued_;  // in the order in which they came
   std::map<LoadId, Abandoned> abandoned_;

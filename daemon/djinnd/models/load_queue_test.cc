@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "daemon/djinnd/memory/host_extents.h"
+#include "daemon/djinnd/testing/own_extents.h"
 #include "daemon/djinnd/testing/run_until.h"
 #include "kernel/base/owned_state_for_tests.h"
 #include "kernel/pal/memfd.h"
@@ -22,6 +23,7 @@ constexpr uint64_t kBytes = 1 << 20;
 constexpr uint64_t kDevice = 16 * kBytes;
 constexpr Owner kAnn = Owner::of_user(1000);
 constexpr Owner kBob = Owner::of_user(1001);
+constexpr DeviceId kOther{DeviceKind::kFake, 0};
 constexpr LoadQueue::Turn kAnns{.user = kAnn};
 constexpr LoadQueue::Turn kBobs{.user = kBob};
 
@@ -44,7 +46,9 @@ class FakeListener final : public LoadListener {
 
 class LoadQueueTest : public ::testing::Test {
  protected:
-  LoadId add(LoadQueue::Turn turn) { return queue_.add({}, kHostDevice, turn, listener_); }
+  LoadId add(LoadQueue::Turn turn, DeviceId device = kHostDevice) {
+    return queue_.add({}, device, turn, listener_);
+  }
   void abort(LoadId id) {
     queue_.abort(id);
     testing::run_until(loop_, "the load has ended",
@@ -59,21 +63,30 @@ class LoadQueueTest : public ::testing::Test {
     return listener_.begun;
   }
   // A model that the load reads, with its memory granted to that.
-  Model loading(LoadId load) {
+  Model loading(LoadId load, DeviceId device = kHostDevice) {
     Model model;
     model.id = {7};
     model.load = load;
-    model.extents.push_back(*pal::make_memfd("extent", kBytes, pal::Seals::kSize));
+    model.key().device = device;
+    devices_.extents_of(device).create(ExtentUse::kWeights, kBytes, [&](Result<Fd> extent) {
+      model.extents.push_back(*std::move(extent));
+    });
     EXPECT_TRUE(pal::commit_ahead(model.extents[0], 0, kBytes));
-    memory_.request(Memory::of_load(load), kBytes,
-                    [](const Status& granted) { EXPECT_TRUE(granted.ok()); });
+    devices_.of(device).request(Memory::of_load(load), kBytes,
+                                [](const Status& granted) { EXPECT_TRUE(granted.ok()); });
     return model;
   }
   uint64_t held_by(LoadId load) { return memory_.held_by(Memory::of_load(load)); }
 
   Loop loop_;
   const Quotas quotas_;
-  const Devices devices_{std::array{DeviceLimit{kHostDevice, kDevice}}, kDevice, quotas_};
+  WorkQueue memory_work_{loop_, "memory"};
+  HostExtents host_{memory_work_};
+  testing::OwnExtents extents_{host_};
+  testing::OwnExtents others_{host_};
+  const Devices devices_{std::array{DeviceMemory{kHostDevice, kDevice, extents_},
+                                    DeviceMemory{kOther, kDevice, others_}},
+                         kDevice, quotas_};
   Memory& memory_ = devices_.first();
   FakeListener listener_;
 
@@ -86,11 +99,9 @@ class LoadQueueTest : public ::testing::Test {
   SparePool loaders_{
       {loop_, spawner_, deferred_close_, stragglers_},
       {"loader", ErrorCode::kLoaderLost, 1'000'000, [] { return ChildProgram(); }, {}, traffic_}};
-  WorkQueue memory_work_{loop_, "memory"};
-  HostExtents extents_{memory_work_};
 
  protected:
-  LoadQueue queue_{loop_, ids_, loaders_, devices_, extents_};
+  LoadQueue queue_{loop_, ids_, loaders_, devices_};
 };
 
 TEST_F(LoadQueueTest, of_each_turn_so_many_run_and_the_next_when_one_is_gone) {
@@ -158,6 +169,26 @@ TEST_F(LoadQueueTest, a_loader_that_does_not_end_has_its_memory_taken_back) {
   EXPECT_EQ(info.st_blocks, 0);
   abort(load);
   EXPECT_TRUE(memory_.check().ok());
+}
+
+TEST_F(LoadQueueTest, extents_are_sealed_taken_back_and_freed_by_the_source_of_their_device) {
+  const LoadId stuck = add(kAnns, kOther);
+  Model model = loading(stuck, kOther);
+  EXPECT_EQ(others_.held(), 1u);
+  queue_.abandon(model);
+  const Memory& memory = devices_.of(kOther);
+  testing::run_until(loop_, "it is taken back", [&] { return memory.granted_bytes() == 0; });
+  EXPECT_EQ(others_.decommitted(), 1u);
+  abort(stuck);
+  const LoadId failed = add(kAnns, kOther);
+  Model sealed = loading(failed, kOther);
+  EXPECT_EQ(others_.held(), 2u);
+  EXPECT_TRUE(queue_.seal(sealed));
+  queue_.abandon(sealed);
+  abort(failed);
+  testing::run_until(loop_, "it is free", [&] { return memory.granted_bytes() == 0; });
+  EXPECT_EQ(others_.held(), 1u) << "the first was closed, not freed";
+  EXPECT_EQ(extents_.held(), 0u);
 }
 
 TEST_F(LoadQueueTest, what_a_sealed_return_held_is_its_loads_again_when_it_fails) {

@@ -163,6 +163,11 @@ Source* Model::source_of(LoadId reader) {
   return found == sources.end() || !reader.valid() ? nullptr : &*found;
 }
 
+void Model::progressed(LoadId reader, uint64_t bytes_read) {
+  bytes_loaded = std::min(bytes_read, bytes);
+  if (Source* const source = source_of(reader)) source->silent = 0;
+}
+
 const Source* Model::source_for(SessionId session) const {
   const auto found = std::ranges::find_if(
       sources, [&](const Source& source) { return source.sessions.contains(session); });

@@ -229,6 +229,8 @@ struct Model {
   void forget_sources_of(SessionId session);
   // Null if the load reads none.
   Source* source_of(LoadId reader);
+  // The reader has come so far: its files are not silent.
+  void progressed(LoadId reader, uint64_t bytes_read);
   // The one that the session opened it through; null if none is.
   [[nodiscard]] const Source* source_for(SessionId session) const;
   // What a return reads next: nothing if all were tried. Who was silent comes last, who waits

@@ -29,8 +29,7 @@ bool is_opened_by(const Model& model, SessionId session) {
 
 Models::Models(Loop& loop, const Clock& clock, IdSource& ids, SparePool& loaders,
                const Devices& devices, const Quotas& quotas, Domains& domains, Sessions& sessions,
-               Events& events, ExtentSource& extents, ModelListener& listener,
-               uint64_t keep_alive_ms)
+               Events& events, ModelListener& listener, uint64_t keep_alive_ms)
     : clock_(clock),
       devices_(devices),
       replies_(sessions),
@@ -39,9 +38,9 @@ Models::Models(Loop& loop, const Clock& clock, IdSource& ids, SparePool& loaders
       places_(table_, quotas),
       pins_(table_, quotas, devices, places_),
       mappings_(table_, domains),
-      queue_(loop, ids, loaders, devices, extents),
-      residency_(loop, clock, devices, mappings_, replies_, events, sessions, extents, table_,
-                 *this, listener, keep_alive_ms),
+      queue_(loop, ids, loaders, devices),
+      residency_(loop, clock, devices, mappings_, replies_, events, sessions, table_, *this,
+                 listener, keep_alive_ms),
       failures_(events, replies_),
       leases_(clock, table_, devices, mappings_, residency_, replies_, failures_, listener),
       openings_(loop, ids, table_, queue_, places_, pins_, residency_, leases_, failures_, events),
@@ -54,10 +53,6 @@ void Models::take_back(std::vector<Model> models) {
   for (Model& one : models) {
     // If not all models fit, the answer comes when others have given way.
     const auto kept = std::make_shared<Model>(std::move(one));
-    if (devices_.find(text_of(kept->device())) == nullptr) {
-      has_memory_again(std::move(*kept), Error{ErrorCode::kNotFound, "Its device is gone."});
-      continue;
-    }
     devices_.of(kept->device())
         .request(Memory::of_model(kept->id), kept->bytes, [this, kept](const Status& granted) {
           has_memory_again(std::move(*kept), granted);

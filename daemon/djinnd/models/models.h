@@ -47,7 +47,7 @@ class Models final : private Residency::Loads {
   // sessions: who answers clients, too.
   Models(Loop& loop, const Clock& clock, IdSource& ids, SparePool& loaders, const Devices& devices,
          const Quotas& quotas, Domains& domains, Sessions& sessions, Events& events,
-         ExtentSource& extents, ModelListener& listener, uint64_t keep_alive_ms);
+         ModelListener& listener, uint64_t keep_alive_ms);
 
   // At the start: resident models of a predecessor. One that finds no memory is given up.
   void take_back(std::vector<Model> models);

@@ -229,9 +229,7 @@ void Openings::has_extents(LoadId id, const std::vector<uint64_t>& sizes,
 }
 
 void Openings::load_progressed(Load& load, uint64_t bytes_read) {
-  Model& model = model_of(load.id());
-  model.bytes_loaded = std::min(bytes_read, model.bytes);
-  if (Source* const source = model.source_of(load.id())) source->silent = 0;
+  model_of(load.id()).progressed(load.id(), bytes_read);
 }
 
 void Openings::load_finished(Load& load, const ipc::Loaded& loaded, Fd& manifest) {

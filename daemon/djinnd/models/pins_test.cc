@@ -7,6 +7,7 @@
 #include <array>
 #include <utility>
 
+#include "daemon/djinnd/testing/no_extents.h"
 #include "ipc/limits.h"
 #include "kernel/base/owned_state_for_tests.h"
 
@@ -36,13 +37,16 @@ class PinsTest : public ::testing::Test {
 
   ModelTable table_;
   Quotas quotas_;
-  const Devices devices_{std::array{DeviceLimit{kHostDevice, 1 << 20}}, 1 << 20, quotas_};
+  testing::NoExtents extents_;
+  const Devices devices_{std::array{DeviceMemory{kHostDevice, 1 << 20, extents_}}, 1 << 20,
+                         quotas_};
   Places places_{table_, quotas_};
   Pins pins_{table_, quotas_, devices_, places_};
 };
 
 TEST_F(PinsTest, what_is_pinned_on_one_device_leaves_the_quota_of_another) {
-  const Devices devices{std::array{DeviceLimit{kHostDevice, 1 << 20}, DeviceLimit{kOther, 1 << 20}},
+  const Devices devices{std::array{DeviceMemory{kHostDevice, 1 << 20, extents_},
+                                   DeviceMemory{kOther, 1 << 20, extents_}},
                         1 << 20, quotas_};
   const Pins pins{table_, quotas_, devices, places_};
   Model& here = add(1, kQuota);

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "daemon/djinnd/models/pins.h"
+#include "daemon/djinnd/testing/no_extents.h"
 #include "kernel/base/owned_state_for_tests.h"
 
 namespace djinn::daemon {
@@ -96,7 +97,8 @@ TEST_F(PlacesTest, what_nobody_keeps_counts_unless_it_cannot_give_way) {
 }
 
 TEST_F(PlacesTest, a_pin_beyond_the_quota_is_refused) {
-  const Devices devices(std::array{DeviceLimit{kHostDevice, 1 << 20}}, 1 << 20, quotas_);
+  testing::NoExtents extents;
+  const Devices devices(std::array{DeviceMemory{kHostDevice, 1 << 20, extents}}, 1 << 20, quotas_);
   const Pins pins(table_, quotas_, devices, places_);
   let_ann_hold(kMost);
   Model& one_more = add(kBob);

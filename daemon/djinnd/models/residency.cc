@@ -27,16 +27,14 @@ uint64_t saturating_add(uint64_t a, uint64_t b) {
 }  // namespace
 
 Residency::Residency(Loop& loop, const Clock& clock, const Devices& devices, Mappings& mappings,
-                     Replies& replies, Events& events, const Sessions& sessions,
-                     ExtentSource& extents, ModelTable& table, Loads& loads,
-                     ModelListener& listener, uint64_t keep_alive_ms)
+                     Replies& replies, Events& events, const Sessions& sessions, ModelTable& table,
+                     Loads& loads, ModelListener& listener, uint64_t keep_alive_ms)
     : clock_(clock),
       devices_(devices),
       mappings_(mappings),
       replies_(replies),
       events_(events),
       sessions_(sessions),
-      extents_(extents),
       table_(table),
       loads_(loads),
       listener_(listener),
@@ -269,7 +267,9 @@ void Residency::free_then(Model& model, void (Residency::*finish)(ModelId)) {
   leaving_.at(model.id).freeing = true;
   std::vector<Fd> extents;
   for (Fd& extent : model.extents) extents.push_back(std::move(extent));
-  extents_.free(std::move(extents), [this, id = model.id, finish] { (this->*finish)(id); });
+  devices_.extents_of(model.device()).free(std::move(extents), [this, id = model.id, finish] {
+    (this->*finish)(id);
+  });
 }
 
 uint64_t Residency::waits_until(const Model& model) const {

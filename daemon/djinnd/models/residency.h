@@ -23,7 +23,6 @@
 #include "daemon/djinnd/access/replies.h"
 #include "daemon/djinnd/events/events.h"
 #include "daemon/djinnd/memory/devices.h"
-#include "daemon/djinnd/memory/extent_source.h"
 #include "daemon/djinnd/models/mappings.h"
 #include "daemon/djinnd/models/model.h"
 #include "daemon/djinnd/sessions/sessions.h"
@@ -49,8 +48,8 @@ class Residency {
   };
 
   Residency(Loop& loop, const Clock& clock, const Devices& devices, Mappings& mappings,
-            Replies& replies, Events& events, const Sessions& sessions, ExtentSource& extents,
-            ModelTable& table, Loads& loads, ModelListener& listener, uint64_t keep_alive_ms);
+            Replies& replies, Events& events, const Sessions& sessions, ModelTable& table,
+            Loads& loads, ModelListener& listener, uint64_t keep_alive_ms);
 
   // What models stay for that no request said otherwise of.
   void set_keep_alive(uint64_t ms);
@@ -131,7 +130,6 @@ class Residency {
   Replies& replies_;
   Events& events_;
   const Sessions& sessions_;
-  ExtentSource& extents_;
   ModelTable& table_;
   Loads& loads_;
   ModelListener& listener_;

@@ -78,9 +78,7 @@ void Returns::has_extents(LoadId id, Result<std::vector<Fd>> made) {
 }
 
 void Returns::load_progressed(Load& load, uint64_t bytes_read) {
-  Model& model = model_of(load.id());
-  model.bytes_loaded = std::min(bytes_read, model.bytes);
-  source_of(model).silent = 0;
+  model_of(load.id()).progressed(load.id(), bytes_read);
 }
 
 void Returns::load_finished(Load& load, const ipc::Loaded& loaded, Fd& manifest) {

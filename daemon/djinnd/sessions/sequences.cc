@@ -93,16 +93,14 @@ Status check_addresses(const Session& session, uint64_t bytes) {
 }  // namespace
 
 Sequences::Sequences(const Clock& clock, const Devices& devices, Domains& domains, Events& events,
-                     QuotaRefusals& refusals, Replies& replies, ExtentSource& extents,
-                     WorkQueue& file_work, const SessionTable& sessions,
-                     const LaneSteps& lane_steps, SpillRules rules)
+                     QuotaRefusals& refusals, Replies& replies, WorkQueue& file_work,
+                     const SessionTable& sessions, const LaneSteps& lane_steps, SpillRules rules)
     : clock_(clock),
       devices_(devices),
       domains_(domains),
       events_(events),
       refusals_(refusals),
       replies_(replies),
-      extents_(extents),
       file_work_(file_work),
       sessions_(sessions),
       spill_(clock, devices, domains, sessions, lane_steps, std::move(rules)) {}
@@ -131,14 +129,15 @@ void Sequences::make(Session& session, uint32_t number, const ipc::SequenceGeome
   if (const Status fits = check_addresses(session, *bytes); !fits) {
     return replies_.refuse(waiter, fits.error());
   }
-  extents_.create(ExtentUse::kSequence, *bytes,
-                  [this, waiter, geometry, bytes = *bytes](Result<Fd> made) {
-                    has_extent(waiter, geometry, bytes, std::move(made));
-                  });
+  const auto made = [this, waiter, device = session.device, geometry,
+                     bytes = *bytes](Result<Fd> extent) {
+    has_extent(waiter, device, geometry, bytes, std::move(extent));
+  };
+  devices_.extents_of(session.device).create(ExtentUse::kSequence, *bytes, made);
 }
 
-void Sequences::has_extent(const Waiter& waiter, const ipc::SequenceGeometry& geometry,
-                           uint64_t bytes, Result<Fd> made) {
+void Sequences::has_extent(const Waiter& waiter, DeviceId device,
+                           const ipc::SequenceGeometry& geometry, uint64_t bytes, Result<Fd> made) {
   Fd extent;
   Status added;
   if (made.ok()) {
@@ -149,7 +148,7 @@ void Sequences::has_extent(const Waiter& waiter, const ipc::SequenceGeometry& ge
   Session* const session = sessions_.find(waiter.session);
   const bool wanted = session != nullptr && session->phase != SessionPhase::kLeaving;
   if (wanted && added) added = add(*session, waiter.number, geometry, bytes, extent);
-  extents_.free(std::move(extent));  // unless a group has it
+  devices_.extents_of(device).free(std::move(extent));  // unless a group has it
   if (wanted && !added) replies_.refuse(waiter, added.error());
 }
 
@@ -206,8 +205,9 @@ void Sequences::erase(const Session& session, SequenceGroup& group) {
   let_go_of_file(group);
   std::vector<Fd> extents;
   extents.push_back(std::move(group.extent));
-  extents_.free(std::move(extents),
-                [this, id = session.id, handle = group.handle] { erased(id, handle); });
+  devices_.extents_of(session.device)
+      .free(std::move(extents),
+            [this, id = session.id, handle = group.handle] { erased(id, handle); });
 }
 
 void Sequences::erased(SessionId id, SequenceHandle handle) {
@@ -417,10 +417,9 @@ void Sequences::free_memory(const Session& session, SequenceGroup& group, uint64
   DJINN_ASSERT(group.extent.valid() && bytes <= group.held_bytes());
   ++group.frees;
   group.freeing_bytes += bytes;
-  extents_.decommit(std::span(&group.extent, 1),
-                    [this, id = session.id, handle = group.handle, bytes](bool done) {
-                      freed(id, handle, bytes, done);
-                    });
+  devices_.extents_of(session.device)
+      .decommit(std::span(&group.extent, 1), [this, id = session.id, handle = group.handle, bytes](
+                                                 bool done) { freed(id, handle, bytes, done); });
 }
 
 void Sequences::freed(SessionId id, SequenceHandle handle, uint64_t bytes, bool done) {

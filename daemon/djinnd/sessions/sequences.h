@@ -23,7 +23,6 @@
 #include "daemon/djinnd/events/events.h"
 #include "daemon/djinnd/loop/work_queue.h"
 #include "daemon/djinnd/memory/devices.h"
-#include "daemon/djinnd/memory/extent_source.h"
 #include "daemon/djinnd/memory/quota_refusals.h"
 #include "daemon/djinnd/sessions/lane_steps.h"
 #include "daemon/djinnd/sessions/session.h"
@@ -38,7 +37,7 @@ class Sequences {
  public:
   // file_work makes and closes files.
   Sequences(const Clock& clock, const Devices& devices, Domains& domains, Events& events,
-            QuotaRefusals& refusals, Replies& replies, ExtentSource& extents, WorkQueue& file_work,
+            QuotaRefusals& refusals, Replies& replies, WorkQueue& file_work,
             const SessionTable& sessions, const LaneSteps& lane_steps, SpillRules rules);
 
   // --- requests; they answer the client
@@ -92,8 +91,8 @@ class Sequences {
   }
   [[nodiscard]] SequenceGroup* find(SessionId id, WorkerKey key, SequenceHandle handle) const;
   // Its extent was made, or could not be.
-  void has_extent(const Waiter& waiter, const ipc::SequenceGeometry& geometry, uint64_t bytes,
-                  Result<Fd> made);
+  void has_extent(const Waiter& waiter, DeviceId device, const ipc::SequenceGeometry& geometry,
+                  uint64_t bytes, Result<Fd> made);
   // Takes the extent over, if there is room for the group.
   Status add(Session& session, uint32_t number, const ipc::SequenceGeometry& geometry,
              uint64_t bytes, Fd& extent);
@@ -122,7 +121,6 @@ class Sequences {
   Events& events_;
   QuotaRefusals& refusals_;
   Replies& replies_;
-  ExtentSource& extents_;
   WorkQueue& file_work_;
   const SessionTable& sessions_;
   Spill spill_;

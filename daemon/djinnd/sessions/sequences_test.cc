@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "daemon/djinnd/memory/host_extents.h"
-#include "daemon/djinnd/testing/late_extents.h"
 #include "daemon/djinnd/testing/no_workers.h"
+#include "daemon/djinnd/testing/own_extents.h"
 #include "daemon/djinnd/testing/run_until.h"
 #include "ipc/limits.h"
 #include "kernel/base/owned_state_for_tests.h"
@@ -20,6 +20,7 @@ namespace {
 
 constexpr uint64_t kDevice = 1 << 20;
 constexpr SessionId kSession{5};
+constexpr DeviceId kOther{DeviceKind::kFake, 0};
 constexpr ipc::SequenceGeometry kGeometry{1, 1, 1, 64, DType::kFloat32, 16};
 // It could grow to more than a third of what a session's groups may, and less than a half.
 constexpr ipc::SequenceGeometry kLarge{32, 12, 1, 64, DType::kFloat32, limits::kSequenceTokens};
@@ -56,14 +57,17 @@ class SequencesTest : public ::testing::Test, private Replies {
   Loop loop_;
   const SystemClock clock_;
   const Quotas quotas_;
-  const Devices devices_{std::array{DeviceLimit{kHostDevice, kDevice}}, kDevice, quotas_};
-  Memory& memory_ = devices_.first();
-  SessionTable sessions_;
-  const LaneSteps lane_steps_{clock_, sessions_};
   WorkQueue memory_work_{loop_, "memory"};
   WorkQueue file_work_{loop_, "files"};
   HostExtents host_{memory_work_};
-  testing::LateExtents extents_{host_};
+  testing::OwnExtents extents_{host_};
+  testing::OwnExtents others_{host_};
+  const Devices devices_{std::array{DeviceMemory{kHostDevice, kDevice, extents_},
+                                    DeviceMemory{kOther, kDevice, others_}},
+                         kDevice, quotas_};
+  Memory& memory_ = devices_.first();
+  SessionTable sessions_;
+  const LaneSteps lane_steps_{clock_, sessions_};
   std::vector<ipc::DaemonReply> replies_;
 
  private:
@@ -76,8 +80,8 @@ class SequencesTest : public ::testing::Test, private Replies {
 
  protected:
   Sequences sequences_{
-      clock_,   devices_,   workers_.domains, workers_.events, workers_.refusals,       *this,
-      extents_, file_work_, sessions_,        lane_steps_,     {"/nowhere", 0, kDevice}};
+      clock_, devices_,   workers_.domains, workers_.events, workers_.refusals,
+      *this,  file_work_, sessions_,        lane_steps_,     {"/nowhere", 0, kDevice}};
 };
 
 TEST_F(SequencesTest, a_group_whose_extent_cannot_be_made_is_refused_and_takes_no_slot) {
@@ -120,6 +124,30 @@ TEST_F(SequencesTest, an_extent_of_a_session_that_has_left_is_freed) {
     EXPECT_TRUE(replies_.empty()) << "nobody is there to be told";
     EXPECT_EQ(memory_.granted_bytes(), 0u);
   }
+}
+
+TEST_F(SequencesTest, a_group_is_made_and_freed_by_the_source_of_its_device) {
+  session().device = kOther;
+  make_group(7);
+  EXPECT_EQ(others_.held(), 1u);
+  SequenceGroup& group = session().sequences.all().at(0);
+  StateForTests::set(group.phase, GroupPhase::kLive);
+  sequences_.drop(session(), 8, group.handle);
+  free_all();
+  EXPECT_EQ(others_.held(), 0u);
+  session().device = kHostDevice;
+  make_group(8);
+  EXPECT_EQ(extents_.held(), 1u);
+  EXPECT_EQ(others_.held(), 0u);
+}
+
+TEST_F(SequencesTest, one_that_comes_late_is_freed_by_the_source_of_its_device) {
+  session().device = kOther;
+  others_.hold();
+  make_group(7);
+  sessions_.erase(kSession);
+  others_.tell_all();
+  EXPECT_EQ(others_.held(), 0u);
 }
 
 TEST_F(SequencesTest, an_extent_for_which_there_is_no_slot_is_freed) {

@@ -65,13 +65,12 @@ Error no_such_device(const std::string& asked, const Devices& devices) {
 
 }  // namespace
 
-Sessions::Sessions(Loop& loop, const Clock& clock, IdSource& ids, const Devices& devices,
-                   Quotas& quotas, Domains& domains, const Authority& authority, Events& events,
-                   QuotaRefusals& refusals, ExtentSource& extents, WorkQueue& memory_work,
-                   WorkQueue& file_work, Inquiries& inquiries, Traffic& traffic,
-                   DeferredClose& deferred_close, Turns& turns, UserQueues& user_work,
-                   SessionListener& listener, SpillRules spill)
-    : loop_(loop),
+Sessions::Sessions(const ConnectionHost& host, const Clock& clock, IdSource& ids,
+                   const Devices& devices, Quotas& quotas, Domains& domains,
+                   const Authority& authority, Events& events, QuotaRefusals& refusals,
+                   const SessionWork& work, Inquiries& inquiries, SessionListener& listener,
+                   SpillRules spill)
+    : loop_(host.loop),
       clock_(clock),
       ids_(ids),
       devices_(devices),
@@ -80,24 +79,23 @@ Sessions::Sessions(Loop& loop, const Clock& clock, IdSource& ids, const Devices&
       authority_(authority),
       events_(events),
       refusals_(refusals),
-      extents_(extents),
-      memory_work_(memory_work),
+      memory_work_(work.memory),
       inquiries_(inquiries),
-      traffic_(traffic),
-      deferred_close_(deferred_close),
-      turns_(turns),
+      traffic_(host.traffic),
+      deferred_close_(host.deferred_close),
+      turns_(host.turns),
       listener_(listener),
       lane_steps_(clock, sessions_),
-      sequences_(clock, devices, domains, events, refusals, *this, extents, file_work, sessions_,
+      sequences_(clock, devices, domains, events, refusals, *this, work.files, sessions_,
                  lane_steps_, std::move(spill)),
       idle_refs_(domains, sessions_, lane_steps_, sequences_.spill()),
-      departed_(loop, user_work, [this] { memory_stays(); }),
+      departed_(host.loop, work.users, [this] { memory_stays(); }),
       attach_timer_(
-          loop,
+          host.loop,
           [this] {
             attach_those_that_may([](const Session& session) { return !session.attached; });
           }),
-      line_timer_(loop, [this] { admit_from_line(); }) {}
+      line_timer_(host.loop, [this] { admit_from_line(); }) {}
 
 void Sessions::emit(EventKind kind, const Session& session, std::string text,
                     std::optional<ErrorCode> error) {
@@ -328,7 +326,9 @@ void Sessions::release(Session& session) {
   std::vector<Fd> own;
   own.push_back(std::move(session.memory.state));
   memory_work_.close(std::move(own), [this, id, state] { freed(id, state); });
-  extents_.free(session.take_extents(), [this, id, extents] { freed(id, extents); });
+  devices_.extents_of(session.device).free(session.take_extents(), [this, id, extents] {
+    freed(id, extents);
+  });
   sessions_.erase(id);
 }
 
@@ -444,41 +444,38 @@ void Sessions::memory_granted(SessionId id, uint64_t staging_bytes, const Status
   if (!granted) return withdraw_hello(*session, granted.error());
   const uint64_t ref_bytes_max =
       std::min(memory_of(*session).session_quota(), limits::kRefAddressBytes);
-  extents_.create(ExtentUse::kRefs, ref_bytes_max,
-                  [this, id, staging_bytes, ref_bytes_max](Result<Fd> made) {
-                    has_refs(id, staging_bytes, ref_bytes_max, std::move(made));
-                  });
+  const DeviceId device = session->device;
+  const auto made = [this, id, device, staging_bytes, ref_bytes_max](Result<Fd> refs) {
+    has_refs(id, device, staging_bytes, ref_bytes_max, std::move(refs));
+  };
+  devices_.extents_of(device).create(ExtentUse::kRefs, ref_bytes_max, made);
 }
 
-void Sessions::has_refs(SessionId id, uint64_t staging_bytes, uint64_t ref_bytes_max,
-                        Result<Fd> made) {
+void Sessions::has_refs(SessionId id, DeviceId device, uint64_t staging_bytes,
+                        uint64_t ref_bytes_max, Result<Fd> made) {
   Session* const session = find(id);
   if (session == nullptr || session->phase != SessionPhase::kAttaching) {
-    if (made.ok()) extents_.free(*std::move(made));
+    if (made.ok()) devices_.extents_of(device).free(*std::move(made));
     return;
   }
   if (!made.ok()) return withdraw_hello(*session, made.error());
   DJINN_ASSERT(!session->has_memory() && session->hello != 0);
+  Result<SessionMemory> memory = make_memory(*session, staging_bytes);
+  if (memory.ok()) session->memory = *std::move(memory);
   session->memory.refs = *std::move(made);
   session->memory.ref_bytes_max = ref_bytes_max;
-  const Status whole = make_memory(*session, staging_bytes);
-  if (!whole) return withdraw_hello(*session, whole.error());
+  if (!memory.ok()) return withdraw_hello(*session, memory.error());
   if (domains_.ready(session->worker())) return attach_or_wait(*session);
   if (domains_.spares_fail(session->device)) {
     withdraw_hello(*session, domains_.spares_failure(session->device));
   }
 }
 
-// Beside its refs, which are there.
-Status Sessions::make_memory(Session& session, uint64_t staging_bytes) {
+Result<SessionMemory> Sessions::make_memory(const Session& session, uint64_t staging_bytes) {
   DJINN_CHECK(domains_.need(session.worker(), [this](WorkerKey other) { return in_use(other); }));
-  Result<SessionMemory> made = SessionMemory::make(staging_bytes);
-  if (!made.ok()) return for_client(made.error());
-  made->refs = std::move(session.memory.refs);
-  made->ref_bytes_max = session.memory.ref_bytes_max;
-  session.memory = *std::move(made);
-  return check_descriptors_left(
-      session.memory.completion_bell.listener);  // the last one that was made
+  DJINN_TRY(SessionMemory made, for_client(SessionMemory::make(staging_bytes)));
+  DJINN_CHECK(check_descriptors_left(made.completion_bell.listener));  // the last one that was made
+  return made;
 }
 
 void Sessions::emit_refused(const Session& session, const Error& error) {
@@ -493,7 +490,7 @@ void Sessions::emit_refused(const Session& session, const Error& error) {
 // The session is as it was before its Hello, and may try another.
 void Sessions::withdraw_hello(Session& session, const Error& error) {
   emit_refused(session, error);
-  extents_.free(std::move(session.memory.refs));
+  devices_.extents_of(session.device).free(std::move(session.memory.refs));
   session.memory = {};
   session.phase.enter(SessionPhase::kGreeting);
   memory_of(session).release_all(Memory::of_session(session.id));

@@ -21,7 +21,6 @@
 #include "daemon/djinnd/loop/work_queue.h"
 #include "daemon/djinnd/memory/departed.h"
 #include "daemon/djinnd/memory/devices.h"
-#include "daemon/djinnd/memory/extent_source.h"
 #include "daemon/djinnd/memory/quota_refusals.h"
 #include "daemon/djinnd/memory/quotas.h"
 #include "daemon/djinnd/sessions/idle_refs.h"
@@ -47,15 +46,27 @@ class SessionListener {
   virtual void session_left(SessionId id) = 0;
 };
 
+// Where clients' connections are heard and closed; all of it outlives them.
+struct ConnectionHost {
+  Loop& loop;
+  Traffic& traffic;  // counts what goes to and from clients
+  DeferredClose& deferred_close;
+  Turns& turns;
+};
+
+// Threads that do what may wait, so that the loop does not.
+struct SessionWork {
+  WorkQueue& memory;  // frees host memory
+  WorkQueue& files;   // makes and closes files
+  UserQueues& users;  // asks who still has what a session shared with its client
+};
+
 class Sessions final : public Replies {
  public:
-  // extents: of the device; memory_work frees host memory, file_work makes and closes files,
-  // traffic counts what goes to and from clients.
-  Sessions(Loop& loop, const Clock& clock, IdSource& ids, const Devices& devices, Quotas& quotas,
-           Domains& domains, const Authority& authority, Events& events, QuotaRefusals& refusals,
-           ExtentSource& extents, WorkQueue& memory_work, WorkQueue& file_work,
-           Inquiries& inquiries, Traffic& traffic, DeferredClose& deferred_close, Turns& turns,
-           UserQueues& user_work, SessionListener& listener, SpillRules spill);
+  Sessions(const ConnectionHost& host, const Clock& clock, IdSource& ids, const Devices& devices,
+           Quotas& quotas, Domains& domains, const Authority& authority, Events& events,
+           QuotaRefusals& refusals, const SessionWork& work, Inquiries& inquiries,
+           SessionListener& listener, SpillRules spill);
 
   // While draining, nobody new gets a session; observers do.
   void set_draining(bool draining) { draining_ = draining; }
@@ -166,8 +177,10 @@ class Sessions final : public Replies {
   void admit_from_line();
   void memory_granted(SessionId id, uint64_t staging_bytes, const Status& granted);
   // Its refs were made, or could not be.
-  void has_refs(SessionId id, uint64_t staging_bytes, uint64_t ref_bytes_max, Result<Fd> made);
-  Status make_memory(Session& session, uint64_t staging_bytes);
+  void has_refs(SessionId id, DeviceId device, uint64_t staging_bytes, uint64_t ref_bytes_max,
+                Result<Fd> made);
+  // All but the refs, and a worker that is to have it.
+  [[nodiscard]] Result<SessionMemory> make_memory(const Session& session, uint64_t staging_bytes);
   void emit_refused(const Session& session, const Error& error);
   void withdraw_hello(Session& session, const Error& error);
   void attach(Session& session);
@@ -203,7 +216,6 @@ class Sessions final : public Replies {
   const Authority& authority_;
   Events& events_;
   QuotaRefusals& refusals_;
-  ExtentSource& extents_;
   WorkQueue& memory_work_;
   Inquiries& inquiries_;
   Traffic& traffic_;

@@ -88,7 +88,10 @@ class SpillFreeingTest : public ::testing::Test, private Replies {
   Loop loop_;
   const SystemClock clock_;
   const Quotas quotas_;
-  const Devices devices_{std::array{DeviceLimit{kHostDevice, kDevice}}, kDevice, quotas_};
+  WorkQueue memory_work_{loop_, "memory"};
+  HostExtents extents_{memory_work_};
+  const Devices devices_{std::array{DeviceMemory{kHostDevice, kDevice, extents_}}, kDevice,
+                         quotas_};
   Memory& memory_ = devices_.first();
   SessionTable sessions_;
   const LaneSteps lane_steps_{clock_, sessions_};
@@ -100,14 +103,12 @@ class SpillFreeingTest : public ::testing::Test, private Replies {
   std::promise<void> held_up_;
   bool let_go_ = false;
   testing::NoWorkers workers_{loop_, clock_};
-  WorkQueue memory_work_{loop_, "memory"};
-  HostExtents extents_{memory_work_};
   WorkQueue file_work_{loop_, "files"};
 
  protected:
   Sequences sequences_{
-      clock_,   devices_,   workers_.domains, workers_.events, workers_.refusals,       *this,
-      extents_, file_work_, sessions_,        lane_steps_,     {"/nowhere", 0, kDevice}};
+      clock_, devices_,   workers_.domains, workers_.events, workers_.refusals,
+      *this,  file_work_, sessions_,        lane_steps_,     {"/nowhere", 0, kDevice}};
 };
 
 TEST_F(SpillFreeingTest, memory_counts_until_it_is_free_and_is_known_to_be_coming) {

@@ -220,6 +220,7 @@ void Invariants::check_models() {
     if (returns) granted += bytes_of(record);
     if (!returns && Access::table(daemon_).find(id) == nullptr) machine_.memory().freed(id);
   }
+  if (machine_.memory().strayed() > 0) fail("an extent came to the source of another device");
   if (machine_.memory().bytes() > granted) machine_.memory().forget_closed();
   const uint64_t there = machine_.memory().bytes();
   if (there > granted) {

@@ -4,7 +4,8 @@
 //
 //   accounts   of each device: who holds bytes is there, and holds what its parts come to; a user's
 //              bytes are the sum over what is theirs; nobody comes to have more than a quota allows
-//   devices    what belongs to a device holds bytes of it alone, and is in its workers alone
+//   devices    what belongs to a device holds bytes of it alone, is in its workers alone, and is
+//              sealed and freed by what made it
 //   lifetimes  what names a session, a model, a load or a worker names one that is there
 //   memory     what was made and what workers were granted is in the accounts until it is gone
 //   kept       what a djinnd would leave if it died now is of use to the next

@@ -25,6 +25,15 @@ void MemoryBook::made(const Fd& extent, uint64_t bytes) {
   there_[inode_of(extent)] = {bytes, false};
 }
 
+void MemoryBook::is_of(const ExtentSource& source, const Fd& extent) {
+  sources_[inode_of(extent)] = &source;
+}
+
+void MemoryBook::comes_to(const ExtentSource& source, const Fd& extent) {
+  const auto found = sources_.find(inode_of(extent));
+  if (found == sources_.end() || found->second != &source) ++strayed_;
+}
+
 void MemoryBook::used(const Fd& extent) {
   const auto found = there_.find(inode_of(extent));
   if (found != there_.end()) found->second.used = true;

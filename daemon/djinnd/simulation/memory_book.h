@@ -8,6 +8,7 @@
 #include <map>
 #include <vector>
 
+#include "daemon/djinnd/memory/extent_source.h"
 #include "kernel/base/fd.h"
 #include "kernel/base/ids.h"
 
@@ -16,6 +17,12 @@ namespace djinn::daemon::simulation {
 class MemoryBook {
  public:
   void made(const Fd& extent, uint64_t bytes);
+  // The extent is this source's: it made it, or knows it from a djinnd before.
+  void is_of(const ExtentSource& source, const Fd& extent);
+  // The source is to seal or to free it.
+  void comes_to(const ExtentSource& source, const Fd& extent);
+  // How often one came to a source that it was not of.
+  [[nodiscard]] size_t strayed() const { return strayed_; }
   // A loader has it.
   void used(const Fd& extent);
   // Closed, or its pages are free.
@@ -40,6 +47,8 @@ class MemoryBook {
   std::map<uint64_t, Extent> there_;  // by inode
   std::map<ModelId, std::vector<uint64_t>> kept_models_;
   std::vector<Fd> kept_;
+  std::map<uint64_t, const ExtentSource*> sources_;  // by inode
+  size_t strayed_ = 0;
 };
 
 }  // namespace djinn::daemon::simulation

@@ -12,7 +12,7 @@
 
 namespace djinn::daemon::testing {
 
-class LateExtents final : public FaultyExtents {
+class LateExtents : public FaultyExtents {
  public:
   explicit LateExtents(ExtentSource& inner) : FaultyExtents(inner, 0) {}
 

@@ -363,4 +363,9 @@ inline void write_config(const std::string& root, std::string_view text) {
   EXPECT_EQ(::write(file.get(), text.data(), text.size()), std::ssize(text));
 }
 
+inline ipc::ModelOpened open_model(TestClient& client, const Fd& file, ipc::OpenModel how = {}) {
+  client.ask<ipc::Done>(ipc::AddFiles{1}, {file.get()});
+  return client.ask<ipc::ModelOpened>(std::move(how));
+}
+
 }  // namespace djinn::daemon::testing

@@ -37,9 +37,10 @@ void LaneMemory::on_grant_request(WorkerKey key, const ipc::GrantRequest& event)
 void LaneMemory::slab_granted(Lane lane, const ipc::GrantRequest& event, const Status& granted) {
   if (!event.or_less) refusals_.note(lane.key.owner, lane.key.device, {}, granted);
   if (!granted) return domains_.answer_grant(lane.key, event.request, granted);
-  extents_.create(ExtentUse::kSlab, event.bytes, [this, lane, event](Result<Fd> made) {
-    give_slab(lane, event, std::move(made));
-  });
+  const auto made = [this, lane, event](Result<Fd> slab) {
+    give_slab(lane, event, std::move(slab));
+  };
+  devices_.extents_of(lane.key.device).create(ExtentUse::kSlab, event.bytes, made);
 }
 
 void LaneMemory::give_slab(Lane lane, const ipc::GrantRequest& event, Result<Fd> made) {
@@ -49,7 +50,7 @@ void LaneMemory::give_slab(Lane lane, const ipc::GrantRequest& event, Result<Fd>
   // Its worker died meanwhile, and the grant ended, or gave back what it had not got yet.
   const bool wanted = known(lane.key).deaths == lane.deaths && held >= event.bytes;
   if (!wanted) {
-    if (made.ok()) extents_.free(*std::move(made));
+    if (made.ok()) devices_.extents_of(lane.key.device).free(*std::move(made));
     return;
   }
   if (!made.ok()) {

@@ -11,7 +11,6 @@
 #include <map>
 
 #include "daemon/djinnd/memory/devices.h"
-#include "daemon/djinnd/memory/extent_source.h"
 #include "daemon/djinnd/memory/quota_refusals.h"
 #include "daemon/djinnd/workers/domains.h"
 #include "daemon/djinnd/workers/worker_key.h"
@@ -22,9 +21,8 @@ namespace djinn::daemon {
 
 class LaneMemory {
  public:
-  LaneMemory(const Devices& devices, ExtentSource& extents, Domains& domains,
-             QuotaRefusals& refusals)
-      : devices_(devices), extents_(extents), domains_(domains), refusals_(refusals) {}
+  LaneMemory(const Devices& devices, Domains& domains, QuotaRefusals& refusals)
+      : devices_(devices), domains_(domains), refusals_(refusals) {}
 
   // Whether memory of that kind is a lane's.
   [[nodiscard]] static bool is_of_lane(ipc::GrantKind kind) {
@@ -57,7 +55,6 @@ class LaneMemory {
   [[nodiscard]] Memory::Holder holder_of(WorkerKey key, ipc::GrantKind kind);
 
   const Devices& devices_;
-  ExtentSource& extents_;
   Domains& domains_;
   QuotaRefusals& refusals_;
   // Whose lanes have asked for memory, or whose workers have died.

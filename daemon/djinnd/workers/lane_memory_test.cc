@@ -7,8 +7,8 @@
 #include <gtest/gtest.h>
 
 #include "daemon/djinnd/memory/host_extents.h"
-#include "daemon/djinnd/testing/late_extents.h"
 #include "daemon/djinnd/testing/no_workers.h"
+#include "daemon/djinnd/testing/own_extents.h"
 
 namespace djinn::daemon {
 namespace {
@@ -43,15 +43,16 @@ class LaneMemoryTest : public ::testing::Test {
   Loop loop_;
   const SystemClock clock_;
   const Quotas quotas_;
-  const Devices devices_{
-      std::array{DeviceLimit{kHostDevice, kDevice}, DeviceLimit{kOther.device, kDevice}}, kDevice,
-      quotas_};
-  Memory& memory_ = devices_.first();
   WorkQueue work_{loop_, "memory"};
   HostExtents host_{work_};
-  testing::LateExtents extents_{host_};
+  testing::OwnExtents extents_{host_};
+  testing::OwnExtents others_{host_};
+  const Devices devices_{std::array{DeviceMemory{kHostDevice, kDevice, extents_},
+                                    DeviceMemory{kOther.device, kDevice, others_}},
+                         kDevice, quotas_};
+  Memory& memory_ = devices_.first();
   testing::NoWorkers workers_{loop_, clock_};
-  LaneMemory lanes_{devices_, extents_, workers_.domains, workers_.refusals};
+  LaneMemory lanes_{devices_, workers_.domains, workers_.refusals};
 };
 
 TEST_F(LaneMemoryTest, a_slab_takes_the_place_of_the_one_before) {
@@ -97,6 +98,19 @@ TEST_F(LaneMemoryTest, a_worker_that_gives_back_what_it_has_not_got_yet_gets_no_
     expect_held(0);
     EXPECT_FALSE(give_back_slab(1));
   }
+}
+
+TEST_F(LaneMemoryTest, a_slab_is_made_and_freed_by_the_source_of_its_device) {
+  lanes_.on_grant_request(kOther, request(ipc::GrantKind::kSlab, kBytes));
+  EXPECT_EQ(others_.held(), 1u);
+  EXPECT_EQ(extents_.held(), 0u);
+  others_.hold();
+  lanes_.on_grant_request(kOther, request(ipc::GrantKind::kSlab, kBytes));
+  lanes_.worker_died(kOther);
+  others_.tell_all();
+  EXPECT_EQ(others_.held(), 1u) << "the one that came too late is freed";
+  ask_for_slab(kBytes);
+  EXPECT_EQ(extents_.held(), 1u);
 }
 
 TEST_F(LaneMemoryTest, slab_and_heap_are_two_accounts) {
