@@ -235,7 +235,8 @@ class ForwardHere {
   ForwardHere(int threads, benchmark::State& state) {
     exec::LaneOptions options;
     options.threads = threads;
-    options.grow_slab = [this](uint64_t bytes) -> Result<std::span<std::byte>> {
+    options.grow_slab = [this](uint64_t bytes,
+                               const exec::OnProgress&) -> Result<std::span<std::byte>> {
       slab_.resize(bytes + 64);
       void* at = slab_.data();
       size_t room = slab_.size();
