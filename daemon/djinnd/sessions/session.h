@@ -120,7 +120,9 @@ struct Session {
   uint32_t hello = 0;     // the number of the Hello that waits for Welcome
   DeathCount deaths;
   Quarantine quarantine;
-  bool has_killed = false;       // a worker ended in a step of it
+  bool has_killed = false;          // a worker ended in a step of it
+  uint64_t gives_way_until_ns = 0;  // where it has killed: others have their turn before
+  uint64_t commit_at_attach = 0;
   std::optional<Error> refusal;  // of the submission in flight, by the next worker
   uint64_t commit_at_death = 0;
   uint32_t attach_deaths = 0;  // of workers that were about to attach it

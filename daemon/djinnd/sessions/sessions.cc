@@ -23,6 +23,8 @@ constexpr size_t kBacklogMax = 2 * limits::kRequestsPending;
 // How often to look whether a session that was held back may have a worker.
 constexpr uint64_t kAttachLookMs = 25;
 constexpr uint64_t kLineLookMs = 100;
+constexpr uint64_t kTurnsMs = 1000;
+constexpr uint64_t kNsPerMs = 1'000'000;
 
 Event event_of(EventKind kind, const Session& session) {
   Event event{kind, {}, session.domain};
@@ -540,6 +542,7 @@ void Sessions::attach(Session& session) {
       fds);
   // From here on the worker gets what is new behind these, before it has answered too.
   session.attached = true;
+  if (const auto progress = session.memory.progress()) session.commit_at_attach = progress->commit;
   sequences_.send_all(session);
   listener_.session_attached(session.id);
   if (session.phase == SessionPhase::kAttaching) welcome(session);
@@ -658,12 +661,16 @@ void Sessions::on_sequence_added(WorkerKey key, const ipc::SequenceAdded& event)
 // --- workers
 
 void Sessions::worker_ready(WorkerKey key) {
+  const uint64_t until_ns = clock_.monotonic_ns() + kTurnsMs * kNsPerMs;
+  for (const auto& [id, session] : sessions_.all()) {
+    if (session->worker() == key && session->has_killed) session->gives_way_until_ns = until_ns;
+  }
   attach_those_that_may([key](const Session& session) { return session.worker() == key; });
 }
 
 void Sessions::attach_those_that_may(const std::function<bool(const Session&)>& in_question) {
-  // A worker takes in one after the other and serves them in turn. Of whom it takes in last all
-  // others have had a step when the second step of theirs begins, which may be the worker's end.
+  // Who has ended a worker comes last, when the others have had a step: the next one of theirs may
+  // be this worker's end.
   for (const bool killers : {false, true}) {
     for (const auto& [id, session] : sessions_.all()) {
       const bool waits = session->has_memory() && session->phase != SessionPhase::kLeaving &&
@@ -679,8 +686,20 @@ void Sessions::attach_or_wait(Session& session) {
   attach_timer_.start_once(kAttachLookMs);
 }
 
+// A step that begins in a new worker may wait for memory, and meanwhile the killer's next one
+// begin.
+bool Sessions::others_await_turn(const Session& session) const {
+  return std::ranges::any_of(sessions_.all(), [&](const auto& entry) {
+    const Session& other = *entry.second;
+    if (other.worker() != session.worker() || other.has_killed || !other.attached) return false;
+    const auto progress = other.memory.progress();
+    return progress && progress->commit == other.commit_at_attach && other.runs();
+  });
+}
+
 bool Sessions::may_have_worker(const Session& session) const {
   const uint64_t now_ns = clock_.monotonic_ns();
+  if (now_ns < session.gives_way_until_ns && others_await_turn(session)) return false;
   const bool has_spare = domains_.has_spare(session.device);
   if (!session.quarantine.is_over(now_ns, has_spare)) return false;
   const auto others = newcomers_.find(session.worker());

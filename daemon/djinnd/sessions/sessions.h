@@ -186,6 +186,8 @@ class Sessions final : public Replies {
   void attach(Session& session);
   // Whether nothing holds it back: deaths of its own, or those of its user's other newcomers.
   [[nodiscard]] bool may_have_worker(const Session& session) const;
+  // Of its worker, sessions that have ended none, have work, and were given no step yet.
+  [[nodiscard]] bool others_await_turn(const Session& session) const;
   void attach_or_wait(Session& session);
   // Attaches sessions that have no worker yet; others are looked at again soon.
   void attach_those_that_may(const std::function<bool(const Session&)>& in_question);
