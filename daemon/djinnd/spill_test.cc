@@ -182,7 +182,9 @@ TEST(Spill, no_more_than_the_limit_goes_to_disk) {
   const uint64_t group = bytes_of(kLarge);
   for (const bool fits : {false, true}) {
     Host host({"--spill-limit", std::to_string(fits ? group : group - 1)});
+    const uint64_t before = host.sessions_bytes();
     host.make_group(host.client, kLarge);
+    ASSERT_TRUE(eventually([&] { return host.sessions_bytes() == before + group; }));
     ASSERT_TRUE(eventually([&] { return host.evictable_bytes() == (fits ? group : 0); }));
     EXPECT_EQ(want_refs(host.other, kMore), fits ? ErrorCode::kOk : ErrorCode::kOutOfMemory);
     EXPECT_EQ(host.told(ipc::EventKind::kSequenceSpilled), fits ? 1u : 0u);
