@@ -23,28 +23,11 @@ constexpr size_t kBacklogMax = 2 * limits::kRequestsPending;
 // How often to look whether a session that was held back may have a worker.
 constexpr uint64_t kAttachLookMs = 25;
 constexpr uint64_t kLineLookMs = 100;
-constexpr uint64_t kTurnsMs = 1000;
-constexpr uint64_t kNsPerMs = 1'000'000;
 
 Event event_of(EventKind kind, const Session& session) {
   Event event{kind, {}, session.domain};
   event.session = session.id;
   return event;
-}
-
-// The error for a run that ends its workers. op: where it was, if that is known.
-Error refusal_of(const std::string& op, std::optional<uint64_t> overran_ms) {
-  if (overran_ms) {
-    return {ErrorCode::kTimeout,
-            fmt::format("{} ran longer than {} s, which is the most that one may take. The run is "
-                        "given up; other runs of the session go on. Give it less to do.",
-                        op.empty() ? "A part of the run" : "The operator " + op,
-                        static_cast<double>(*overran_ms) / 1000)};
-  }
-  return {ErrorCode::kWorkerLost,
-          fmt::format("The run stopped its worker three times{} and made no progress. It is given "
-                      "up; other runs of the session go on.",
-                      op.empty() ? "" : ", last in the operator " + op + ",")};
 }
 
 Status check_closing(const Closer& closer) {
@@ -90,6 +73,7 @@ Sessions::Sessions(const ConnectionHost& host, const Clock& clock, IdSource& ids
       lane_steps_(clock, sessions_),
       sequences_(clock, devices, domains, events, refusals, *this, work.files, sessions_,
                  lane_steps_, std::move(spill)),
+      deaths_(clock, domains, sessions_),
       idle_refs_(domains, sessions_, lane_steps_, sequences_.spill()),
       departed_(host.loop, work.users, [this] { memory_stays(); }),
       attach_timer_(
@@ -542,7 +526,7 @@ void Sessions::attach(Session& session) {
       fds);
   // From here on the worker gets what is new behind these, before it has answered too.
   session.attached = true;
-  if (const auto progress = session.memory.progress()) session.commit_at_attach = progress->commit;
+  Deaths::note_attached(session);
   sequences_.send_all(session);
   listener_.session_attached(session.id);
   if (session.phase == SessionPhase::kAttaching) welcome(session);
@@ -661,16 +645,12 @@ void Sessions::on_sequence_added(WorkerKey key, const ipc::SequenceAdded& event)
 // --- workers
 
 void Sessions::worker_ready(WorkerKey key) {
-  const uint64_t until_ns = clock_.monotonic_ns() + kTurnsMs * kNsPerMs;
-  for (const auto& [id, session] : sessions_.all()) {
-    if (session->worker() == key && session->has_killed) session->gives_way_until_ns = until_ns;
-  }
+  deaths_.worker_ready(key);
   attach_those_that_may([key](const Session& session) { return session.worker() == key; });
 }
 
 void Sessions::attach_those_that_may(const std::function<bool(const Session&)>& in_question) {
-  // Who has ended a worker comes last, when the others have had a step: the next one of theirs may
-  // be this worker's end.
+  // Who has ended a worker comes last: their next step may be this worker's end.
   for (const bool killers : {false, true}) {
     for (const auto& [id, session] : sessions_.all()) {
       const bool waits = session->has_memory() && session->phase != SessionPhase::kLeaving &&
@@ -682,30 +662,8 @@ void Sessions::attach_those_that_may(const std::function<bool(const Session&)>& 
 }
 
 void Sessions::attach_or_wait(Session& session) {
-  if (may_have_worker(session)) return attach(session);
+  if (deaths_.may_have_worker(session)) return attach(session);
   attach_timer_.start_once(kAttachLookMs);
-}
-
-// A step that begins in a new worker may wait for memory, and meanwhile the killer's next one
-// begin.
-bool Sessions::others_await_turn(const Session& session) const {
-  return std::ranges::any_of(sessions_.all(), [&](const auto& entry) {
-    const Session& other = *entry.second;
-    if (other.worker() != session.worker() || other.has_killed || !other.attached) return false;
-    const auto progress = other.memory.progress();
-    return progress && progress->commit == other.commit_at_attach && other.runs();
-  });
-}
-
-bool Sessions::may_have_worker(const Session& session) const {
-  const uint64_t now_ns = clock_.monotonic_ns();
-  if (now_ns < session.gives_way_until_ns && others_await_turn(session)) return false;
-  const bool has_spare = domains_.has_spare(session.device);
-  if (!session.quarantine.is_over(now_ns, has_spare)) return false;
-  const auto others = newcomers_.find(session.worker());
-  if (others == newcomers_.end() || others->second.is_over(now_ns, has_spare)) return true;
-  const auto progress = session.memory.progress();
-  return progress && progress->commit > 0;
 }
 
 void Sessions::on_attached(WorkerKey key, const ipc::Attached& event) {
@@ -737,9 +695,9 @@ bool Sessions::worker_died(WorkerKey key, const WorkerDeath& death,
       (!death.suspect && death.admitting.empty() && !activity_of(key).in_step) || !definers.empty();
   for (const SessionId id : ids) {
     Session& session = *find(id);
-    if (definers.contains(id)) note_deadly_graph(session);
+    if (definers.contains(id)) deaths_.note_deadly_graph(session);
     if (session.phase == SessionPhase::kLeaving) {
-      progressed |= !death.was_a_graphs() && note_last_death(session);
+      progressed |= !death.was_a_graphs() && deaths_.note_last(session);
       release(session);
     } else {
       progressed |= note_death(session, death);
@@ -757,57 +715,9 @@ bool Sessions::note_death(Session& session, const WorkerDeath& death) {
   sequences_.worker_died(session, death);
   IdleRefs::worker_died(session);
   if (!was_served) return false;  // held back: what its state says is of a death before
-  const auto progress = session.memory.progress();
-  if (!progress.ok()) {
-    end(session, progress.error());
-    return false;
-  }
-  const bool in_step = progress->running_step != 0;
-  const bool is_own = in_step && !death.was_a_graphs();
-  gc::Progress counted = *progress;
-  if (!is_own) counted.running_step = 0;
-  session.deaths.note(counted);
-  const uint64_t steps =
-      progress->commit - std::exchange(session.commit_at_death, progress->commit);
-  const bool went_on = steps > (session.refusal ? 1 : 0);  // the refusal is committed as well
-  if (steps > 0) session.refusal.reset();
-  if (is_own) {
-    session.quarantine.note_death(went_on, clock_.monotonic_ns());
-    note_killer(session);
-  }
-  if (in_step) {
-    // Or the next death would be in this step, too, before a worker has taken the session in.
-    const Status left = session.memory.leave_step();
-    if (!left) log("a dead worker's step stays open: {}", left.error().message);
-  }
-  if (is_own && (death.overran_ms || session.deaths.exhausted())) {
-    session.refusal = refusal_of(progress->op, death.overran_ms);
-  }
-  const OwedAnswer attaching{OwedAnswer::Kind::kAttachSession, session.id.value, {}};
-  // Twice the usual: the submission in flight may be what kills, and is refused first.
-  if (death.suspect == attaching) ++session.attach_deaths;
-  if (session.attach_deaths >= 2 * limits::kDeathsWithoutProgress || session.deaths.hopeless()) {
-    end(session, {ErrorCode::kWorkerLost, "The worker died whenever it served the session."});
-  }
-  return went_on || is_own;
-}
-
-void Sessions::note_deadly_graph(Session& session) {
-  session.quarantine.note_death(false, clock_.monotonic_ns());
-  note_killer(session);
-}
-
-// Notes the death also for a session whose client is gone: it is its own no less.
-bool Sessions::note_last_death(Session& session) {
-  const auto progress = session.memory.progress();
-  const bool in_step = progress && progress->running_step != 0;
-  if (in_step) note_killer(session);
-  return in_step;
-}
-
-void Sessions::note_killer(Session& session) {
-  if (std::exchange(session.has_killed, true)) return;  // its own quarantine holds it back
-  newcomers_[session.worker()].note_death(clock_.monotonic_ns());
+  const Deaths::Verdict verdict = deaths_.note(session, death);
+  if (verdict.end) end(session, *verdict.end);
+  return verdict.progressed;
 }
 
 // --- grants

@@ -23,6 +23,7 @@
 #include "daemon/djinnd/memory/devices.h"
 #include "daemon/djinnd/memory/quota_refusals.h"
 #include "daemon/djinnd/memory/quotas.h"
+#include "daemon/djinnd/sessions/deaths.h"
 #include "daemon/djinnd/sessions/idle_refs.h"
 #include "daemon/djinnd/sessions/lane_steps.h"
 #include "daemon/djinnd/sessions/sequences.h"
@@ -184,10 +185,6 @@ class Sessions final : public Replies {
   void emit_refused(const Session& session, const Error& error);
   void withdraw_hello(Session& session, const Error& error);
   void attach(Session& session);
-  // Whether nothing holds it back: deaths of its own, or those of its user's other newcomers.
-  [[nodiscard]] bool may_have_worker(const Session& session) const;
-  // Of its worker, sessions that have ended none, have work, and were given no step yet.
-  [[nodiscard]] bool others_await_turn(const Session& session) const;
   void attach_or_wait(Session& session);
   // Attaches sessions that have no worker yet; others are looked at again soon.
   void attach_those_that_may(const std::function<bool(const Session&)>& in_question);
@@ -201,10 +198,6 @@ class Sessions final : public Replies {
   void memory_stays();
   void cancel_requests(Session& session);
   bool note_death(Session& session, const WorkerDeath& death);
-  // It has defined a graph that ended a worker.
-  void note_deadly_graph(Session& session);
-  bool note_last_death(Session& session);
-  void note_killer(Session& session);
   void refs_granted(WorkerKey key, const ipc::GrantRequest& event, const Status& status);
   void emit(EventKind kind, const Session& session, std::string text,
             std::optional<ErrorCode> error = {});
@@ -225,11 +218,11 @@ class Sessions final : public Replies {
   Turns& turns_;
   SessionListener& listener_;
   SessionTable sessions_;
-  std::map<WorkerKey, Newcomers> newcomers_;  // of users one of whose sessions ended a worker
-  std::map<SessionId, Released> released_;    // gone, their memory not yet
+  std::map<SessionId, Released> released_;  // gone, their memory not yet
   std::vector<InLine> in_line_;
   LaneSteps lane_steps_;
   Sequences sequences_;
+  Deaths deaths_;
   IdleRefs idle_refs_;
   Departed departed_;
   bool draining_ = false;
