@@ -2,6 +2,7 @@
 
 #include "daemon/djinnd/daemon.h"
 
+#include <fmt/format.h>
 #include <unistd.h>
 
 #include <algorithm>

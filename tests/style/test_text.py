@@ -71,6 +71,16 @@ def test_tests_wait_for_a_condition_and_never_for_a_time() -> None:
     expect_none([place for path in tests for place in places(path, SLEEP)])
 
 
+def test_who_makes_text_with_fmt_includes_it() -> None:
+    """Precompiled headers hide that one does not, and only the tsan preset goes without them."""
+    expect_none(
+        path
+        for path in files_with(*CPP)
+        if re.search(r"\bfmt::", without_comments_and_strings(text_of(path)))
+        and "#include <fmt/" not in text_of(path)
+    )
+
+
 def test_headers_are_included_once() -> None:
     headers = [f for f in files_with(*HEADERS) if "#pragma once" not in text_of(f)]
     c_headers = [f for f in headers if "#ifndef" not in text_of(f)]

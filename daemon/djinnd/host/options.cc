@@ -2,6 +2,7 @@
 
 #include "daemon/djinnd/host/options.h"
 
+#include <fmt/format.h>
 #include <sched.h>
 #include <stdlib.h>
 #include <sys/sysinfo.h>

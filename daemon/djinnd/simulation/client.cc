@@ -2,6 +2,7 @@
 
 #include "daemon/djinnd/simulation/client.h"
 
+#include <fmt/format.h>
 #include <unistd.h>
 
 #include <cstddef>

@@ -2,6 +2,7 @@
 
 #include "daemon/djinnd/simulation/machine.h"
 
+#include <fmt/format.h>
 #include <poll.h>
 
 #include <algorithm>
