@@ -20,8 +20,8 @@ const exec::WeightTable& no_weights() {
   return empty;
 }
 
-// The message's word for what the scheduler says. Precondition: graph is annotated.
-ipc::Workload workload_of(const srg::Graph& graph) {
+// The message's word for what the scheduler says of an admitted graph, which stays as it is.
+ipc::Workload workload_of(srg::Graph graph) {
   using Said = sched::Workload;
   using Told = ipc::Workload;
   constexpr auto same = [](Said said, Told told) {
@@ -32,6 +32,7 @@ ipc::Workload workload_of(const srg::Graph& graph) {
                 same(Said::kPrefill, Told::kPrefill) && same(Said::kVision, Told::kVision) &&
                 same(Said::kMultimodal, Told::kMultimodal) &&
                 same(Said::kTraining, Told::kTraining));
+  sched::annotate(graph);
   return static_cast<Told>(sched::classify(graph));
 }
 
@@ -59,11 +60,9 @@ Result<AdmittedProgram> admit_graph(exec::Executor& executor,
                                     std::shared_ptr<MappedModel> model,
                                     const exec::AdmissionLimits& limits) {
   DJINN_TRY(srg::Graph graph, read_graph(graph_bytes));
-  sched::annotate(graph);
-  const ipc::Workload workload = workload_of(graph);
   DJINN_TRY(AdmittedProgram admitted,
             admit_verified(executor, std::move(graph), std::move(model), limits));
-  admitted.workload = workload;
+  admitted.workload = workload_of(admitted.program->graph());
   return admitted;
 }
 

@@ -7,6 +7,8 @@
 #include <map>
 
 #include "kernel/sched/operators.h"
+#include "kernel/srg/builder.h"
+#include "kernel/srg/limits.h"
 #include "kernel/srg/test_graphs.h"
 #include "kernel/srg/text.h"
 #include "kernel/srg/verify.h"
@@ -210,6 +212,18 @@ TEST(Annotate, any_verified_graph_is_annotated_without_harm) {
     annotate(graph);
     ASSERT_TRUE(verify(graph).ok());
     (void)classify(graph);
+  }
+}
+
+TEST(Annotate, a_shape_has_no_more_dimensions_than_a_tensor_may) {
+  srg::GraphBuilder g("deep");
+  srg::Tensor x = g.input("x", DType::kFloat32, {2});
+  constexpr size_t kDepth = 2 * srg::limits::kRank;
+  for (size_t i = 0; i < kDepth; ++i) x = g.op("aten::unsqueeze", {x, srg::Expr(0)});
+  g.output("y", x);
+  const Graph graph = *std::move(g).finish();
+  for (const auto& shape : upper_shapes(graph)) {
+    EXPECT_LE(shape ? shape->sizes.size() : 0, srg::limits::kRank);
   }
 }
 

@@ -6,6 +6,7 @@
 #include "kernel/sched/cost.h"
 #include "kernel/sched/operators.h"
 #include "kernel/srg/expr.h"
+#include "kernel/srg/limits.h"
 
 namespace djinn::sched {
 namespace {
@@ -29,7 +30,11 @@ class ShapeWalk {
     for (size_t id = 0; id < shapes_.size(); ++id) shapes_[id] = stated(graph_.values[id]);
     for (const Node& node : graph_.nodes) {
       if (node.outputs.empty() || shapes_[node.outputs[0]]) continue;
-      shapes_[node.outputs[0]] = inferred(node);
+      MaybeShape shape = inferred(node);
+      // Or a graph of unsqueezes alone would cost the square of its size.
+      if (shape && shape->sizes.size() <= srg::limits::kRank) {
+        shapes_[node.outputs[0]] = std::move(shape);
+      }
     }
     return std::move(shapes_);
   }
