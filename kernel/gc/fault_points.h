@@ -5,6 +5,7 @@
 // between any two writes" is a property and not a matter of timing. Unarmed, a hit costs a compare.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 
 namespace djinn::gc {
@@ -14,17 +15,20 @@ class FaultPoints {
   // Dies at hit number `at` (counted from 1); 0 never dies.
   explicit FaultPoints(uint64_t at = 0) noexcept : at_(at) {}
 
+  // Any thread. Where two hit at once one of them may not count.
   void hit() noexcept {
-    if (++passed_ == at_) [[unlikely]]
+    const uint64_t now = passed() + 1;
+    passed_.store(now, std::memory_order_relaxed);
+    if (now == at_) [[unlikely]]
       die();
   }
-  [[nodiscard]] uint64_t passed() const noexcept { return passed_; }
+  [[nodiscard]] uint64_t passed() const noexcept { return passed_.load(std::memory_order_relaxed); }
 
  private:
   [[noreturn]] static void die() noexcept;
 
   uint64_t at_;
-  uint64_t passed_ = 0;
+  std::atomic<uint64_t> passed_ = 0;
 };
 
 }  // namespace djinn::gc
