@@ -405,8 +405,6 @@ size_t Sessions::count_leaving(Owner user) const {
 }
 
 void Sessions::admit_from_line() {
-  if (in_line_.empty()) return;
-  lane_steps_.look();
   const std::vector<InLine> line = std::exchange(in_line_, {});
   for (const InLine& next : line) {
     Session* const session = find(next.session);
@@ -421,7 +419,9 @@ void Sessions::admit_from_line() {
                                   memory_granted(next.session, next.staging_bytes, granted);
                                 });
   }
-  if (!in_line_.empty()) line_timer_.start_once(kLineLookMs);
+  if (in_line_.empty()) return;
+  lane_steps_.look();  // a step that goes on for long is none to wait for
+  line_timer_.start_once(kLineLookMs);
 }
 
 void Sessions::memory_granted(SessionId id, uint64_t staging_bytes, const Status& granted) {
