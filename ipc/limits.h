@@ -36,6 +36,7 @@ inline constexpr uint32_t kErrorTextBytes = 256;            // three short sente
 inline constexpr uint32_t kBindingTableBytes = 64 * 1024;  // large runs; about 2700 storages
 inline constexpr uint32_t kSymbols = 64;                   // a run binds each by value
 inline constexpr uint32_t kRefs = 16 * 1024;  // ref table: 1.5 MiB of state, touched as used
+inline constexpr uint32_t kRefChunks = 48;     // of a session; with four others, one message
 inline constexpr uint32_t kSequences = 64;    // a descriptor, a mapping and an entry of state each
 inline constexpr uint32_t kRows = 32;         // rows of a group: one bit each in a mask
 inline constexpr uint32_t kStopTokens = 16;   // with every row's padding in a small binding block
@@ -87,6 +88,7 @@ static_assert(kEventTextBytes < kControlMessageBytes);
 static_assert(kManifestPartBytes < kControlMessageBytes);
 static_assert(kMessageTextBytes < kControlMessageBytes);
 static_assert(kModelExtents + 1 <= kControlDescriptors);
+static_assert(kRefChunks + 4 <= kControlDescriptors);
 static_assert(kSessionsPerUser * 8 <= kSessions);
 static_assert(kStagingBytesDefault <= kStagingBytesMax);
 static_assert(kStagingBytesDefault < kSessionBytesDefault);

@@ -596,13 +596,22 @@ struct DaemonReply {
 
 // ------------------------------------------------------------------ djinnd -> worker
 
-// fds: [session memory, state extent, ref extent, submission bell, completion bell].
+// Part of a window of addresses.
+struct MemoryRange {
+  uint64_t offset = 0;
+  uint64_t bytes = 0;
+  friend bool operator==(const MemoryRange&, const MemoryRange&) = default;
+};
+
+// fds: [session memory, state extent, submission bell, completion bell, chunks of refs...].
 // The worker recovers the state extent if a former worker left a step open. Answer: Attached.
 struct AttachSession {
   SessionId session;
   uint64_t staging_bytes = 0;
-  uint64_t ref_bytes_max = 0;      // size of the sparse ref extent
-  uint64_t ref_bytes_granted = 0;  // of it, what the session was granted so far
+  uint64_t ref_bytes_max = 0;  // of the window of its refs
+  // The extents in it. Where extents have parts one, sparse, of all of it.
+  std::vector<MemoryRange> ref_chunks;
+  uint64_t ref_bytes_granted = 0;  // of them, what the session was granted so far
   uint32_t sequences = 0;          // AddSequence commands that follow; no step runs before the last
   // The submission in flight met its last death, or takes too long: it fails so.
   ErrorCode refusal = ErrorCode::kOk;
@@ -691,11 +700,12 @@ struct GrantAnswer {
   std::string message;
   friend bool operator==(const GrantAnswer&, const GrantAnswer&) = default;
 };
-// fds: [slab memfd]. The lane's volatile section; replaces the former one. Answers a GrantRequest.
-struct GiveSlab {
+// Answers a GrantRequest with extents, of so many bytes in all. fds: of kSlab [slab memfd], the
+// lane's volatile section, which replaces the former one; of kRefs [extent for each place].
+struct GiveMemory {
   uint64_t request = 0;
   uint64_t bytes = 0;
-  friend bool operator==(const GiveSlab&, const GiveSlab&) = default;
+  friend bool operator==(const GiveMemory&, const GiveMemory&) = default;
 };
 struct GetWorkerStats {
   friend bool operator==(const GetWorkerStats&, const GetWorkerStats&) = default;
@@ -707,7 +717,7 @@ struct WakeLane {
 
 struct WorkerCommand {
   std::variant<AttachSession, DetachSession, AddModel, DropModel, AddProgram, DropProgram,
-               AddSequence, ReleaseSequence, GrantAnswer, GiveSlab, GetWorkerStats, ParkModel,
+               AddSequence, ReleaseSequence, GrantAnswer, GiveMemory, GetWorkerStats, ParkModel,
                ModelLost, SpillSequence, WakeLane, TrimRefs>
       body;
   friend bool operator==(const WorkerCommand&, const WorkerCommand&) = default;
@@ -805,7 +815,8 @@ struct SequenceRestored {
 // kHeap: what a lane takes beside its slab, for recordings and copies of inputs.
 enum class GrantKind : uint8_t { kRefs = 1, kSequence = 2, kSlab = 3, kHeap = 4 };
 
-// Asks for bytes more. Answer: GrantAnswer, or GiveSlab for a slab.
+// Asks for bytes more. Answer: GrantAnswer; GiveMemory for a slab, and for refs where extents have no
+// parts.
 struct GrantRequest {
   uint64_t request = 0;
   GrantKind kind = GrantKind::kRefs;
@@ -813,6 +824,9 @@ struct GrantRequest {
   SequenceHandle sequence;  // kSequence
   uint64_t bytes = 0;
   bool or_less = false;  // if it is refused, less is asked for: nobody else hears of it
+  // kRefs where extents have no parts: the parts of the window that want an extent, of whole pages
+  // and apart; `bytes` together. At most limits::kRefChunks.
+  std::vector<MemoryRange> places;
   friend bool operator==(const GrantRequest&, const GrantRequest&) = default;
 };
 
@@ -822,6 +836,7 @@ struct GrantReturn {
   SessionId session;
   SequenceHandle sequence;
   uint64_t bytes = 0;
+  uint64_t offset = 0;  // kRefs where extents have no parts: that of the chunk, which goes whole
   friend bool operator==(const GrantReturn&, const GrantReturn&) = default;
 };
 

@@ -86,7 +86,7 @@ Daemon::Daemon(Loop& loop, const Clock& clock, const Options& options, ReloadOpt
       memory_work_(loop, "memory"),
       host_memory_(memory_work_),
       host_extents_(host_memory_, options.test_extent_fault_at),
-      fake_extents_(memory_work_),
+      fake_extents_(memory_work_, false),
       file_work_(loop, "files"),
       user_work_(loop),
       stragglers_(loop),
@@ -385,8 +385,8 @@ SparePool::Kind Daemon::workers_of(DeviceId device) {
 ChildProgram Daemon::worker_program(DeviceId device) {
   const uint64_t memory_bytes = devices_.of(device).total_bytes();
   ChildProgram program{device == kTestDevice ? options_.test_device_worker : options_.worker,
-                       {"--threads", std::to_string(options_.threads), "--memory-bytes",
-                        std::to_string(memory_bytes)},
+                       {"--device", text_of(device), "--threads", std::to_string(options_.threads),
+                        "--memory-bytes", std::to_string(memory_bytes)},
                        {"GOMP_SPINCOUNT=5000", "OMP_DYNAMIC=false", "OMP_PROC_BIND=false",
                         "OMP_NUM_THREADS=" + std::to_string(options_.threads)}};
   const bool first = workers_started_++ == 0;

@@ -147,6 +147,45 @@ TEST_F(Devices, a_worker_that_dies_on_one_is_missed_by_nobody_on_the_other) {
   }
 }
 
+// Extents of fake:0 have no parts, so memory for refs comes and goes by the chunk.
+TEST_F(Devices, refs_in_chunks_outlive_workers) {
+  TestClient client(daemon_);
+  client.greet(false, 1 << 16, "fake:0");
+  const auto write = [&](auto what) {
+    client.submit_write(what);
+    return client.completion();
+  };
+  ASSERT_EQ(write("in the first chunk"), ErrorCode::kOk);
+  ASSERT_EQ(write(18 * kMiB), ErrorCode::kOk);
+  ASSERT_EQ(write("in the second one"), ErrorCode::kOk);
+  EXPECT_GE(device("fake:0").used_bytes, 32 * kMiB);
+  client.submit_graph(graph_of("fake::die"));
+  EXPECT_EQ(client.completion(), ErrorCode::kWorkerLost);
+  EXPECT_EQ(client.read_text(1, 18), "in the first chunk");
+  EXPECT_EQ(client.read_text(3, 17), "in the second one");
+  ASSERT_EQ(write("behind them"), ErrorCode::kOk);
+  EXPECT_EQ(client.read_text(4, 11), "behind them");
+}
+
+TEST_F(Devices, a_chunk_that_holds_no_ref_any_more_is_anothers_who_asks) {
+  TestClient client(daemon_), other(daemon_);
+  for (TestClient* one : {&client, &other}) one->greet(false, 1 << 16, "fake:0");
+  client.submit_write("stays");
+  ASSERT_EQ(client.completion(), ErrorCode::kOk);
+  client.submit_write(20 * kMiB);
+  ASSERT_EQ(client.completion(), ErrorCode::kOk);
+  other.submit_write(40 * kMiB);
+  EXPECT_EQ(other.completion(), ErrorCode::kOutOfMemory) << "it is in use";
+  client.submit_release(2);
+  ASSERT_EQ(client.completion(), ErrorCode::kOk);
+  other.submit_write(40 * kMiB);
+  EXPECT_EQ(other.completion(), ErrorCode::kOk);
+  EXPECT_EQ(client.read_text(1, 5), "stays");
+  client.disconnect();
+  other.disconnect();
+  EXPECT_TRUE(eventually([&] { return device("fake:0").used_bytes == 0; }));
+}
+
 class DevicesWithQuotas : public Devices {
  protected:
   DevicesWithQuotas() : DevicesWithQuotas(root_with("[user.root]\nmemory_quota = \"16MiB\"\n")) {}

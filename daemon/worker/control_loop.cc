@@ -235,8 +235,8 @@ void ControlLoop::obey(const ipc::GrantAnswer& command, std::vector<Fd>) {
   parts_.grants.deliver(command);
 }
 
-void ControlLoop::obey(const ipc::GiveSlab& command, std::vector<Fd> fds) {
-  parts_.grants.deliver(command, fds.empty() ? Fd() : std::move(fds[0]));
+void ControlLoop::obey(const ipc::GiveMemory& command, std::vector<Fd> fds) {
+  parts_.grants.deliver(command, std::move(fds));
 }
 
 // The control thread answers by itself, so that a long step keeps nobody waiting.

@@ -53,7 +53,7 @@ class ControlLoop {
   void obey(const ipc::ReleaseSequence& command, std::vector<Fd> fds);
   void obey(const ipc::SpillSequence& command, std::vector<Fd> fds);
   void obey(const ipc::GrantAnswer& command, std::vector<Fd> fds);
-  void obey(const ipc::GiveSlab& command, std::vector<Fd> fds);
+  void obey(const ipc::GiveMemory& command, std::vector<Fd> fds);
   void obey(const ipc::GetWorkerStats& command, std::vector<Fd> fds);
   void obey(const ipc::WakeLane& command, std::vector<Fd> fds);
   void obey(const ipc::TrimRefs& command, std::vector<Fd> fds);

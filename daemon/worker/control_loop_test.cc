@@ -329,7 +329,7 @@ TEST_F(ControlLoopTest, a_slab_comes_with_its_memory) {
   const auto request = heard<ipc::GrantRequest>();
   EXPECT_EQ(request.kind, ipc::GrantKind::kSlab);
   const Fd memfd = *pal::make_memfd("slab", request.bytes, pal::Seals::kSize);
-  command({ipc::GiveSlab{request.request, request.bytes}}, {memfd.get()});
+  command({ipc::GiveMemory{request.request, request.bytes}}, {memfd.get()});
   EXPECT_EQ(session->completion(), ErrorCode::kOk);
 }
 

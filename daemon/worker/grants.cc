@@ -18,10 +18,11 @@ Error gone() {
 
 uint64_t Grants::enter(ipc::GrantRequest request) {
   DJINN_ASSERT(request.bytes > 0);
-  request.request = ++last_request_;
-  asked_[request.request].request = request;
+  const uint64_t number = ++last_request_;
+  request.request = number;
   outbox_.send({request});
-  return request.request;
+  asked_[number].request = std::move(request);
+  return number;
 }
 
 Grants::Questions::iterator Grants::find(ipc::GrantKind kind, SessionId session) {
@@ -32,7 +33,8 @@ Grants::Questions::iterator Grants::find(ipc::GrantKind kind, SessionId session)
 }
 
 Result<Grants::Answer> Grants::take(ipc::GrantKind kind, SessionId session, uint64_t bytes,
-                                    vmu::Amount amount) {
+                                    vmu::Amount amount,
+                                    std::vector<ipc::MemoryRange> places) {
   DJINN_ASSERT(kind != ipc::GrantKind::kSequence);
   DJINN_ASSERT((kind == ipc::GrantKind::kRefs) == session.valid());
   ipc::GrantRequest wanted;
@@ -40,6 +42,7 @@ Result<Grants::Answer> Grants::take(ipc::GrantKind kind, SessionId session, uint
   wanted.session = session;
   wanted.bytes = bytes;
   wanted.or_less = in_trial_ || amount == vmu::Amount::kMore;
+  wanted.places = std::move(places);
   const std::lock_guard lock(mutex_);
   if (closed_) return gone();
   const auto open = find(kind, session);
@@ -55,7 +58,7 @@ Result<Grants::Answer> Grants::take(ipc::GrantKind kind, SessionId session, uint
     if (!of_another) return std::move(answer.status).error();
     // The refusal was of another step's request, or of one that was given up: this step asks anew.
   }
-  enter(wanted);
+  enter(std::move(wanted));
   return waits_.await(AwaitedGrant{kind, session});
 }
 
@@ -72,10 +75,16 @@ void Grants::forget(ipc::GrantKind kind, SessionId session, uint64_t held_bytes)
 // djinnd counts a new slab in place of the former one. That one is kept here, so only the
 // difference goes back.
 void Grants::drop(Questions::iterator asked) {
-  const Asked& it = asked->second;
+  Asked& it = asked->second;
   DJINN_ASSERT(it.forgotten && it.answer);
   const uint64_t more = it.request.bytes - std::min(it.request.bytes, it.held_bytes);
-  if (it.answer->status && more > 0) give_back(it.request.kind, it.request.session, more);
+  it.answer->memory.clear();
+  if (it.answer->status && it.request.places.empty() && more > 0) {
+    give_back(it.request.kind, it.request.session, more);
+  }
+  for (const ipc::MemoryRange& chunk : it.request.places) {
+    if (it.answer->status) give_back_chunk(it.request.session, chunk);
+  }
   asked_.erase(asked);
 }
 
@@ -102,6 +111,16 @@ void Grants::give_back(ipc::GrantKind kind, SessionId session, uint64_t bytes,
   outbox_.send({returned});
 }
 
+void Grants::give_back_chunk(SessionId session, ipc::MemoryRange chunk) {
+  DJINN_ASSERT(session.valid() && chunk.bytes > 0);
+  ipc::GrantReturn returned;
+  returned.kind = ipc::GrantKind::kRefs;
+  returned.session = session;
+  returned.bytes = chunk.bytes;
+  returned.offset = chunk.offset;
+  outbox_.send({returned});
+}
+
 // --- control thread
 
 void Grants::deliver(uint64_t request, Answer answer) {
@@ -117,6 +136,7 @@ void Grants::deliver(uint64_t request, Answer answer) {
       asked_.erase(found);
     } else {
       answer.bytes = found->second.request.bytes;
+      answer.places = found->second.request.places;
       found->second.answer = std::move(answer);
       if (found->second.forgotten) drop(found);
     }
@@ -128,11 +148,11 @@ void Grants::deliver(uint64_t request, Answer answer) {
 void Grants::deliver(const ipc::GrantAnswer& answer) {
   Status status;
   if (answer.code != ErrorCode::kOk) status = Error{answer.code, answer.message};
-  deliver(answer.request, {std::move(status), 0, {}});
+  deliver(answer.request, {std::move(status), 0, {}, {}});
 }
 
-void Grants::deliver(const ipc::GiveSlab& slab, Fd memfd) {
-  deliver(slab.request, {{}, 0, std::move(memfd)});
+void Grants::deliver(const ipc::GiveMemory& given, std::vector<Fd> memory) {
+  deliver(given.request, {{}, 0, {}, std::move(memory)});
 }
 
 void Grants::close() {

@@ -19,6 +19,7 @@
 #include <mutex>
 #include <optional>
 #include <utility>
+#include <vector>
 
 #include "daemon/worker/outbox.h"
 #include "daemon/worker/waits.h"
@@ -37,15 +38,18 @@ class Grants {
   struct Answer {
     Status status;
     uint64_t bytes = 0;
-    Fd slab;  // of kSlab
+    std::vector<ipc::MemoryRange> places;  // that were asked for
+    std::vector<Fd> memory;                // of kSlab one extent, else one for each place
   };
 
   // Lane's thread. Bytes more for a session's refs or the lane's heap, or, in all, for its slab (no
-  // session). Gives the answer to the open question of that kind and session, which may be to fewer
-  // or more bytes. Errors: kPending until it is there, which the step awaits then; djinnd's,
-  // kQuotaExceeded or kOutOfMemory; kDisconnected when close() was called.
+  // session). places: of refs, where extents have no parts. Gives the answer to the open question
+  // of that kind and session, which may be to fewer or more bytes, or to other places. Errors:
+  // kPending until it is there, which the step awaits then; djinnd's, kQuotaExceeded or
+  // kOutOfMemory; kDisconnected when close() was called.
   Result<Answer> take(ipc::GrantKind kind, SessionId session, uint64_t bytes,
-                      vmu::Amount amount = vmu::Amount::kNeeded);
+                      vmu::Amount amount = vmu::Amount::kNeeded,
+                      std::vector<ipc::MemoryRange> places = {});
   // Nobody may be left who wants the answer to the open question: unless take() is called again,
   // what it brings is given back. held_bytes: of kSlab, what the lane has and keeps.
   void forget(ipc::GrantKind kind, SessionId session, uint64_t held_bytes = 0);
@@ -58,6 +62,9 @@ class Grants {
   // Bytes that are no longer touched and no longer committed. sequence: of kSequence.
   void give_back(ipc::GrantKind kind, SessionId session, uint64_t bytes,
                  SequenceHandle sequence = {});
+
+  // A chunk of a session's refs that is no longer mapped.
+  void give_back_chunk(SessionId session, ipc::MemoryRange chunk);
 
   // Lane's thread. While there is one, what take() asks for is of a trial: a refusal ends that
   // alone, and nobody else hears of it.
@@ -74,7 +81,7 @@ class Grants {
 
   // Control thread.
   void deliver(const ipc::GrantAnswer& answer);
-  void deliver(const ipc::GiveSlab& slab, Fd memfd);
+  void deliver(const ipc::GiveMemory& given, std::vector<Fd> memory);
   void close();
 
  private:

@@ -3,7 +3,11 @@
 // Questions of the lane about memory, and answers that come when nobody waits any more.
 #include "daemon/worker/grants.h"
 
+#include <utility>
+#include <vector>
+
 #include "daemon/worker/djinnd_for_tests.h"
+#include "kernel/pal/memfd.h"
 
 namespace djinn::worker {
 namespace {
@@ -50,6 +54,49 @@ TEST_F(GrantsTest, a_step_takes_up_what_one_that_was_given_up_is_granted) {
   EXPECT_TRUE(nothing_is_said());
 }
 
+// Of a device whose extents have no parts.
+class ChunkGrantsTest : public GrantsTest {
+ protected:
+  static inline const std::vector<ipc::MemoryRange> kPlaces{{0, kBytes}, {2 * kBytes, kBytes}};
+
+  Result<Grants::Answer> take(std::vector<ipc::MemoryRange> places = kPlaces) {
+    return grants_.take(ipc::GrantKind::kRefs, kSession, 2 * kBytes, vmu::Amount::kNeeded,
+                        std::move(places));
+  }
+  void give(const ipc::GrantRequest& request) {
+    std::vector<Fd> memory;
+    for (size_t i = 0; i < request.places.size(); ++i) {
+      memory.push_back(*pal::make_memfd("chunk", kBytes, pal::Seals::kSize));
+    }
+    grants_.deliver(ipc::GiveMemory{request.request, request.bytes}, std::move(memory));
+  }
+};
+
+TEST_F(ChunkGrantsTest, an_extent_comes_for_each_place_that_was_asked_for) {
+  EXPECT_EQ(code_of(take()), ErrorCode::kPending);
+  const ipc::GrantRequest request = asked();
+  EXPECT_EQ(request.places, kPlaces);
+  give(request);
+  const auto answer = take({{4 * kBytes, 2 * kBytes}});  // a later step, which takes those up
+  ASSERT_TRUE(answer);
+  EXPECT_EQ(answer->places, kPlaces);
+  EXPECT_EQ(answer->memory.size(), 2u);
+  EXPECT_TRUE(nothing_is_said());
+}
+
+TEST_F(ChunkGrantsTest, those_that_nobody_takes_up_go_back_one_by_one) {
+  EXPECT_EQ(code_of(take()), ErrorCode::kPending);
+  const ipc::GrantRequest request = asked();
+  give_up();
+  give(request);
+  for (const ipc::MemoryRange& place : kPlaces) {
+    const auto returned = heard<ipc::GrantReturn>();
+    EXPECT_EQ(returned.session, kSession);
+    EXPECT_EQ((ipc::MemoryRange{returned.offset, returned.bytes}), place);
+  }
+  EXPECT_TRUE(nothing_is_said());
+}
+
 TEST_F(GrantsTest, what_nobody_takes_up_is_given_back) {
   EXPECT_EQ(taken(), ErrorCode::kPending);
   const ipc::GrantRequest first = asked();
@@ -93,7 +140,7 @@ TEST_F(GrantsTest, nobody_is_asked_any_more_when_djinnd_is_gone) {
 }
 
 TEST_F(GrantsTest, an_answer_to_what_nobody_asked_is_no_grant) {
-  answer(ipc::GrantRequest{77, ipc::GrantKind::kRefs, kSession, {}, kBytes});
+  answer(ipc::GrantRequest{77, ipc::GrantKind::kRefs, kSession, {}, kBytes, false, {}});
   EXPECT_EQ(taken(), ErrorCode::kPending);
 }
 

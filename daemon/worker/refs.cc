@@ -34,7 +34,41 @@ gc::RefEntry entry_of(gc::RefState state, RefHandle handle, const Refs::Storage&
 
 }  // namespace
 
-Status Refs::Source::ask(uint64_t bytes, vmu::Amount amount) {
+Result<std::vector<vmu::Chunk>> Refs::Source::ask(std::span<const vmu::Range> places,
+                                                  vmu::Amount amount) {
+  if (!pal_.properties().extents_have_parts) return ask_chunks(places, amount);
+  uint64_t bytes = 0;
+  for (const vmu::Range& place : places) bytes += place.bytes;
+  DJINN_CHECK(spend(bytes, amount));
+  return std::vector<vmu::Chunk>();
+}
+
+Result<std::vector<vmu::Chunk>> Refs::Source::ask_chunks(std::span<const vmu::Range> places,
+                                                         vmu::Amount amount) {
+  std::vector<ipc::MemoryRange> wanted;
+  uint64_t bytes = 0;
+  for (const vmu::Range& place : places) {
+    wanted.push_back({place.offset, place.bytes});
+    bytes += place.bytes;
+  }
+  DJINN_TRY(Grants::Answer answer, grants_.take(ipc::GrantKind::kRefs, session_, bytes, amount,
+                                                std::move(wanted)));
+  std::vector<vmu::Chunk> chunks;
+  Status imported;
+  answer.memory.resize(answer.places.size());
+  for (size_t i = 0; i < answer.places.size() && imported; ++i) {
+    auto extent = pal_.import_extent(std::move(answer.memory[i]), answer.places[i].bytes,
+                                     pal::Seals::kSize);
+    if (!extent) imported = extent.error();
+    if (extent) chunks.push_back({answer.places[i].offset, *std::move(extent)});
+  }
+  if (imported) return chunks;
+  chunks.clear();
+  for (const ipc::MemoryRange& place : answer.places) grants_.give_back_chunk(session_, place);
+  return std::move(imported).error();
+}
+
+Status Refs::Source::spend(uint64_t bytes, vmu::Amount amount) {
   while (credit_bytes_ < bytes) {
     DJINN_TRY(const Grants::Answer answer,
               grants_.take(ipc::GrantKind::kRefs, session_, bytes - credit_bytes_, amount));
@@ -47,6 +81,9 @@ Status Refs::Source::ask(uint64_t bytes, vmu::Amount amount) {
 void Refs::Source::give_back(uint64_t bytes) {
   grants_.give_back(ipc::GrantKind::kRefs, session_, bytes);
 }
+void Refs::Source::give_back(vmu::Range chunk) {
+  grants_.give_back_chunk(session_, {chunk.offset, chunk.bytes});
+}
 void Refs::Source::backed() {
   state_.beat();
 }
@@ -54,16 +91,16 @@ void Refs::Source::give_back_credit() {
   if (credit_bytes_ > 0) give_back(std::exchange(credit_bytes_, 0));
 }
 
-Result<Refs> Refs::open(const ipc::AttachSession& command, pal::Extent extent,
-                        gc::SessionState& state, pal::DevicePal& pal, Grants& grants) {
+Result<Refs> Refs::open(SessionId session, vmu::WindowMemory memory, gc::SessionState& state,
+                        pal::DevicePal& pal, Grants& grants) {
   std::vector<vmu::Range> live;
   for (uint32_t i = 0; i < state.refs_touched(); ++i) {
     const gc::RefEntry entry = state.ref(i);
     if (has_storage(entry)) live.push_back(range_of(entry.offset, entry.bytes));
   }
-  auto source = std::make_unique<Source>(command.session, state, grants);
-  DJINN_TRY(auto section, vmu::PersistentSection::reopen(pal, *source, std::move(extent),
-                                                         command.ref_bytes_granted, live));
+  auto source = std::make_unique<Source>(session, state, pal, grants);
+  DJINN_TRY(auto section,
+            vmu::PersistentSection::reopen(pal, *source, std::move(memory), live));
   return Refs(std::move(source), std::move(section));
 }
 

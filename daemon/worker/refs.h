@@ -25,11 +25,10 @@ namespace djinn::worker {
 
 class Refs {
  public:
-  // extent: the session's sparse memfd, of which command says what was granted. The state must be
-  // recovered; it and grants outlive this. Errors: kMalformed when live storages overlap or leave
-  // what was granted.
-  static Result<Refs> open(const ipc::AttachSession& command, pal::Extent extent,
-                           gc::SessionState& state, pal::DevicePal& pal, Grants& grants);
+  // memory: what was granted for the session's refs. The state must be recovered; it, pal and
+  // grants outlive this. Errors: kMalformed when live storages overlap or leave what was granted.
+  static Result<Refs> open(SessionId session, vmu::WindowMemory memory, gc::SessionState& state,
+                           pal::DevicePal& pal, Grants& grants);
 
   struct Storage {
     DeviceAddress data;
@@ -92,20 +91,27 @@ class Refs {
   // Where the section's grants come from.
   class Source final : public vmu::GrantSource {
    public:
-    Source(SessionId session, gc::SessionState& state, Grants& grants)
-        : session_(session), state_(state), grants_(grants) {}
-    Status ask(uint64_t bytes, vmu::Amount amount) override;
+    Source(SessionId session, gc::SessionState& state, pal::DevicePal& pal, Grants& grants)
+        : session_(session), state_(state), pal_(pal), grants_(grants) {}
+    Result<std::vector<vmu::Chunk>> ask(std::span<const vmu::Range> places,
+                                        vmu::Amount amount) override;
     void give_back(uint64_t bytes) override;
+    void give_back(vmu::Range chunk) override;
     void backed() override;
     // What is not spent goes back.
     void give_back_credit();
     [[nodiscard]] uint64_t credit_bytes() const { return credit_bytes_; }
 
    private:
+    Status spend(uint64_t bytes, vmu::Amount amount);
+    Result<std::vector<vmu::Chunk>> ask_chunks(std::span<const vmu::Range> places,
+                                               vmu::Amount amount);
+
     SessionId session_;
     gc::SessionState& state_;
+    pal::DevicePal& pal_;
     Grants& grants_;
-    uint64_t credit_bytes_ = 0;  // granted, and not spent yet
+    uint64_t credit_bytes_ = 0;  // granted, and not spent yet; where extents have parts
   };
 
   Refs(std::unique_ptr<Source> source, vmu::PersistentSection section)

@@ -27,6 +27,21 @@ Result<pal::Mapping> map_memory(const Fd& fd, uint64_t bytes) {
   return pal::map_shared(fd, bytes, pal::Access::kReadWrite);
 }
 
+// Beside one for each chunk of refs.
+constexpr size_t kDescriptors = 4;
+
+Result<vmu::WindowMemory> import_refs(const ipc::AttachSession& command, std::span<Fd> fds,
+                                      pal::DevicePal& pal) {
+  vmu::WindowMemory memory{command.ref_bytes_max, {}, command.ref_bytes_granted};
+  for (size_t i = 0; i < fds.size(); ++i) {
+    const ipc::MemoryRange& place = command.ref_chunks[i];
+    DJINN_TRY(pal::Extent extent,
+              pal.import_extent(std::move(fds[i]), place.bytes, pal::Seals::kSize));
+    memory.chunks.push_back({place.offset, std::move(extent)});
+  }
+  return memory;
+}
+
 }  // namespace
 
 Session::Session(const ipc::AttachSession& command) : id_(command.session) {
@@ -47,19 +62,19 @@ Result<std::unique_ptr<Session>> Session::attach(const ipc::AttachSession& comma
 
 Status Session::map(const ipc::AttachSession& command, std::vector<Fd> fds, pal::DevicePal& pal,
                     Grants& grants, gc::FaultPoints& faults) {
-  if (fds.size() != 5) {
-    return Error{ErrorCode::kMalformed, "A session came without its five descriptors."};
+  if (fds.size() != kDescriptors + command.ref_chunks.size()) {
+    return Error{ErrorCode::kMalformed, "A session came without its descriptors."};
   }
   DJINN_TRY(memory_, map_memory(fds[0], ipc::SessionLayout::bytes(command.staging_bytes)));
   DJINN_TRY(state_memory_, map_state(fds[1], gc::state_bytes(kGeometry)));
-  submission_bell_ = std::move(fds[3]);
-  completion_bell_ = std::move(fds[4]);
+  submission_bell_ = std::move(fds[2]);
+  completion_bell_ = std::move(fds[3]);
   DJINN_TRY(view_, ipc::SessionView::over(memory_.bytes()));
   DJINN_TRY(state_, gc::SessionState::open(state_memory_.bytes(), kGeometry, faults));
-  DJINN_TRY(pal::Extent extent,
-            pal.import_extent(std::move(fds[2]), command.ref_bytes_max, pal::Seals::kSize));
-  DJINN_CHECK(roll_back_open_step(extent, pal));
-  DJINN_TRY(refs_, Refs::open(command, std::move(extent), *state_, pal, grants));
+  DJINN_TRY(vmu::WindowMemory memory,
+            import_refs(command, std::span(fds).subspan(kDescriptors), pal));
+  DJINN_CHECK(roll_back_open_step(memory, pal));
+  DJINN_TRY(refs_, Refs::open(command.session, std::move(memory), *state_, pal, grants));
   tell_idle_refs();
   ring_.emplace(*view_, state_->record().completed, state_->completions_published());
   return {};
@@ -67,10 +82,13 @@ Status Session::map(const ipc::AttachSession& command, std::vector<Fd> fds, pal:
 
 // A former worker may have died inside a step: its in-place writes are undone before anybody reads
 // the table of storages, through a mapping that ends here.
-Status Session::roll_back_open_step(const pal::Extent& extent, pal::DevicePal& pal) {
-  DJINN_TRY(pal::Reservation whole, pal.reserve(extent.bytes));
-  DJINN_CHECK(pal.map(whole, 0, extent, 0, extent.bytes, pal::Access::kReadWrite));
-  return state_->recover({extent.bytes, [&](uint64_t from, uint64_t to, uint64_t bytes) {
+Status Session::roll_back_open_step(const vmu::WindowMemory& memory, pal::DevicePal& pal) {
+  DJINN_TRY(pal::Reservation whole, pal.reserve(memory.bytes));
+  for (const vmu::Chunk& chunk : memory.chunks) {
+    DJINN_CHECK(pal.map(whole, chunk.offset, chunk.extent, 0, chunk.extent.bytes,
+                        pal::Access::kReadWrite));
+  }
+  return state_->recover({memory.bytes, [&](uint64_t from, uint64_t to, uint64_t bytes) {
                             return pal.copy(whole, from, to, bytes);
                           }});
 }

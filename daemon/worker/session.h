@@ -118,7 +118,7 @@ class Session {
   Status map(const ipc::AttachSession& command, std::vector<Fd> fds, pal::DevicePal& pal,
              Grants& grants, gc::FaultPoints& faults);
 
-  Status roll_back_open_step(const pal::Extent& extent, pal::DevicePal& pal);
+  Status roll_back_open_step(const vmu::WindowMemory& memory, pal::DevicePal& pal);
 
   SessionId id_;
   std::optional<Error> refusal_;

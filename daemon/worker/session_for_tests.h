@@ -76,10 +76,11 @@ class SessionTest : public DjinndTest {
     command.session = kSession;
     command.staging_bytes = kStagingBytes;
     command.ref_bytes_max = kRefBytes;
+    command.ref_chunks = {{0, kRefBytes}};
     command.ref_bytes_granted = granted_bytes_[ipc::GrantKind::kRefs];
     command.refusal = refusal_;
     std::vector<Fd> fds;
-    for (const Fd* fd : {&memory_, &state_, &refs_, &submission_bell_, &completion_bell_.bell}) {
+    for (const Fd* fd : {&memory_, &state_, &submission_bell_, &completion_bell_.bell, &refs_}) {
       fds.push_back(*fd->duplicate());
     }
     auto session = Session::attach(command, std::move(fds), *pal_, grants_, faults_);

@@ -11,7 +11,7 @@ class AttachTest : public SessionTest {
  protected:
   std::vector<Fd> fds() {
     std::vector<Fd> fds;
-    for (const Fd* fd : {&memory_, &state_, &refs_, &submission_bell_, &completion_bell_.bell}) {
+    for (const Fd* fd : {&memory_, &state_, &submission_bell_, &completion_bell_.bell, &refs_}) {
       fds.push_back(*fd->duplicate());
     }
     return fds;
@@ -21,6 +21,7 @@ class AttachTest : public SessionTest {
     command.session = kSession;
     command.staging_bytes = kStagingBytes;
     command.ref_bytes_max = kRefBytes;
+    command.ref_chunks = {{0, kRefBytes}};
     command.ref_bytes_granted = granted;
     return code_of(Session::attach(command, std::move(fds), *pal_, grants_, faults_));
   }
@@ -33,7 +34,7 @@ TEST_F(AttachTest, a_session_comes_with_all_its_descriptors_and_their_seals) {
     some.erase(some.begin() + static_cast<ptrdiff_t>(missing));
     EXPECT_EQ(attached(std::move(some)), ErrorCode::kMalformed);
   }
-  for (size_t unsealed = 0; unsealed < 3; ++unsealed) {
+  for (const size_t unsealed : {0, 1, 4}) {
     std::vector<Fd> some = fds();
     some[unsealed] = *pal::make_memfd("test", kRefBytes);
     EXPECT_NE(attached(std::move(some)), ErrorCode::kOk) << unsealed;

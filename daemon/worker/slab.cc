@@ -36,8 +36,9 @@ Status Slab::replace(Grants::Answer answer, const std::function<void()>& after_e
   const uint64_t bytes = answer.bytes;
   DJINN_ASSERT(bytes > memory_.size());
   const auto mapped = [&]() -> Result<pal::Reservation> {
+    Fd memory_fd = answer.memory.empty() ? Fd() : std::move(answer.memory.front());
     DJINN_TRY(const pal::Extent extent,
-              pal_.import_extent(std::move(answer.slab), bytes, pal::Seals::kSize));
+              pal_.import_extent(std::move(memory_fd), bytes, pal::Seals::kSize));
     DJINN_TRY(pal::Reservation memory, pal_.reserve(extent.bytes));
     DJINN_CHECK(pal_.map(memory, 0, extent, 0, extent.bytes, pal::Access::kReadWrite));
     DJINN_CHECK(pal::back_with_pages(pal_, extent, memory, 0, extent.bytes, after_each));

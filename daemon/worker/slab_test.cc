@@ -25,8 +25,9 @@ class SlabTest : public DjinndTest {
   uint64_t give() {
     const auto request = heard<ipc::GrantRequest>();
     EXPECT_EQ(request.kind, ipc::GrantKind::kSlab);
-    grants_.deliver(ipc::GiveSlab{request.request, request.bytes},
-                    *pal::make_memfd("slab", request.bytes, pal::Seals::kSize));
+    std::vector<Fd> memory;
+    memory.push_back(*pal::make_memfd("slab", request.bytes, pal::Seals::kSize));
+    grants_.deliver(ipc::GiveMemory{request.request, request.bytes}, std::move(memory));
     return request.bytes;
   }
 

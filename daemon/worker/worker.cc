@@ -18,7 +18,6 @@
 #include "ipc/build_identity.h"
 #include "kernel/base/checked.h"
 #include "kernel/pal/faulty_pal.h"
-#include "kernel/pal/host_pal.h"
 
 namespace djinn::worker {
 namespace {
@@ -26,6 +25,7 @@ namespace {
 struct Options {
   std::string build;
   int channel_fd = -1;
+  std::string device;
   int threads = 1;
   uint64_t memory_bytes = UINT64_MAX;
   uint64_t fault_at = 0;
@@ -46,13 +46,22 @@ Status bound_memory(const Options& options) {
       checked_add(options.memory_bytes, ungranted).value_or(UINT64_MAX));
 }
 
-Status serve(const Options& options, exec::Executor& executor) {
+Result<std::unique_ptr<pal::DevicePal>> open_device(const Options& options,
+                                                    const MakePal& make_pal) {
+  const auto device = device_from(options.device);
+  if (!device) {
+    return Error{ErrorCode::kInvalidArgument, "'" + options.device + "' is no device."};
+  }
+  return make_pal(*device);
+}
+
+Status serve(const Options& options, exec::Executor& executor, const MakePal& make_pal) {
   DJINN_CHECK(child::become_child());
   child::Channel channel{Fd(options.channel_fd)};
-  DJINN_TRY(const auto host, pal::HostPal::make());
-  pal::FaultyPal faulty(*host);
+  DJINN_TRY(const auto device, open_device(options, make_pal));
+  pal::FaultyPal faulty(*device);
   faulty.fail_call(options.pal_fault_at, {ErrorCode::kOutOfMemory, "A test made this call fail."});
-  pal::DevicePal& pal = options.pal_fault_at > 0 ? faulty : static_cast<pal::DevicePal&>(*host);
+  pal::DevicePal& pal = options.pal_fault_at > 0 ? faulty : *device;
   executor.warm_up(1);  // more would start a thread before the confinement
   AdmissionMark::install();
   DJINN_CHECK(bound_memory(options));
@@ -98,18 +107,19 @@ Status serve(const Options& options, exec::Executor& executor) {
 
 }  // namespace
 
-int run_worker(int argc, char** argv, exec::Executor& executor) {
+int run_worker(int argc, char** argv, exec::Executor& executor, const MakePal& make_pal) {
   Options options;
   CLI::App app("djinn-worker: runs the graphs of one trust domain; djinnd starts it");
   app.add_option(ipc::kBuildOption, options.build, "build of djinnd")->required();
   app.add_option("--channel-fd", options.channel_fd, "socket to djinnd")->required();
+  app.add_option("--device", options.device, "whose memory it computes on")->required();
   app.add_option("--threads", options.threads, "threads of the lane")->check(CLI::Range(1, 1024));
   app.add_option("--memory-bytes", options.memory_bytes, "what djinnd may grant in all");
   app.add_option("--fault-at", options.fault_at, "die at this fault point (tests)");
   app.add_option("--pal-fault-at", options.pal_fault_at, "fail this call of the pal (tests)");
   CLI11_PARSE(app, argc, argv);
 
-  const Status ended = serve(options, executor);
+  const Status ended = serve(options, executor, make_pal);
   // The channel closing is how djinnd ends a worker.
   if (ended.error().code == ErrorCode::kDisconnected) return 0;
   fmt::print(stderr, "djinn-worker: {}\n", ended.error().message);

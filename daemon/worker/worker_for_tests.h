@@ -43,10 +43,11 @@ class TestSession {
     command.session = id;
     command.staging_bytes = kStagingBytes;
     command.ref_bytes_max = kRefBytes;
+    command.ref_chunks = {{0, kRefBytes}};
     return command;
   }
   [[nodiscard]] std::vector<int> fds() const {
-    return {memory_.get(), state_.get(), refs_.get(), submission_bell_.get(), bell_.bell.get()};
+    return {memory_.get(), state_.get(), submission_bell_.get(), bell_.bell.get(), refs_.get()};
   }
 
   // A run of the program, or of the graph; rings where the worker sleeps.

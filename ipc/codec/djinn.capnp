@@ -29,7 +29,7 @@
 #
 # Workers. A worker says WorkerReady once it is confined and warm. Each command that messages.h
 # gives an answer to is answered by one event that repeats its ids; commands of one session are
-# answered in order. GrantRequest goes the other way: the worker asks, and GrantAnswer or GiveSlab
+# answered in order. GrantRequest goes the other way: the worker asks, and GrantAnswer or GiveMemory
 # answers; GrantReturn gives bytes back and has no answer.
 #
 # Loaders. A loader says LoaderReady and waits. One load is TakeFiles (several), Identified, then
@@ -427,7 +427,7 @@ struct WorkerCommand {
     addSequence @6 :AddSequence;
     releaseSequence @7 :SequenceName;
     grantAnswer @8 :GrantAnswer;
-    giveSlab @9 :GiveSlab;
+    giveMemory @9 :GiveMemory;
     getStats @10 :Void;
     parkModel @11 :UInt64;
     modelLost @12 :IdOutcome;
@@ -444,6 +444,12 @@ struct AttachSession {
   refBytesGranted @3 :UInt64;
   sequences @4 :UInt32;
   refusal @5 :Failure;
+  refChunks @6 :List(MemoryRange);
+}
+
+struct MemoryRange {
+  offset @0 :UInt64;
+  bytes @1 :UInt64;
 }
 
 struct AddModel {
@@ -474,7 +480,7 @@ struct GrantAnswer {
   outcome @1 :Failure;
 }
 
-struct GiveSlab {
+struct GiveMemory {
   request @0 :UInt64;
   bytes @1 :UInt64;
 }
@@ -547,12 +553,14 @@ struct GrantRequest {
   name @2 :SequenceName;
   bytes @3 :UInt64;
   orLess @4 :Bool;
+  places @5 :List(MemoryRange);
 }
 
 struct GrantReturn {
   kind @0 :UInt8;
   name @1 :SequenceName;
   bytes @2 :UInt64;
+  offset @3 :UInt64;
 }
 
 struct WorkerStats {

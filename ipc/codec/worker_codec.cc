@@ -21,6 +21,14 @@ SequenceName read_sequence_name(wire::SequenceName::Reader in) {
   return {{in.getSession()}, unpack<SequenceHandle>(in.getSequence())};
 }
 
+void write_range(wire::MemoryRange::Builder out, const MemoryRange& range) {
+  out.setOffset(range.offset);
+  out.setBytes(range.bytes);
+}
+MemoryRange read_range(wire::MemoryRange::Reader in) {
+  return {in.getOffset(), in.getBytes()};
+}
+
 // --- WorkerCommand
 
 void write(wire::WorkerCommand::Builder out, const AttachSession& command) {
@@ -28,6 +36,7 @@ void write(wire::WorkerCommand::Builder out, const AttachSession& command) {
   attach.setSession(command.session.value);
   attach.setStagingBytes(command.staging_bytes);
   attach.setRefBytesMax(command.ref_bytes_max);
+  write_list(command.ref_chunks, attach.initRefChunks(count_of(command.ref_chunks)), write_range);
   attach.setRefBytesGranted(command.ref_bytes_granted);
   attach.setSequences(command.sequences);
   write_failure(attach.initRefusal(), command.refusal, command.refusal_text);
@@ -73,8 +82,8 @@ void write(wire::WorkerCommand::Builder out, const GrantAnswer& command) {
   answer.setRequest(command.request);
   write_failure(answer.initOutcome(), command.code, command.message);
 }
-void write(wire::WorkerCommand::Builder out, const GiveSlab& command) {
-  auto give = out.initGiveSlab();
+void write(wire::WorkerCommand::Builder out, const GiveMemory& command) {
+  auto give = out.initGiveMemory();
   give.setRequest(command.request);
   give.setBytes(command.bytes);
 }
@@ -98,6 +107,7 @@ AttachSession read_attach(wire::AttachSession::Reader in) {
   attach.session = {in.getSession()};
   attach.staging_bytes = in.getStagingBytes();
   attach.ref_bytes_max = in.getRefBytesMax();
+  attach.ref_chunks = read_list(in.getRefChunks(), limits::kRefChunks, read_range);
   attach.ref_bytes_granted = in.getRefBytesGranted();
   attach.sequences = in.getSequences();
   Error refusal = read_failure(in.getRefusal(), Success::kAllowed);
@@ -157,8 +167,8 @@ WorkerCommand read_command(wire::WorkerCommand::Reader in) {
       return {read_release(in.getReleaseSequence())};
     case wire::WorkerCommand::GRANT_ANSWER:
       return {read_grant_answer(in.getGrantAnswer())};
-    case wire::WorkerCommand::GIVE_SLAB:
-      return {GiveSlab{in.getGiveSlab().getRequest(), in.getGiveSlab().getBytes()}};
+    case wire::WorkerCommand::GIVE_MEMORY:
+      return {GiveMemory{in.getGiveMemory().getRequest(), in.getGiveMemory().getBytes()}};
     case wire::WorkerCommand::GET_STATS:
       return {GetWorkerStats{}};
     case wire::WorkerCommand::PARK_MODEL:
@@ -253,12 +263,14 @@ void write(wire::WorkerEvent::Builder out, const GrantRequest& event) {
   write_name(request.initName(), event.session, event.sequence);
   request.setBytes(event.bytes);
   request.setOrLess(event.or_less);
+  write_list(event.places, request.initPlaces(count_of(event.places)), write_range);
 }
 void write(wire::WorkerEvent::Builder out, const GrantReturn& event) {
   auto back = out.initGrantReturn();
   back.setKind(static_cast<uint8_t>(event.kind));
   write_name(back.initName(), event.session, event.sequence);
   back.setBytes(event.bytes);
+  back.setOffset(event.offset);
 }
 void write(wire::WorkerEvent::Builder out, const SessionBroken& event) {
   write_outcome(out.initSessionBroken(), event.session.value, event.code, event.message);
@@ -346,13 +358,19 @@ SequenceRestored read_sequence_restored(wire::SequenceName::Reader in) {
 GrantRequest read_grant_request(wire::GrantRequest::Reader in) {
   const auto kind = read_enum(in.getKind(), GrantKind::kRefs, GrantKind::kHeap);
   const auto [session, sequence] = read_sequence_name(in.getName());
-  return {in.getRequest(), kind, session, sequence, in.getBytes(), in.getOrLess()};
+  return {in.getRequest(),
+          kind,
+          session,
+          sequence,
+          in.getBytes(),
+          in.getOrLess(),
+          read_list(in.getPlaces(), limits::kRefChunks, read_range)};
 }
 
 GrantReturn read_grant_return(wire::GrantReturn::Reader in) {
   const auto kind = read_enum(in.getKind(), GrantKind::kRefs, GrantKind::kHeap);
   const auto [session, sequence] = read_sequence_name(in.getName());
-  return {kind, session, sequence, in.getBytes()};
+  return {kind, session, sequence, in.getBytes(), in.getOffset()};
 }
 
 SessionBroken read_session_broken(wire::IdOutcome::Reader in) {

@@ -53,15 +53,25 @@ Result<Reservation::Mapped*> Reservation::exactly(uint64_t offset, uint64_t byte
 }
 
 Status Reservation::check_access(uint64_t offset, uint64_t bytes, Access access) const {
-  const auto next = mapped_.upper_bound(offset);
-  if (next == mapped_.begin() ||
-      !range_fits(offset - std::prev(next)->first, bytes, std::prev(next)->second.bytes)) {
+  const auto nothing_there = [&] {
     return Error{ErrorCode::kOutOfRange,
-                 fmt::format("[{}, +{}) is not inside one mapping", offset, bytes)};
+                 fmt::format("something of [{}, +{}) is not mapped", offset, bytes)};
+  };
+  auto next = mapped_.upper_bound(offset);
+  if (next == mapped_.begin() || !range_fits(offset, bytes, bytes_)) return nothing_there();
+  uint64_t at = offset;
+  for (--next; next != mapped_.end() && next->first <= at; ++next) {
+    const uint64_t mapped_end = next->first + next->second.bytes;
+    if (mapped_end < at || (mapped_end == at && bytes > 0)) break;
+    if (next->second.access < access) {
+      return Error{ErrorCode::kPermissionDenied,
+                   fmt::format("what is mapped in [{}, +{}) does not permit the access", offset,
+                               bytes)};
+    }
+    at = mapped_end;
+    if (at - offset >= bytes) return {};
   }
-  if (std::prev(next)->second.access >= access) return {};
-  return Error{ErrorCode::kPermissionDenied,
-               fmt::format("the mapping of [{}, +{}) does not permit the access", offset, bytes)};
+  return nothing_there();
 }
 
 Status check_aligned(const DeviceProperties& device, uint64_t offset, uint64_t bytes) {

@@ -88,7 +88,7 @@ class Reservation {
   [[nodiscard]] Status check_unmapped(uint64_t offset, uint64_t bytes) const;
   // The mapping that is exactly this range. Errors: kNotFound.
   [[nodiscard]] Result<Mapped*> exactly(uint64_t offset, uint64_t bytes);
-  // That one mapping holds the range and permits the access. Errors: kOutOfRange,
+  // That all of the range is mapped, and permits the access. Errors: kOutOfRange,
   // kPermissionDenied.
   [[nodiscard]] Status check_access(uint64_t offset, uint64_t bytes, Access access) const;
   void note_mapped(uint64_t offset, Mapped mapped) { mapped_.emplace(offset, mapped); }
@@ -143,8 +143,8 @@ class DevicePal {
   // devices without them. Errors: kOutOfMemory, kOutOfRange, kPermissionDenied.
   virtual Status populate(Reservation& reservation, uint64_t offset, uint64_t bytes) = 0;
 
-  // Blocking; each range lies in one mapping. cuMemcpyHtoD, cuMemcpyDtoH, cuMemsetD8. Errors:
-  // kOutOfRange, kPermissionDenied.
+  // Blocking; a range may lie in several mappings, back to back. cuMemcpyHtoD, cuMemcpyDtoH,
+  // cuMemsetD8. Errors: kOutOfRange, kPermissionDenied.
   virtual Status copy_in(Reservation& reservation, uint64_t offset,
                          std::span<const std::byte> from) = 0;
   virtual Status copy_out(const Reservation& reservation, uint64_t offset,

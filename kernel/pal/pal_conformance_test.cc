@@ -13,6 +13,7 @@
 #include <memory>
 #include <vector>
 
+#include "kernel/pal/chunk_pal.h"
 #include "kernel/pal/faulty_pal.h"
 #include "kernel/pal/host_pal.h"
 #include "kernel/pal/pal_conformance_for_tests.h"
@@ -43,7 +44,14 @@ struct FaultyWorld {
   ProcessState state() { return read_process_state(); }
 };
 
-using Worlds = testing::Types<HostWorld, FaultyWorld>;
+struct ChunkWorld {
+  std::unique_ptr<ChunkPal> chunks = ChunkPal::make("fake:0", 64 << 10).value();
+  std::string absent() { return {}; }
+  DevicePal& pal() { return *chunks; }
+  ProcessState state() { return read_process_state(); }
+};
+
+using Worlds = testing::Types<HostWorld, FaultyWorld, ChunkWorld>;
 INSTANTIATE_TYPED_TEST_SUITE_P(host, pal_conformance, Worlds);
 
 // --- one fault at a time

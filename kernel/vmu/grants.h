@@ -30,6 +30,9 @@
 
 namespace djinn::vmu {
 
+// How much is asked for. kMore: more than is needed now; who is refused asks for less.
+enum class Amount : uint8_t { kNeeded, kMore };
+
 using PrincipalId = Id<struct PrincipalTag>;
 
 enum class HolderKind : uint8_t { kSession = 0, kModel, kLoad, kLane, kHeap };

@@ -13,19 +13,19 @@ PersistentSection::PersistentSection(Window window, RangeAllocator ranges, Scrub
     : window_(std::move(window)), ranges_(std::move(ranges)), scrub_(scrub) {}
 
 Result<PersistentSection> PersistentSection::open(pal::DevicePal& pal, GrantSource& grants,
-                                                  pal::Extent extent) {
-  return reopen(pal, grants, std::move(extent), 0, {});
+                                                  WindowMemory memory) {
+  return reopen(pal, grants, std::move(memory), {});
 }
 
 Result<PersistentSection> PersistentSection::reopen(pal::DevicePal& pal, GrantSource& grants,
-                                                    pal::Extent extent, uint64_t granted_bytes,
+                                                    WindowMemory memory,
                                                     std::span<const Range> live) {
   // Capacity counts whole granules; what a device's granularity leaves over is not worth a range.
-  const uint64_t capacity = extent.bytes - extent.bytes % RangeAllocator::kGranuleBytes;
+  const uint64_t capacity = memory.bytes - memory.bytes % RangeAllocator::kGranuleBytes;
   DJINN_TRY(RangeAllocator ranges, RangeAllocator::rebuild(capacity, live));
   std::vector<Range> sorted(live.begin(), live.end());
   std::ranges::sort(sorted, {}, &Range::offset);
-  DJINN_TRY(Window window, Window::open(pal, grants, std::move(extent), granted_bytes, sorted));
+  DJINN_TRY(Window window, Window::open(pal, grants, std::move(memory), sorted));
   const Scrub scrub(window.watermark_bytes());
   return PersistentSection(std::move(window), std::move(ranges), scrub);
 }

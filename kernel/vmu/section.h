@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// PersistentSection: what a worker does with a session's extent: storages of refs, which outlive
-// runs and workers.
+// PersistentSection: what a worker does with the memory of a session: storages of refs, which
+// outlive runs and workers.
 //
 // invariant: a range that is handed out is committed, and keeps its address. allocate() gives
-// zeros; allocate_all() what the session had there before, or zeros: the extent is its alone.
+// zeros; allocate_all() what the session had there before, or zeros: the memory is its alone.
 // invariant: live ranges of a section end at or below its window's watermark, and meet no hole.
 // invariant: a call that fails leaves the ranges as they were, and what is granted committed.
 //
@@ -28,14 +28,13 @@ class PersistentSection {
  public:
   // A new session's: nothing granted, nothing live.
   static Result<PersistentSection> open(pal::DevicePal& pal, GrantSource& grants,
-                                        pal::Extent extent);
+                                        WindowMemory memory);
 
-  // After a worker's death: the same extent, with what djinnd has granted and the ranges that the
+  // After a worker's death: the same memory, as djinnd has granted it, and the ranges that the
   // state extent says are live. All else counts as used. Errors: kMalformed for ranges that cannot
   // be.
   static Result<PersistentSection> reopen(pal::DevicePal& pal, GrantSource& grants,
-                                          pal::Extent extent, uint64_t granted_bytes,
-                                          std::span<const Range> live);
+                                          WindowMemory memory, std::span<const Range> live);
 
   // Zeroed bytes, growing the section where needed. Errors: kInvalidArgument for no bytes,
   // kOutOfMemory, kQuotaExceeded, and those of grants and pal.
@@ -52,10 +51,10 @@ class PersistentSection {
     return window_.committed_bytes() - ranges_.live_bytes();
   }
 
-  // Of the extent's first byte, and of a live range's.
+  // Of the window's first byte, and of a live range's.
   [[nodiscard]] DeviceAddress address() const { return window_.address(); }
   [[nodiscard]] DeviceAddress address(Range range) const;
-  // Copies inside the extent, or into it. Errors: those of the pal.
+  // Copies inside the window, or into it. Errors: those of the pal.
   Status copy(uint64_t from, uint64_t to, uint64_t bytes);
   Status copy_in(uint64_t offset, std::span<const std::byte> from);
   [[nodiscard]] const RangeAllocator& ranges() const noexcept { return ranges_; }

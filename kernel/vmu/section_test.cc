@@ -8,12 +8,15 @@
 
 #include <algorithm>
 #include <array>
+#include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <utility>
 #include <vector>
 
 #include "kernel/base/random.h"
+#include "kernel/pal/chunk_pal.h"
 #include "kernel/pal/faulty_pal.h"
 #include "kernel/pal/host_pal.h"
 #include "kernel/pal/process_state.h"
@@ -25,16 +28,38 @@ namespace {
 constexpr uint64_t kMiB = uint64_t{1} << 20;
 constexpr uint64_t kExtentBytes = 64 * kMiB;
 
-// djinnd's side, in this process: a ledger with one holder.
+// djinnd's side, in this process: a ledger with one holder. device: its extents have no parts, and
+// are made as they are granted.
 class LedgerSource final : public GrantSource {
  public:
-  explicit LedgerSource(uint64_t quota_bytes = 48 * kMiB) : ledger_(kExtentBytes, quota_bytes) {}
-  Status ask(uint64_t bytes, Amount amount) override {
+  explicit LedgerSource(uint64_t quota_bytes = 48 * kMiB, pal::DevicePal* device = nullptr)
+      : ledger_(kExtentBytes, quota_bytes), device_(device) {}
+  // What djinnd hands to a successor.
+  WindowMemory memory() {
+    WindowMemory memory{kExtentBytes, {}, granted_bytes()};
+    for (const auto& [offset, extent] : chunks_) memory.chunks.push_back(copy_of(offset, extent));
+    return memory;
+  }
+  [[nodiscard]] size_t chunks() const { return chunks_.size(); }
+  Result<std::vector<Chunk>> ask(std::span<const Range> places, Amount amount) override {
     asked_ += 1;
     amounts_.push_back(amount);
-    return ledger_.grant(PrincipalId{1}, kHolder, bytes);
+    uint64_t bytes = 0;
+    for (const Range& place : places) bytes += place.bytes;
+    DJINN_CHECK(ledger_.grant(PrincipalId{1}, kHolder, bytes));
+    return chunks_of(places);
   }
-  void give_back(uint64_t bytes) override { ASSERT_TRUE(ledger_.acknowledge(kHolder, bytes)); }
+  void give_back(uint64_t bytes) override {
+    ASSERT_EQ(device_, nullptr);
+    ASSERT_TRUE(ledger_.acknowledge(kHolder, bytes));
+  }
+  void give_back(Range chunk) override {
+    ASSERT_NE(device_, nullptr);
+    const auto given = chunks_.extract(chunk.offset);
+    ASSERT_FALSE(given.empty());
+    ASSERT_EQ(given.mapped().bytes, chunk.bytes);
+    ASSERT_TRUE(ledger_.acknowledge(kHolder, chunk.bytes));
+  }
   void backed() override { pieces_ += 1; }
   [[nodiscard]] uint64_t pieces() const { return pieces_; }
   [[nodiscard]] uint64_t granted_bytes() const { return ledger_.granted_bytes(); }
@@ -43,7 +68,28 @@ class LedgerSource final : public GrantSource {
 
  private:
   static constexpr Holder kHolder{HolderKind::kSession, 1};
+  Chunk copy_of(uint64_t offset, const pal::Extent& extent) {
+    return {offset, device_
+                        ->import_extent(device_->export_extent(extent).value(), extent.bytes,
+                                        pal::Seals::kNone)
+                        .value()};
+  }
+  Result<std::vector<Chunk>> chunks_of(std::span<const Range> places) {
+    std::vector<Chunk> chunks;
+    if (device_ == nullptr) return chunks;
+    for (const Range& place : places) {
+      auto made = device_->create("djinn-test", place.bytes);
+      EXPECT_TRUE(made);
+      const auto [at, is_new] = chunks_.emplace(place.offset, std::move(made).value());
+      EXPECT_TRUE(is_new) << "two chunks in one place";
+      chunks.push_back(copy_of(place.offset, at->second));
+    }
+    return chunks;
+  }
+
   GrantLedger ledger_;
+  pal::DevicePal* device_;
+  std::map<uint64_t, pal::Extent> chunks_;  // by offset
   uint64_t asked_ = 0;
   uint64_t pieces_ = 0;
   std::vector<Amount> amounts_;
@@ -53,22 +99,27 @@ class LedgerSource final : public GrantSource {
 class LaterSource final : public GrantSource {
  public:
   explicit LaterSource(GrantSource& from) : from_(from) {}
-  Status ask(uint64_t bytes, Amount amount) override {
-    if (!open_bytes_) {
-      open_bytes_ = bytes;
+  Result<std::vector<Chunk>> ask(std::span<const Range> places, Amount amount) override {
+    if (!open_) {
+      open_.emplace(places.begin(), places.end());
       return Error{ErrorCode::kPending, "The memory is on its way."};
     }
-    const uint64_t asked = *std::exchange(open_bytes_, std::nullopt);
-    Status answer = from_.ask(asked, amount);
-    EXPECT_TRUE(!answer || asked == bytes) << "what was granted is not what was needed";
+    const std::vector<Range> asked = *std::exchange(open_, std::nullopt);
+    auto answer = from_.ask(asked, amount);
+    EXPECT_TRUE(!answer || std::ranges::equal(asked, places) || takes_others_)
+        << "what was granted is not what was needed";
     return answer;
   }
+  // The answer may be one to a question that was given up.
+  void take_others() { takes_others_ = true; }
   void give_back(uint64_t bytes) override { from_.give_back(bytes); }
+  void give_back(Range chunk) override { from_.give_back(chunk); }
   void backed() override { from_.backed(); }
 
  private:
   GrantSource& from_;
-  std::optional<uint64_t> open_bytes_;
+  std::optional<std::vector<Range>> open_;
+  bool takes_others_ = false;
 };
 
 uint64_t allocated_bytes(const Fd& memfd) {
@@ -92,13 +143,15 @@ void soil(std::span<std::byte> bytes) {
 class section : public testing::Test {
  protected:
   // djinnd keeps a descriptor of its own of every extent.
-  pal::Extent extent() {
+  WindowMemory extent(uint64_t granted_bytes = 0) {
     auto made = pal_->create("djinn-test", kExtentBytes).value();
     kept_ = made.fd.duplicate().value();
-    return made;
+    return WindowMemory::whole(std::move(made), granted_bytes);
   }
-  pal::Extent extent_again() {
-    return pal_->import_extent(kept_.duplicate().value(), kExtentBytes, pal::Seals::kNone).value();
+  WindowMemory extent_again(uint64_t granted_bytes) {
+    return WindowMemory::whole(
+        pal_->import_extent(kept_.duplicate().value(), kExtentBytes, pal::Seals::kNone).value(),
+        granted_bytes);
   }
   PersistentSection open() { return PersistentSection::open(*pal_, grants_, extent()).value(); }
 
@@ -254,7 +307,7 @@ TEST_F(section, a_successor_finds_live_bytes_and_zeroes_the_rest_before_reuse) {
     soil(bytes_of(it, kept));
     soil(bytes_of(it, dead));
   }
-  auto it = PersistentSection::reopen(*pal_, grants_, extent_again(), grants_.granted_bytes(),
+  auto it = PersistentSection::reopen(*pal_, grants_, extent_again(grants_.granted_bytes()),
                                       std::array{kept});
   ASSERT_TRUE(it);
   EXPECT_EQ(bytes_of(*it, kept)[77], std::byte{0xA5});
@@ -265,16 +318,16 @@ TEST_F(section, a_successor_finds_live_bytes_and_zeroes_the_rest_before_reuse) {
 }
 
 TEST_F(section, a_successor_commits_what_was_granted_to_one_that_died_before_committing) {
-  const pal::Extent made = extent();
-  ASSERT_TRUE(grants_.ask(2 * kMiB, Amount::kNeeded));
-  auto it = PersistentSection::reopen(*pal_, grants_, extent_again(), 2 * kMiB, {});
+  const WindowMemory made = extent();
+  ASSERT_TRUE(grants_.ask(std::array{Range{0, 2 * kMiB}}, Amount::kNeeded));
+  auto it = PersistentSection::reopen(*pal_, grants_, extent_again(2 * kMiB), {});
   ASSERT_TRUE(it);
   EXPECT_EQ(allocated_bytes(kept_), 2 * kMiB);
 }
 
 TEST_F(section, a_successor_refuses_ranges_that_cannot_be) {
   const auto reopen = [&](uint64_t granted, std::vector<Range> live) {
-    auto it = PersistentSection::reopen(*pal_, grants_, extent(), granted, live);
+    auto it = PersistentSection::reopen(*pal_, grants_, extent(granted), live);
     return it ? ErrorCode::kOk : it.error().code;
   };
   EXPECT_EQ(reopen(0, {{0, 64}}), ErrorCode::kMalformed);
@@ -360,7 +413,7 @@ TEST_F(section, a_successor_of_one_with_holes_keeps_what_lives_and_gives_back_th
   EXPECT_EQ(grants_.granted_bytes(), 6 * kMiB);
   std::swap(live.front(), live.back());
   auto it =
-      PersistentSection::reopen(*pal_, grants_, extent_again(), grants_.granted_bytes(), live);
+      PersistentSection::reopen(*pal_, grants_, extent_again(grants_.granted_bytes()), live);
   ASSERT_TRUE(it) << it.error().message;
   EXPECT_EQ(grants_.granted_bytes(), 4 * kMiB);
   EXPECT_EQ(allocated_bytes(kept_), 4 * kMiB);
@@ -381,52 +434,207 @@ TEST_F(section, a_successor_has_no_more_memory_than_is_granted) {
     it.give_back_free();
   }
   EXPECT_EQ(grants_.granted_bytes(), 2 * kMiB);
-  auto it = PersistentSection::reopen(*pal_, grants_, extent_again(), 2 * kMiB, {});
+  auto it = PersistentSection::reopen(*pal_, grants_, extent_again(2 * kMiB), {});
   ASSERT_TRUE(it);
   EXPECT_EQ(allocated_bytes(kept_), 2 * kMiB) << "what was behind it is gone";
 }
 
-TEST_F(section, random_life_keeps_ranges_zero_at_birth_and_apart) {
-  for (uint64_t seed = 0; seed < 5; ++seed) {
-    Random random(seed);
-    LedgerSource grants;
-    auto it = PersistentSection::open(*pal_, grants, extent()).value();
-    std::vector<std::pair<Range, std::byte>> live;
-    for (int step = 0; step < 300; ++step) {
-      if (random.below(20) == 0) {
-        it.give_back_free();
-        ASSERT_EQ(allocated_bytes(kept_), it.window().committed_bytes()) << seed;
-      } else if (random.below(50) == 0) {
-        std::vector<Range> ranges;
-        for (const auto& [range, mark] : live) ranges.push_back(range);
-        it =
-            PersistentSection::reopen(*pal_, grants, extent_again(), grants.granted_bytes(), ranges)
-                .value();
-        ASSERT_EQ(allocated_bytes(kept_), it.window().committed_bytes()) << seed;
-      } else if (live.empty() || random.below(2) == 0) {
-        const auto range = it.allocate(1 + random.below(kMiB));
-        if (!range) continue;
-        ASSERT_TRUE(all_zero(bytes_of(it, *range))) << seed;
-        live.emplace_back(*range, static_cast<std::byte>(1 + random.below(255)));
-        ::memset(bytes_of(it, *range).data(), static_cast<int>(live.back().second), range->bytes);
-      } else {
-        std::swap(live[random.below(live.size())], live.back());
-        const auto& [range, mark] = live.back();
-        const auto bytes = bytes_of(it, range);
-        ASSERT_TRUE(
-            std::all_of(bytes.begin(), bytes.end(), [m = mark](std::byte b) { return b == m; }));
-        it.free(range);
-        live.pop_back();
-      }
-      ASSERT_EQ(grants.granted_bytes(), it.window().committed_bytes()) << seed;
+// `open` and `reopen` give the section, with nothing and with these ranges live; `matches` says
+// whether what is there is what is committed.
+void live_at_random(uint64_t seed, const LedgerSource& grants,
+                    const std::function<PersistentSection(std::span<const Range>)>& open,
+                    const std::function<bool(const PersistentSection&)>& matches) {
+  Random random(seed);
+  PersistentSection it = open({});
+  std::vector<std::pair<Range, std::byte>> live;
+  for (int step = 0; step < 300; ++step) {
+    if (random.below(20) == 0) {
+      it.give_back_free();
+      ASSERT_TRUE(matches(it)) << seed;
+    } else if (random.below(50) == 0) {
+      std::vector<Range> ranges;
+      for (const auto& [range, mark] : live) ranges.push_back(range);
+      it = open(ranges);
+      ASSERT_TRUE(matches(it)) << seed;
+    } else if (live.empty() || random.below(2) == 0) {
+      const auto range = it.allocate(1 + random.below(kMiB));
+      if (!range) continue;
+      ASSERT_TRUE(all_zero(bytes_of(it, *range))) << seed;
+      live.emplace_back(*range, static_cast<std::byte>(1 + random.below(255)));
+      ::memset(bytes_of(it, *range).data(), static_cast<int>(live.back().second), range->bytes);
+    } else {
+      std::swap(live[random.below(live.size())], live.back());
+      const auto& [range, mark] = live.back();
+      const auto bytes = bytes_of(it, range);
+      ASSERT_TRUE(
+          std::all_of(bytes.begin(), bytes.end(), [m = mark](std::byte b) { return b == m; }));
+      it.free(range);
+      live.pop_back();
     }
+    ASSERT_EQ(grants.granted_bytes(), it.window().committed_bytes()) << seed;
   }
 }
 
+TEST_F(section, random_life_keeps_ranges_zero_at_birth_and_apart) {
+  for (uint64_t seed = 0; seed < 5; ++seed) {
+    LedgerSource grants;
+    bool is_new = true;
+    const auto open = [&](std::span<const Range> live) {
+      WindowMemory memory =
+          std::exchange(is_new, false) ? extent() : extent_again(grants.granted_bytes());
+      return PersistentSection::reopen(*pal_, grants, std::move(memory), live).value();
+    };
+    live_at_random(seed, grants, open, [&](const PersistentSection& it) {
+      return allocated_bytes(kept_) == it.window().committed_bytes();
+    });
+  }
+}
+
+// --- where extents have no parts
+
+constexpr uint64_t kPage = 2 * kMiB;
+
+class chunked_section : public testing::Test {
+ protected:
+  PersistentSection open() {
+    return PersistentSection::open(*pal_, grants_, grants_.memory()).value();
+  }
+  Result<PersistentSection> reopen(std::span<const Range> live) {
+    return PersistentSection::reopen(*pal_, grants_, grants_.memory(), live);
+  }
+
+  std::unique_ptr<pal::ChunkPal> pal_ = pal::ChunkPal::make("fake:0", kPage).value();
+  LedgerSource grants_{48 * kMiB, pal_.get()};
+};
+
+TEST_F(chunked_section, memory_comes_in_chunks_back_to_back_each_as_large_as_all_before) {
+  PersistentSection it = open();
+  EXPECT_EQ(grants_.chunks(), 0u);
+  std::vector<Range> ranges;
+  for (int i = 0; i < 33; ++i) {
+    ranges.push_back(it.allocate(kMiB).value());
+    soil(bytes_of(it, ranges.back()));
+  }
+  EXPECT_EQ(grants_.chunks(), 3u) << "of 16, 16 and, within the quota, 16 MiB";
+  EXPECT_EQ(grants_.granted_bytes(), it.window().committed_bytes());
+  for (size_t i = 0; i + 1 < ranges.size(); ++i) EXPECT_EQ(ranges[i].end(), ranges[i + 1].offset);
+  const Range over_two = it.allocate(2 * kMiB).value();
+  EXPECT_TRUE(all_zero(bytes_of(it, over_two)));
+}
+
+TEST_F(chunked_section, below_a_limit_chunks_are_few) {
+  PersistentSection it = open();
+  while (it.allocate(kMiB / 2)) {
+  }
+  EXPECT_EQ(grants_.granted_bytes(), 48 * kMiB) << "to the last page";
+  EXPECT_LE(grants_.chunks(), 6u);
+}
+
+TEST_F(chunked_section, one_range_may_lie_in_several_chunks) {
+  PersistentSection it = open();
+  ASSERT_TRUE(it.allocate(15 * kMiB));
+  const Range over = it.allocate(3 * kMiB).value();
+  EXPECT_EQ(grants_.chunks(), 2u);
+  soil(bytes_of(it, over));
+  ASSERT_TRUE(it.copy(over.offset, 20 * kMiB, over.bytes));
+  std::vector<std::byte> in(over.bytes, std::byte{7});
+  ASSERT_TRUE(it.copy_in(over.offset, in));
+  EXPECT_TRUE(std::ranges::equal(bytes_of(it, over), in));
+}
+
+TEST_F(chunked_section, a_chunk_that_nobody_uses_goes_and_its_place_is_used_again) {
+  PersistentSection it = open();
+  const Range first = it.allocate(16 * kMiB).value(), second = it.allocate(16 * kMiB).value(),
+              third = it.allocate(8 * kMiB).value();
+  ASSERT_EQ(grants_.chunks(), 3u);
+  for (const Range& range : {first, second, third}) soil(bytes_of(it, range));
+  it.free(second);
+  EXPECT_EQ(it.give_back_free(), 16 * kMiB);
+  EXPECT_EQ(grants_.chunks(), 2u);
+  EXPECT_EQ(it.give_back_free(), 0u) << "the last one is in use";
+  EXPECT_EQ(bytes_of(it, third)[0], std::byte{0xA5});
+  const uint64_t asked = grants_.asked();
+  const Range again = it.allocate(3 * kMiB).value();
+  EXPECT_EQ(again.offset, second.offset);
+  EXPECT_EQ(grants_.asked(), asked + 1);
+  EXPECT_EQ(grants_.granted_bytes(), it.window().committed_bytes());
+  EXPECT_TRUE(all_zero(bytes_of(it, again)));
+  it.free(third);
+  it.free(again);
+  it.free(first);
+  it.give_back_free();
+  EXPECT_EQ(grants_.granted_bytes(), 0u);
+  EXPECT_EQ(it.window().watermark_bytes(), 0u);
+}
+
+TEST_F(chunked_section, a_successor_maps_the_chunks_where_they_were) {
+  Range kept, dead;
+  {
+    PersistentSection it = open();
+    kept = it.allocate(20 * kMiB).value();
+    dead = it.allocate(kMiB).value();
+    soil(bytes_of(it, kept));
+    soil(bytes_of(it, dead));
+  }
+  auto it = reopen(std::array{kept});
+  ASSERT_TRUE(it) << it.error().message;
+  EXPECT_EQ(std::ranges::count(bytes_of(*it, kept), std::byte{0xA5}),
+            static_cast<ptrdiff_t>(kept.bytes));
+  const Range again = it->allocate(kMiB).value();
+  EXPECT_EQ(again, dead);
+  EXPECT_TRUE(all_zero(bytes_of(*it, again)));
+}
+
+TEST_F(chunked_section, a_successor_refuses_ranges_that_are_in_no_chunk) {
+  Range last;
+  {
+    PersistentSection it = open();
+    const Range first = it.allocate(16 * kMiB).value();
+    last = it.allocate(kMiB).value();
+    it.free(first);
+    it.give_back_free();
+  }
+  const auto code = [&](const std::vector<Range>& live) {
+    const auto it = reopen(live);
+    return it ? ErrorCode::kOk : it.error().code;
+  };
+  EXPECT_EQ(code({last}), ErrorCode::kOk);
+  EXPECT_EQ(code({{0, 64}}), ErrorCode::kMalformed) << "where one was";
+  EXPECT_EQ(code({{40 * kMiB, 64}}), ErrorCode::kMalformed) << "behind all";
+}
+
+TEST_F(chunked_section, chunks_that_answer_another_question_are_taken_too) {
+  LaterSource lane(grants_);
+  lane.take_others();
+  PersistentSection it = PersistentSection::open(*pal_, lane, grants_.memory()).value();
+  EXPECT_EQ(it.allocate(kMiB).error().code, ErrorCode::kPending);  // and is given up
+  EXPECT_EQ(it.allocate(20 * kMiB).error().code, ErrorCode::kPending);
+  EXPECT_EQ(it.window().committed_bytes(), 16 * kMiB) << "what the first was for";
+  const auto range = it.allocate(20 * kMiB);
+  ASSERT_TRUE(range) << range.error().message;
+  EXPECT_EQ(grants_.granted_bytes(), it.window().committed_bytes());
+}
+
+TEST_F(chunked_section, random_life_keeps_ranges_zero_at_birth_and_apart) {
+  for (uint64_t seed = 0; seed < 2; ++seed) {
+    LedgerSource grants(48 * kMiB, pal_.get());
+    const auto open = [&](std::span<const Range> live) {
+      return PersistentSection::reopen(*pal_, grants, grants.memory(), live).value();
+    };
+    live_at_random(seed, grants, open, [](const PersistentSection&) { return true; });
+  }
+}
+
+// --- faults
+
 // One session's section, that grows twice and hands a range out again.
 Status whole_life(pal::DevicePal& pal, LedgerSource& session) {
-  DJINN_TRY(pal::Extent refs, pal.create("djinn-test", kExtentBytes));
-  DJINN_TRY(PersistentSection it, PersistentSection::open(pal, session, std::move(refs)));
+  WindowMemory memory{kExtentBytes, {}, 0};
+  if (pal.properties().extents_have_parts) {
+    DJINN_TRY(pal::Extent refs, pal.create("djinn-test", kExtentBytes));
+    memory = WindowMemory::whole(std::move(refs));
+  }
+  DJINN_TRY(PersistentSection it, PersistentSection::open(pal, session, std::move(memory)));
   const auto step = [&]() -> Status {
     DJINN_TRY(const Range a, it.allocate(kMiB));
     DJINN_TRY(const Range b, it.allocate(3 * kMiB));
@@ -445,16 +653,16 @@ Status whole_life(pal::DevicePal& pal, LedgerSource& session) {
   return stepped;
 }
 
-TEST(section_faults, after_any_single_fault_grants_equal_committed_bytes_and_nothing_is_left) {
-  const auto host = pal::HostPal::make().value();
-  pal::FaultyPal faulty(*host);
+// of_device: makes the chunks, and does not fail.
+void fail_one_by_one(pal::DevicePal& pal, pal::DevicePal* of_device) {
+  pal::FaultyPal faulty(pal);
   const auto live = [&] {
-    LedgerSource session;
+    LedgerSource session(48 * kMiB, of_device);
     return whole_life(faulty, session);
   };
   ASSERT_TRUE(live());
   const uint64_t calls = faulty.calls();
-  ASSERT_GE(calls, 10u);
+  ASSERT_GE(calls, 4u);
   const pal::ProcessState before = pal::read_process_state();
   uint64_t errors = 0;
   for (uint64_t n = 1; n <= calls; ++n) {
@@ -468,6 +676,15 @@ TEST(section_faults, after_any_single_fault_grants_equal_committed_bytes_and_not
     EXPECT_EQ(pal::read_process_state(), before) << "call " << n;
   }
   EXPECT_GT(errors, calls / 3) << "what cannot be given back stays, and is no error";
+}
+
+TEST(section_faults, after_any_single_fault_grants_equal_committed_bytes_and_nothing_is_left) {
+  fail_one_by_one(*pal::HostPal::make().value(), nullptr);
+}
+
+TEST(section_faults, likewise_of_chunks) {
+  const auto chunks = pal::ChunkPal::make("fake:0", kPage).value();
+  fail_one_by_one(*chunks, chunks.get());
 }
 
 }  // namespace

@@ -12,36 +12,104 @@
 #include "kernel/base/checked.h"
 
 namespace djinn::vmu {
+namespace {
 
-Window::Window(pal::DevicePal& pal, GrantSource& grants, pal::Extent extent,
-               pal::Reservation reservation) noexcept
-    : pal_(&pal),
-      grants_(&grants),
-      extent_(std::move(extent)),
-      reservation_(std::move(reservation)) {}
+bool is_at_a_limit(const Status& status) {
+  return !status && (status.error().code == ErrorCode::kQuotaExceeded ||
+                     status.error().code == ErrorCode::kOutOfMemory);
+}
 
-Result<Window> Window::open(pal::DevicePal& pal, GrantSource& grants, pal::Extent extent,
-                            uint64_t granted_bytes, std::span<const Range> live) {
+uint64_t sum_of(std::span<const Range> ranges) {
+  uint64_t bytes = 0;
+  for (const Range& range : ranges) bytes += range.bytes;
+  return bytes;
+}
+
+}  // namespace
+
+// --- opening
+
+Window::Window(pal::DevicePal& pal, GrantSource& grants, pal::Reservation reservation) noexcept
+    : pal_(&pal), grants_(&grants), reservation_(std::move(reservation)) {}
+
+Result<Window> Window::open(pal::DevicePal& pal, GrantSource& grants, WindowMemory memory,
+                            std::span<const Range> live) {
   const uint64_t granularity = pal.properties().granularity_bytes;
-  if (granted_bytes > extent.bytes || granted_bytes % granularity != 0) {
-    return Error{
-        ErrorCode::kInvalidArgument,
-        fmt::format("{} granted bytes do not fit an extent of {}", granted_bytes, extent.bytes)};
+  if (memory.granted_bytes > memory.bytes || memory.granted_bytes % granularity != 0) {
+    return Error{ErrorCode::kInvalidArgument,
+                 fmt::format("{} granted bytes do not fit a window of {}", memory.granted_bytes,
+                             memory.bytes)};
   }
-  DJINN_TRY(pal::Reservation reservation, pal.reserve(extent.bytes));
-  DJINN_CHECK(pal.map(reservation, 0, extent, 0, extent.bytes, pal::Access::kReadWrite));
-  Window window(pal, grants, std::move(extent), std::move(reservation));
-  std::vector<Range> blocks;  // whole pages, in order and apart
-  for (const Range& range : live) {
-    const Range pages = window.pages_of(range);
-    const bool touches = !blocks.empty() && pages.offset <= blocks.back().end();
-    if (!touches) blocks.push_back(pages);
-    if (touches) blocks.back().bytes = pages.end() - blocks.back().offset;
+  DJINN_TRY(pal::Reservation reservation, pal.reserve(memory.bytes));
+  Window window(pal, grants, std::move(reservation));
+  const std::vector<Range> blocks = window.pages_of(live);
+  if (window.has_parts()) {
+    DJINN_CHECK(window.map_sparse(std::move(memory.chunks)));
+    DJINN_CHECK(window.keep_only(blocks, memory.granted_bytes));
+  } else {
+    DJINN_CHECK(window.take_all(std::move(memory.chunks)));
+    DJINN_CHECK(window.check_held(blocks, memory.granted_bytes));
   }
-  if (blocks.empty() || blocks.back().end() <= granted_bytes) blocks = {{0, granted_bytes}};
-  DJINN_CHECK(window.keep_only(std::move(blocks), granted_bytes));
   return window;
 }
+
+Status Window::map_sparse(std::vector<Chunk> chunks) {
+  if (chunks.size() != 1 || chunks.front().place() != Range{0, size()}) {
+    return Error{ErrorCode::kInvalidArgument, "the window has not one extent for all of it"};
+  }
+  pal::Extent& extent = chunks.front().extent;
+  DJINN_CHECK(pal_->map(reservation_, 0, extent, 0, extent.bytes, pal::Access::kReadWrite));
+  chunks_.emplace(0, std::move(extent));
+  return {};
+}
+
+const pal::Extent& Window::sparse() const {
+  DJINN_ASSERT(has_parts() && chunks_.size() == 1);
+  return chunks_.begin()->second;
+}
+
+// What a predecessor had committed elsewhere, and this one does not know of, goes.
+Status Window::decommit_all_but(std::span<const Range> kept) {
+  uint64_t at = 0;
+  for (const Range& block : kept) {
+    if (block.offset > at) DJINN_CHECK(pal_->decommit(sparse(), at, block.offset - at));
+    at = block.end();
+  }
+  if (at == size()) return {};
+  return pal_->decommit(sparse(), at, size() - at);
+}
+
+Status Window::keep_only(std::vector<Range> blocks, uint64_t granted_bytes) {
+  if (blocks.empty() || blocks.back().end() <= granted_bytes) blocks = {{0, granted_bytes}};
+  const uint64_t needed_bytes = sum_of(blocks);
+  if (needed_bytes > granted_bytes) {
+    return Error{ErrorCode::kMalformed, fmt::format("ranges of {} bytes live, but {} are granted",
+                                                    needed_bytes, granted_bytes)};
+  }
+  if (granted_bytes == 0) return {};
+  DJINN_CHECK(decommit_all_but(blocks));
+  for (const Range& block : blocks) {
+    DJINN_CHECK(commit_and_touch(block));
+    note_filled(block);
+  }
+  DJINN_ASSERT(committed_bytes() == needed_bytes);
+  if (granted_bytes > needed_bytes) grants_->give_back(granted_bytes - needed_bytes);
+  return {};
+}
+
+Status Window::check_held(std::span<const Range> blocks, uint64_t granted_bytes) const {
+  if (committed_bytes() != granted_bytes) {
+    return Error{ErrorCode::kInvalidArgument,
+                 fmt::format("{} bytes are granted, but the chunks are of {}", granted_bytes,
+                             committed_bytes())};
+  }
+  const bool in_chunks = (blocks.empty() || blocks.back().end() <= watermark_bytes_) &&
+                         holes_in(blocks).empty();
+  if (!in_chunks) return Error{ErrorCode::kMalformed, "ranges live where no chunk is"};
+  return {};
+}
+
+// --- pages and holes
 
 uint64_t Window::granules(uint64_t bytes) const {
   return *align_up(bytes, pal_->properties().granularity_bytes);
@@ -52,42 +120,16 @@ Range Window::pages_of(Range range) const {
   return {begin, granules(range.end()) - begin};
 }
 
-// What a predecessor had committed elsewhere, and this one does not know of, goes.
-Status Window::decommit_all_but(std::span<const Range> kept) {
-  uint64_t at = 0;
-  for (const Range& block : kept) {
-    if (block.offset > at) DJINN_CHECK(pal_->decommit(extent_, at, block.offset - at));
-    at = block.end();
+// The same of ranges that are in order: apart, and no two touch.
+std::vector<Range> Window::pages_of(std::span<const Range> ranges) const {
+  std::vector<Range> blocks;
+  for (const Range& range : ranges) {
+    const Range pages = pages_of(range);
+    const bool touches = !blocks.empty() && pages.offset <= blocks.back().end();
+    if (!touches) blocks.push_back(pages);
+    if (touches) blocks.back().bytes = pages.end() - blocks.back().offset;
   }
-  if (at == extent_.bytes) return {};
-  return pal_->decommit(extent_, at, extent_.bytes - at);
-}
-
-Status Window::keep_only(std::vector<Range> blocks, uint64_t granted_bytes) {
-  uint64_t needed_bytes = 0;
-  for (const Range& block : blocks) needed_bytes += block.bytes;
-  if (needed_bytes > granted_bytes) {
-    return Error{ErrorCode::kMalformed, fmt::format("ranges of {} bytes live, but {} are granted",
-                                                    needed_bytes, granted_bytes)};
-  }
-  if (granted_bytes == 0) return {};
-  DJINN_CHECK(decommit_all_but(blocks));
-  for (const Range& block : blocks) {
-    DJINN_CHECK(commit_and_touch(block));
-    if (block.offset > watermark_bytes_) {
-      holes_[watermark_bytes_] = block.offset - watermark_bytes_;
-      hole_bytes_ += block.offset - watermark_bytes_;
-    }
-    watermark_bytes_ = block.end();
-  }
-  DJINN_ASSERT(committed_bytes() == needed_bytes);
-  if (granted_bytes > needed_bytes) grants_->give_back(granted_bytes - needed_bytes);
-  return {};
-}
-
-Status Window::commit_and_touch(Range range) {
-  return pal::back_with_pages(*pal_, extent_, reservation_, range.offset, range.bytes,
-                              [this] { grants_->backed(); });
+  return blocks;
 }
 
 std::vector<Range> Window::holes_in(std::span<const Range> ranges) const {
@@ -114,8 +156,15 @@ std::vector<Range> Window::holes_in(std::span<const Range> ranges) const {
   return apart;
 }
 
-// The piece lies in one hole.
-void Window::fill(Range piece) {
+// The piece lies in one hole, or behind the watermark.
+void Window::note_filled(Range piece) {
+  if (piece.offset >= watermark_bytes_) {
+    const uint64_t between = piece.offset - watermark_bytes_;
+    if (between > 0) holes_[watermark_bytes_] = between;
+    hole_bytes_ += between;
+    watermark_bytes_ = piece.end();
+    return;
+  }
   const auto found = std::prev(holes_.upper_bound(piece.offset));
   const Range hole{found->first, found->second};
   DJINN_ASSERT(hole.offset <= piece.offset && piece.end() <= hole.end());
@@ -125,84 +174,171 @@ void Window::fill(Range piece) {
   hole_bytes_ -= piece.bytes;
 }
 
-Status Window::grow_exactly_to(uint64_t bytes, std::vector<Range> pieces, Amount amount) {
-  const size_t hole_count = pieces.size();
-  if (bytes > watermark_bytes_) pieces.push_back({watermark_bytes_, bytes - watermark_bytes_});
-  uint64_t more = 0;
-  for (const Range& piece : pieces) more += piece.bytes;
-  DJINN_CHECK(grants_->ask(more, amount));
+// What was committed of the pages, which end below the watermark or at it, is there no more.
+void Window::note_hole(Range pages) {
+  DJINN_ASSERT(pages.end() <= watermark_bytes_);
+  for (const Range& piece : holes_in(std::span(&pages, 1))) note_filled(piece);
+  holes_[pages.offset] = pages.bytes;
+  hole_bytes_ += pages.bytes;
+}
+
+void Window::lower_watermark() {
+  while (!holes_.empty()) {
+    const auto last = std::prev(holes_.end());
+    if (last->first + last->second < watermark_bytes_) return;
+    watermark_bytes_ = last->first;
+    hole_bytes_ -= last->second;
+    holes_.erase(last);
+  }
+}
+
+// --- growing
+
+Status Window::commit_and_touch(Range range) {
+  return pal::back_with_pages(*pal_, sparse(), reservation_, range.offset, range.bytes,
+                              [this] { grants_->backed(); });
+}
+
+// All that was granted for them, or none.
+Status Window::commit_all(std::span<const Range> pieces) {
   Status committed;
   for (size_t i = 0; i < pieces.size() && committed; ++i) committed = commit_and_touch(pieces[i]);
-  if (!committed) {
-    // Some of it may be there. If even this fails, the memory is the extent's until that closes, so
-    // it stays granted: djinnd counts what is really used.
-    bool gone = true;
-    for (const Range& piece : pieces) {
-      gone &= pal_->decommit(extent_, piece.offset, piece.bytes).ok();
-    }
-    if (gone) grants_->give_back(more);
-    return committed;
+  if (committed) {
+    for (const Range& piece : pieces) note_filled(piece);
+    return {};
   }
-  for (const Range& piece : std::span(pieces).first(hole_count)) fill(piece);
-  watermark_bytes_ = std::max(watermark_bytes_, bytes);
+  // Some of it may be there. If even this fails, the memory is the extent's until that closes, so
+  // it stays granted: djinnd counts what is really used.
+  bool gone = true;
+  for (const Range& piece : pieces) {
+    gone &= pal_->decommit(sparse(), piece.offset, piece.bytes).ok();
+  }
+  if (gone) grants_->give_back(sum_of(pieces));
+  return committed;
+}
+
+Status Window::take(Chunk chunk) {
+  const Range place = chunk.place();
+  DJINN_CHECK(pal_->map(reservation_, place.offset, chunk.extent, 0, place.bytes,
+                        pal::Access::kReadWrite));
+  chunk.extent.fd = Fd();  // the mapping holds the memory
+  chunks_.emplace(place.offset, std::move(chunk.extent));
+  note_filled(place);
+  grants_->backed();
   return {};
+}
+
+// Those that cannot be mapped go back; the others stay, and are what is held.
+Status Window::take_all(std::vector<Chunk> chunks) {
+  std::ranges::sort(chunks, {}, &Chunk::offset);
+  Status taken;
+  for (Chunk& chunk : chunks) {
+    const Range place = chunk.place();
+    Status one = take(std::move(chunk));
+    if (one) continue;
+    grants_->give_back(place);
+    taken = std::move(one);
+  }
+  return taken;
+}
+
+Status Window::grow_exactly_to(uint64_t bytes, std::vector<Range> pieces, Amount amount) {
+  if (bytes > watermark_bytes_) pieces.push_back({watermark_bytes_, bytes - watermark_bytes_});
+  DJINN_TRY(std::vector<Chunk> chunks, grants_->ask(pieces, amount));
+  if (!has_parts()) return take_all(std::move(chunks));
+  DJINN_ASSERT(chunks.empty());
+  return commit_all(pieces);
+}
+
+// Up to where growth is tried that has to reach `least`.
+uint64_t Window::first_step(uint64_t least) const {
+  if (least == watermark_bytes_) return least;
+  if (has_parts()) return std::min(align_up(least, kStepBytes).value_or(least), size());
+  const uint64_t doubled = watermark_bytes_ + std::max(kChunkBytes, watermark_bytes_);
+  return std::min(std::max(least, doubled), size());
+}
+
+// Likewise, where more was refused. Half of the way each time: a chunk for each page that is left
+// below a limit would be too many.
+uint64_t Window::lesser_step(uint64_t least) const {
+  DJINN_ASSERT(refused_end_ > least);
+  if (has_parts()) return least;
+  const uint64_t half = (refused_end_ - least) / 2;
+  return least + half - half % pal_->properties().granularity_bytes;
 }
 
 Status Window::cover(std::span<const Range> ranges) {
   uint64_t end_bytes = 0;
   for (const Range& range : ranges) end_bytes = std::max(end_bytes, range.end());
-  const std::vector<Range> pieces = holes_in(ranges);
-  if (pieces.empty() && end_bytes <= watermark_bytes_) return {};
-  if (end_bytes > extent_.bytes) {
+  if (end_bytes > size()) {
     return Error{ErrorCode::kOutOfMemory,
-                 fmt::format("needs {} bytes, the section ends at {}", end_bytes, extent_.bytes)};
+                 fmt::format("needs {} bytes, the section ends at {}", end_bytes, size())};
   }
-  const uint64_t least = std::max(granules(end_bytes), watermark_bytes_);
-  const uint64_t step = least == watermark_bytes_
-                            ? least
-                            : std::min(align_up(least, kStepBytes).value_or(least), extent_.bytes);
-  if (!step_refused_) {
-    const Status stepped =
-        grow_exactly_to(step, pieces, step == least ? Amount::kNeeded : Amount::kMore);
-    const bool at_a_limit = !stepped && (stepped.error().code == ErrorCode::kQuotaExceeded ||
-                                         stepped.error().code == ErrorCode::kOutOfMemory);
-    if (!at_a_limit || step == least) return stepped;
+  for (;;) {
+    const std::vector<Range> pieces = holes_in(ranges);
+    if (pieces.empty() && end_bytes <= watermark_bytes_) return {};
+    const uint64_t least = std::max(granules(end_bytes), watermark_bytes_);
+    const uint64_t end = refused_end_ > least ? lesser_step(least) : first_step(least);
+    Status grown = grow_exactly_to(end, pieces, end > least ? Amount::kMore : Amount::kNeeded);
+    if (!grown && grown.error().code == ErrorCode::kPending) return grown;
+    const bool may_be_less = is_at_a_limit(grown) && end > least;
+    refused_end_ = may_be_less ? end : 0;
+    if (!grown && !may_be_less) return grown;
   }
-  // Close to a limit: only what is needed.
-  const Status exact = grow_exactly_to(least, pieces, Amount::kNeeded);
-  step_refused_ = !exact && exact.error().code == ErrorCode::kPending;
-  return exact;
 }
 
-// Takes the range, of whole pages, out of what is committed.
-bool Window::punch(Range range) {
-  if (range.bytes == 0) return false;
-  std::vector<Range> pieces = holes_in(std::span(&range, 1));
-  uint64_t known = 0;
-  for (const Range& piece : pieces) known += piece.bytes;
-  if (known == range.bytes || !pal_->decommit(extent_, range.offset, range.bytes)) return false;
-  for (const Range& piece : pieces) fill(piece);
-  holes_[range.offset] = range.bytes;
-  hole_bytes_ += range.bytes;
+// --- giving back
+
+// Whether something of the pages, which nobody uses, went.
+bool Window::drop(Range pages) {
+  if (pages.bytes == 0) return false;
+  const uint64_t gone_before = sum_of(holes_in(std::span(&pages, 1)));
+  if (gone_before == pages.bytes) return false;
+  if (!pal_->decommit(sparse(), pages.offset, pages.bytes)) return false;
+  note_hole(pages);
   return true;
 }
 
-uint64_t Window::give_back(const std::map<uint64_t, uint64_t>& free, uint64_t end_bytes) {
+void Window::drop_parts(const std::map<uint64_t, uint64_t>& free, uint64_t end_bytes) {
   const uint64_t before = committed_bytes();
   const uint64_t granularity = pal_->properties().granularity_bytes;
   for (const auto& [offset, bytes] : free) {
     const uint64_t begin = granules(offset);
     const uint64_t end = std::min(offset + bytes, watermark_bytes_) / granularity * granularity;
-    if (begin < end && end - begin >= kHoleBytesMin) punch({begin, end - begin});
+    if (begin < end && end - begin >= kHoleBytesMin) drop({begin, end - begin});
   }
   const uint64_t end = granules(end_bytes);
-  if (end < watermark_bytes_ && punch({end, watermark_bytes_ - end})) {
-    fill({end, watermark_bytes_ - end});
-    watermark_bytes_ = end;
+  if (end < watermark_bytes_) drop({end, watermark_bytes_ - end});
+  if (before > committed_bytes()) grants_->give_back(before - committed_bytes());
+}
+
+void Window::drop_chunks(const std::map<uint64_t, uint64_t>& free, uint64_t end_bytes) {
+  const auto is_unused = [&](Range place) {
+    if (place.offset >= end_bytes) return true;
+    const auto next = free.upper_bound(place.offset);
+    if (next == free.begin()) return false;
+    const auto& [offset, bytes] = *std::prev(next);
+    return place.end() <= offset + bytes;
+  };
+  for (auto at = chunks_.begin(); at != chunks_.end();) {
+    const Range place{at->first, at->second.bytes};
+    const bool goes = is_unused(place) && pal_->unmap(reservation_, place.offset, place.bytes);
+    at = goes ? chunks_.erase(at) : std::next(at);
+    if (!goes) continue;
+    note_hole(place);
+    grants_->give_back(place);
   }
-  const uint64_t given = before - committed_bytes();
-  if (given > 0) grants_->give_back(given);
-  return given;
+}
+
+uint64_t Window::give_back(const std::map<uint64_t, uint64_t>& free, uint64_t end_bytes) {
+  const uint64_t before = committed_bytes();
+  if (has_parts()) {
+    drop_parts(free, end_bytes);
+  } else {
+    drop_chunks(free, end_bytes);
+  }
+  lower_watermark();
+  return before - committed_bytes();
 }
 
 }  // namespace djinn::vmu

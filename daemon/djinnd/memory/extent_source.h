@@ -15,6 +15,8 @@
 // child may make them, and send their descriptors. Whoever asks looks up in the callback for whom
 // the extent was, and frees it where they are gone.
 //
+// Where extents have no parts, all of one is there from its making on, and it is given back whole.
+//
 // invariant: the bytes were granted before, and stay granted until the memory is free.
 // invariant: a callback is called once, on the loop; nothing is called once the source is
 // destroyed.
@@ -42,6 +44,8 @@ class ExtentSource {
   using Made = std::function<void(Result<Fd>)>;
 
   virtual ~ExtentSource() = default;
+  // As pal::DeviceProperties says of the device.
+  [[nodiscard]] virtual bool extents_have_parts() const = 0;
 
   // A new extent of so many bytes, all zero. made: called at once, or later. Errors: kOutOfMemory,
   // kLimitExceeded (descriptors), kInvalidArgument (size).

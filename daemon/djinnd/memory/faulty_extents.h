@@ -23,6 +23,7 @@ class FaultyExtents : public ExtentSource {
   }
 
   using ExtentSource::free;
+  [[nodiscard]] bool extents_have_parts() const override { return inner_.extents_have_parts(); }
   void create(ExtentUse use, uint64_t bytes, Made made) override {
     if (++created_ != fail_at_) return inner_.create(use, bytes, std::move(made));
     made(Error{ErrorCode::kOutOfMemory, "A test made this extent fail."});

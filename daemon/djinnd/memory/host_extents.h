@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // HostExtents: the host's memory as extents: memfds, which djinnd makes itself and at once. None of
-// their pages is there before somebody commits or writes it.
+// their pages is there before somebody commits or writes it. It can stand in for a device whose
+// extents have no parts.
 #pragma once
 
 #include "daemon/djinnd/loop/work_queue.h"
@@ -12,9 +13,11 @@ namespace djinn::daemon {
 class HostExtents final : public ExtentSource {
  public:
   // work: frees memory, which takes a third of a second for two GiB; outlives this.
-  explicit HostExtents(WorkQueue& work) : work_(work) {}
+  explicit HostExtents(WorkQueue& work, bool have_parts = true)
+      : work_(work), have_parts_(have_parts) {}
 
   using ExtentSource::free;
+  [[nodiscard]] bool extents_have_parts() const override { return have_parts_; }
   // made: called at once.
   void create(ExtentUse use, uint64_t bytes, Made made) override;
   // Asks the kernel for about a second at most (memfd.h).
@@ -25,6 +28,7 @@ class HostExtents final : public ExtentSource {
 
  private:
   WorkQueue& work_;
+  bool have_parts_;
 };
 
 }  // namespace djinn::daemon

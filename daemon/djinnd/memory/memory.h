@@ -71,9 +71,9 @@ class Memory {
   void request(Holder holder, uint64_t bytes, Granted granted, uint64_t part = 0) {
     request({holder, part, bytes, false, std::move(granted)});
   }
-  // Likewise for who asks for less where it is refused: so the log hears nothing of a refusal.
-  void request_or_less(Holder holder, uint64_t bytes, Granted granted) {
-    request({holder, 0, bytes, false, std::move(granted), true});
+  // Likewise of all parts. The log hears nothing where more than is needed is refused.
+  void request(Holder holder, uint64_t bytes, Granted granted, vmu::Amount amount) {
+    request({holder, 0, bytes, false, std::move(granted), amount == vmu::Amount::kMore});
   }
   // Requests memory for what lies aside, which the quota has room for.
   void request_return(Holder holder, uint64_t bytes, Granted granted, uint64_t part = 0) {

@@ -140,7 +140,7 @@ TEST_F(MemoryTest, what_was_kept_for_who_gives_up_is_kept_for_nobody) {
 TEST_F(MemoryTest, a_refusal_is_told_but_not_to_who_asks_for_less_then) {
   coming_ = 0;
   Answer more, needed;
-  memory_.request_or_less(Memory::of_heap(WorkerId{1}), kDevice + 1, into(more));
+  memory_.request(Memory::of_heap(WorkerId{1}), kDevice + 1, into(more), vmu::Amount::kMore);
   EXPECT_EQ(more.status.error().code, ErrorCode::kOutOfMemory);
   EXPECT_EQ(reclaim_.refusals, 0u);
   memory_.request(Memory::of_heap(WorkerId{1}), kDevice + 1, into(needed));

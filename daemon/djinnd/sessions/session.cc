@@ -60,7 +60,8 @@ bool Session::runs() const {
 std::vector<Fd> Session::take_extents() {
   DJINN_ASSERT(phase == SessionPhase::kLeaving);
   std::vector<Fd> taken;
-  taken.push_back(std::move(memory.refs));
+  for (auto& [offset, extent] : memory.refs) taken.push_back(std::move(extent.fd));
+  memory.refs.clear();
   for (auto& [index, group] : sequences.all()) taken.push_back(std::move(group.extent));
   return taken;
 }
@@ -111,6 +112,12 @@ uint64_t SessionMemory::bytes(uint64_t staging_bytes) {
 
 uint64_t SessionMemory::state_bytes() {
   return gc::state_bytes(kStateGeometry);
+}
+
+uint64_t SessionMemory::chunk_bytes() const {
+  uint64_t bytes = 0;
+  for (const auto& [offset, extent] : refs) bytes += extent.bytes;
+  return bytes;
 }
 
 Result<SessionMemory> SessionMemory::make(uint64_t staging_bytes) {

@@ -47,13 +47,21 @@ enum class SessionPhase : uint8_t { kGreeting, kAttaching, kLive, kLeaving };
 [[nodiscard]] bool may_follow(SessionPhase from, SessionPhase to);
 class Sessions;  // sessions.h
 
+// Memory for refs that one descriptor names.
+struct RefExtent {
+  uint64_t bytes = 0;
+  Fd fd;
+};
+
 // What a session with a data path shares with its worker. It has all of it or none.
 struct SessionMemory {
   uint64_t staging_bytes = 0;
   uint64_t ref_bytes_max = 0;
   Fd memory;
   Fd state;
-  Fd refs;
+  // Those of the window of ref_bytes_max, by offset. Where extents have parts one, of all of it;
+  // elsewhere those that were granted (ref_grants.h).
+  std::map<uint64_t, RefExtent> refs;
   Fd submission_bell;
   ipc::CompletionBell completion_bell;
 
@@ -65,6 +73,8 @@ struct SessionMemory {
   static uint64_t bytes(uint64_t staging_bytes);
   // Of these the state's.
   static uint64_t state_bytes();
+  // Of all extents of refs.
+  [[nodiscard]] uint64_t chunk_bytes() const;
   // What of it the client has, too.
   [[nodiscard]] uint64_t shared_bytes() const { return ipc::SessionLayout::bytes(staging_bytes); }
   // Reads the progress off the state head. Errors: kMalformed, kSystem.
@@ -112,11 +122,17 @@ struct Session {
 
   SessionMemory memory;  // not for observers
   uint64_t ref_bytes_granted = 0;
+  // Of those granted (ref_grants.h): chunks that are being made, and that are being freed.
+  uint64_t ref_bytes_coming = 0;
+  uint64_t ref_bytes_freeing = 0;
+  std::vector<ipc::GrantRequest> ref_asks;  // that wait until no chunk is being freed
+  bool has_trimmed = false;                 // and waits likewise
   bool trims = false;                  // see idle_refs.h
   uint64_t trimming_bytes = 0;         // of those granted, what its worker is to give back
   std::optional<uint64_t> trimmed_at;  // the commit at which it had given back what could go
   SequenceSlots sequences;
   bool attached = false;  // the present worker was told of it
+  uint64_t attachment = 0;  // how many workers were
   uint32_t hello = 0;     // the number of the Hello that waits for Welcome
   DeathCount deaths;
   Quarantine quarantine;

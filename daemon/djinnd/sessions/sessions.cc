@@ -75,6 +75,7 @@ Sessions::Sessions(const ConnectionHost& host, const Clock& clock, IdSource& ids
                  lane_steps_, std::move(spill)),
       deaths_(clock, domains, sessions_),
       idle_refs_(domains, sessions_, lane_steps_, sequences_.spill()),
+      ref_grants_(devices, domains, refusals, sessions_, idle_refs_),
       departed_(host.loop, work.users, [this] { memory_stays(); }),
       attach_timer_(
           host.loop,
@@ -284,6 +285,7 @@ void Sessions::leave(SessionId id) {
 void Sessions::cancel_requests(Session& session) {
   memory_of(session).cancel(Memory::of_session(session.id));
   sequences_.refuse_asks(session);
+  ref_grants_.refuse_asks(session);
 }
 
 // Nobody but djinnd has the session's memory any more, and its client what it shares with it.
@@ -434,7 +436,9 @@ void Sessions::memory_granted(SessionId id, uint64_t staging_bytes, const Status
   const auto made = [this, id, device, staging_bytes, ref_bytes_max](Result<Fd> refs) {
     has_refs(id, device, staging_bytes, ref_bytes_max, std::move(refs));
   };
-  devices_.extents_of(device).create(ExtentUse::kRefs, ref_bytes_max, made);
+  ExtentSource& extents = devices_.extents_of(device);
+  extents.extents_have_parts() ? extents.create(ExtentUse::kRefs, ref_bytes_max, made)
+                               : made(Fd());
 }
 
 void Sessions::has_refs(SessionId id, DeviceId device, uint64_t staging_bytes,
@@ -448,8 +452,8 @@ void Sessions::has_refs(SessionId id, DeviceId device, uint64_t staging_bytes,
   DJINN_ASSERT(!session->has_memory() && session->hello != 0);
   Result<SessionMemory> memory = make_memory(*session, staging_bytes);
   if (memory.ok()) session->memory = *std::move(memory);
-  session->memory.refs = *std::move(made);
   session->memory.ref_bytes_max = ref_bytes_max;
+  if (made.value().valid()) session->memory.refs[0] = {ref_bytes_max, *std::move(made)};
   if (!memory.ok()) return withdraw_hello(*session, memory.error());
   if (domains_.ready(session->worker())) return attach_or_wait(*session);
   if (domains_.spares_fail(session->device)) {
@@ -476,7 +480,9 @@ void Sessions::emit_refused(const Session& session, const Error& error) {
 // The session is as it was before its Hello, and may try another.
 void Sessions::withdraw_hello(Session& session, const Error& error) {
   emit_refused(session, error);
-  devices_.extents_of(session.device).free(std::move(session.memory.refs));
+  for (auto& [offset, extent] : session.memory.refs) {
+    devices_.extents_of(session.device).free(std::move(extent.fd));
+  }
   session.memory = {};
   session.phase.enter(SessionPhase::kGreeting);
   memory_of(session).release_all(Memory::of_session(session.id));
@@ -507,8 +513,14 @@ void Sessions::end_waiting(DeviceId device, const Error& error) {
 void Sessions::attach(Session& session) {
   DJINN_ASSERT(session.has_memory() && !session.attached);
   const SessionMemory& memory = session.memory;
-  const int fds[] = {memory.memory.get(), memory.state.get(), memory.refs.get(),
-                     memory.submission_bell.get(), memory.completion_bell.bell.get()};
+  std::vector<int> fds{memory.memory.get(), memory.state.get(), memory.submission_bell.get(),
+                       memory.completion_bell.bell.get()};
+  std::vector<ipc::MemoryRange> chunks;
+  for (const auto& [offset, extent] : memory.refs) {
+    chunks.push_back({offset, extent.bytes});
+    fds.push_back(extent.fd.get());
+  }
+  const bool parts = devices_.extents_of(session.device).extents_have_parts();
   const Error refusal = session.refusal.value_or(Error{ErrorCode::kOk, {}});
   if (session.refusal) {
     Event event = event_of(EventKind::kRunRefused, session);
@@ -521,9 +533,11 @@ void Sessions::attach(Session& session) {
       session.sequences.all(), [](const auto& entry) { return entry.second.extent.valid(); }));
   domains_.send(
       session.worker(),
-      {ipc::AttachSession{session.id, memory.staging_bytes, memory.ref_bytes_max,
-                          session.ref_bytes_granted, groups, refusal.code, refusal.message}},
+      {ipc::AttachSession{session.id, memory.staging_bytes, memory.ref_bytes_max, std::move(chunks),
+                          parts ? session.ref_bytes_granted : memory.chunk_bytes(), groups,
+                          refusal.code, refusal.message}},
       fds);
+  ++session.attachment;
   // From here on the worker gets what is new behind these, before it has answered too.
   session.attached = true;
   Deaths::note_attached(session);
@@ -713,7 +727,7 @@ bool Sessions::note_death(Session& session, const WorkerDeath& death) {
   const bool was_served = std::exchange(session.attached, false);
   memory_of(session).cancel(Memory::of_session(session.id));
   sequences_.worker_died(session, death);
-  IdleRefs::worker_died(session);
+  RefGrants::worker_died(session);
   if (!was_served) return false;  // held back: what its state says is of a death before
   const Deaths::Verdict verdict = deaths_.note(session, death);
   if (verdict.end) end(session, *verdict.end);
@@ -724,56 +738,16 @@ bool Sessions::note_death(Session& session, const WorkerDeath& death) {
 
 void Sessions::on_grant_request(WorkerKey key, const ipc::GrantRequest& event) {
   if (event.kind == ipc::GrantKind::kSequence) return sequences_.on_grant_request(key, event);
-  const Session* const session = sessions_.find(event.session, key);
-  const bool known = session != nullptr && session->may_be_granted();
-  if (!known) return domains_.answer_grant(key, event.request, session_has_ended());
-  if (!range_fits(session->ref_bytes_granted, event.bytes, session->memory.ref_bytes_max)) {
-    const bool is_quota = session->memory.ref_bytes_max < limits::kRefAddressBytes;
-    const Status refused = Error{
-        ErrorCode::kQuotaExceeded,
-        fmt::format("The session's refs would take more than its quota of {}. Release some{}.",
-                    size_text(session->memory.ref_bytes_max),
-                    is_quota ? ", or ask the administrator for a larger memory.session_quota, "
-                               "which sessions that begin then have"
-                             : "; no session's may take more")};
-    if (!event.or_less) refusals_.note(key.owner, key.device, session->id, refused);
-    return domains_.answer_grant(key, event.request, refused);
-  }
-  Memory& memory = memory_of(*session);
-  const Memory::Holder holder = Memory::of_session(session->id);
-  const auto answer = [this, key, event](const Status& status) {
-    refs_granted(key, event, status);
-  };
-  event.or_less ? memory.request_or_less(holder, event.bytes, answer)
-                : memory.request(holder, event.bytes, answer);
-}
-
-void Sessions::refs_granted(WorkerKey key, const ipc::GrantRequest& event, const Status& status) {
-  Session* const session = sessions_.find(event.session, key);
-  if (session != nullptr && !event.or_less) {
-    refusals_.note(key.owner, key.device, session->id, status);
-  }
-  if (session != nullptr && status) session->ref_bytes_granted += event.bytes;
-  domains_.answer_grant(key, event.request, status);
+  ref_grants_.on_request(key, event);
 }
 
 bool Sessions::on_grant_return(WorkerKey key, const ipc::GrantReturn& event) {
-  if (event.kind == ipc::GrantKind::kSequence) return sequences_.on_grant_return(key, event);
-  Session* const session = sessions_.find(event.session, key);
-  if (session == nullptr) return true;  // all of it was given back with the session
-  if (event.bytes > session->ref_bytes_granted) return false;
-  DJINN_ASSERT(session->ref_bytes_granted <=
-               memory_of(*session).held_by(Memory::of_session(session->id)));
-  session->ref_bytes_granted -= event.bytes;
-  IdleRefs::note_returned(*session, event.bytes);
-  memory_of(*session).release(Memory::of_session(session->id), event.bytes);
-  return true;
+  return event.kind == ipc::GrantKind::kSequence ? sequences_.on_grant_return(key, event)
+                                                 : ref_grants_.on_return(key, event);
 }
 
-// What was not given back is waited for no more.
 void Sessions::on_refs_trimmed(WorkerKey key, const ipc::RefsTrimmed& event) {
-  idle_refs_.on_trimmed(key, event);
-  devices_.of(key.device).freed();
+  ref_grants_.on_trimmed(key, event);
 }
 
 // --- what others want to know

@@ -25,6 +25,7 @@
 #include "daemon/djinnd/memory/quotas.h"
 #include "daemon/djinnd/sessions/deaths.h"
 #include "daemon/djinnd/sessions/idle_refs.h"
+#include "daemon/djinnd/sessions/ref_grants.h"
 #include "daemon/djinnd/sessions/lane_steps.h"
 #include "daemon/djinnd/sessions/sequences.h"
 #include "daemon/djinnd/sessions/session.h"
@@ -198,7 +199,6 @@ class Sessions final : public Replies {
   void memory_stays();
   void cancel_requests(Session& session);
   bool note_death(Session& session, const WorkerDeath& death);
-  void refs_granted(WorkerKey key, const ipc::GrantRequest& event, const Status& status);
   void emit(EventKind kind, const Session& session, std::string text,
             std::optional<ErrorCode> error = {});
 
@@ -224,6 +224,7 @@ class Sessions final : public Replies {
   Sequences sequences_;
   Deaths deaths_;
   IdleRefs idle_refs_;
+  RefGrants ref_grants_;
   Departed departed_;
   bool draining_ = false;
   Timer attach_timer_;

@@ -131,10 +131,15 @@ void Invariants::check_session(const Session& session) {
     wrong(fmt::format("holds {} bytes, and its parts come to {}", held, expected).c_str());
   }
   if (is_being_made && expected != 0) wrong("has parts before it has memory");
+  const bool leaves = session.phase == SessionPhase::kLeaving;
   if (session.aside_bytes() != Access::aside_of(memory, session.id)) {
     wrong("has another number of bytes on disk than its account");
   }
-  const bool leaves = session.phase == SessionPhase::kLeaving;
+  const uint64_t in_chunks =
+      session.memory.chunk_bytes() + session.ref_bytes_coming + session.ref_bytes_freeing;
+  if (session.device != kHostDevice && !leaves && in_chunks != session.ref_bytes_granted) {
+    wrong("has more or less memory for refs than is granted");
+  }
   if (leaves != (session.channel == nullptr)) wrong("has a channel and leaves, or neither");
   if (leaves && memory.waits(Memory::of_session(session.id))) {
     wrong("leaves, and waits for memory");
@@ -312,6 +317,12 @@ void Invariants::check_worker(const Worker& worker) {
     if (key->device != worker.device()) wrong("it has a session of another device");
     if (attached.ref_bytes_granted > session->ref_bytes_granted) {
       wrong("it was granted more for refs than the session holds");
+    }
+    for (const auto& [offset, bytes] : attached.chunks) {
+      const auto chunk = session->memory.refs.find(offset);
+      if (chunk == session->memory.refs.end() || chunk->second.bytes != bytes) {
+        wrong("it has memory for refs that the session has not");
+      }
     }
     for (const auto& [handle, group] : attached.groups) {
       SequenceGroup* const known = session->sequences.lookup(handle);

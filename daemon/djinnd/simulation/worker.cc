@@ -132,12 +132,14 @@ void Worker::answer(const ipc::Datagram& message) {
 // --- sessions
 
 void Worker::answer_body(const ipc::AttachSession& c, const std::vector<Fd>& fds) {
-  DJINN_ASSERT(fds.size() == 5 && !sessions_.contains(c.session));
+  DJINN_ASSERT(fds.size() == 4 + c.ref_chunks.size() && !sessions_.contains(c.session));
   if (machine_.fault(100)) {
     return say({ipc::SessionBroken{c.session, ErrorCode::kProtocolViolation, "It is broken."}});
   }
   AttachedSession& session = sessions_[c.session];
   session.ref_bytes_granted = c.ref_bytes_granted;
+  session.ref_bytes_max = c.ref_bytes_max;
+  for (const ipc::MemoryRange& chunk : c.ref_chunks) session.chunks[chunk.offset] = chunk.bytes;
   auto memory = fds[0].duplicate();
   auto mapped = pal::map_shared(fds[1], gc::state_bytes(kStateGeometry), pal::Access::kReadWrite);
   DJINN_ASSERT(memory.ok() && mapped.ok());
@@ -256,10 +258,23 @@ void Worker::answer_body(const ipc::GrantAnswer& c, const std::vector<Fd>&) {
   say({ipc::SequenceRestored{what.session, what.sequence}});
 }
 
-void Worker::answer_body(const ipc::GiveSlab& c, const std::vector<Fd>& fds) {
-  DJINN_ASSERT(fds.size() == 1);
-  asked_.erase(c.request);
-  slab_bytes_ = c.bytes;
+void Worker::answer_body(const ipc::GiveMemory& c, const std::vector<Fd>& fds) {
+  const auto asked = asked_.extract(c.request);
+  DJINN_ASSERT(!asked.empty() || has_lied_);
+  if (asked.empty()) return;
+  const Asked& what = asked.mapped();
+  if (what.kind == ipc::GrantKind::kSlab) {
+    DJINN_ASSERT(fds.size() == 1);
+    slab_bytes_ = c.bytes;
+    return;
+  }
+  DJINN_ASSERT(what.kind == ipc::GrantKind::kRefs && fds.size() == what.places.size());
+  const auto session = sessions_.find(what.session);
+  if (session == sessions_.end()) return;
+  session->second.ref_bytes_granted += c.bytes;
+  for (const ipc::MemoryRange& place : what.places) {
+    session->second.chunks[place.offset] = place.bytes;
+  }
 }
 
 void Worker::answer_body(const ipc::GetWorkerStats&, const std::vector<Fd>&) {
@@ -273,11 +288,7 @@ void Worker::answer_body(const ipc::WakeLane&, const std::vector<Fd>&) {
 // It may have less than it told.
 void Worker::answer_body(const ipc::TrimRefs& c, const std::vector<Fd>&) {
   const auto session = sessions_.find(c.session);
-  if (session != sessions_.end() && session->second.ref_bytes_granted > 0) {
-    const uint64_t bytes = machine_.between(1, session->second.ref_bytes_granted);
-    session->second.ref_bytes_granted -= bytes;
-    say({ipc::GrantReturn{ipc::GrantKind::kRefs, c.session, {}, bytes}});
-  }
+  if (session != sessions_.end()) give_back_refs(c.session, session->second);
   if (!ending_) say({ipc::RefsTrimmed{c.session}});
 }
 
@@ -326,7 +337,8 @@ bool Worker::asks_for_slab() const {
 void Worker::ask(const Asked& asked) {
   const uint64_t number = ++last_request_;
   asked_.emplace(number, asked);
-  say({ipc::GrantRequest{number, asked.kind, asked.session, asked.sequence, asked.bytes}});
+  say({ipc::GrantRequest{number, asked.kind, asked.session, asked.sequence, asked.bytes, false,
+                         asked.places}});
 }
 
 void Worker::ask_for_something() {
@@ -340,13 +352,56 @@ void Worker::ask_for_something() {
     case 1:
       return ask({ipc::GrantKind::kHeap, {}, {}, bytes / 4 + 1});
     case 2:
-      return ask({ipc::GrantKind::kRefs, id, {}, bytes});
+      return ask_for_refs(id, session, bytes);
     default:
       break;
   }
   if (session.groups.empty()) return;
   const auto& [handle, group] = any_of(machine_, session.groups);
   if (!group.spilled) ask({ipc::GrantKind::kSequence, id, handle, bytes});
+}
+
+bool Worker::is_taken(SessionId id, const AttachedSession& session,
+                      ipc::MemoryRange place) const {
+  const auto meets = [&](uint64_t offset, uint64_t bytes) {
+    return place.offset < offset + bytes && offset < place.offset + place.bytes;
+  };
+  for (const auto& [offset, bytes] : session.chunks) {
+    if (meets(offset, bytes)) return true;
+  }
+  return std::ranges::any_of(asked_, [&](const auto& entry) {
+    return entry.second.session == id &&
+           std::ranges::any_of(entry.second.places, [&](const ipc::MemoryRange& one) {
+             return meets(one.offset, one.bytes);
+           });
+  });
+}
+
+// One place or two that follow each other; behind the window's end now and then.
+void Worker::ask_for_refs(SessionId id, const AttachedSession& session, uint64_t bytes) {
+  Asked asked{ipc::GrantKind::kRefs, id, {}, bytes};
+  if (device_ == kHostDevice) return ask(asked);
+  const uint64_t offset = 4 * kKiB * machine_.below(session.ref_bytes_max / 4 / kKiB);
+  if (is_taken(id, session, {offset, bytes})) return;
+  const uint64_t first = bytes > 4 * kKiB && machine_.one_in(2) ? 4 * kKiB : bytes;
+  asked.places.push_back({offset, first});
+  if (first < bytes) asked.places.push_back({offset + first, bytes - first});
+  ask(asked);
+}
+
+void Worker::give_back_refs(SessionId id, AttachedSession& session) {
+  if (session.ref_bytes_granted == 0) return;
+  uint64_t bytes = 0;
+  uint64_t offset = 0;
+  if (device_ == kHostDevice) {
+    bytes = machine_.between(1, session.ref_bytes_granted);
+  } else {
+    const auto chunk = session.chunks.extract(any_of(machine_, session.chunks).first);
+    offset = chunk.key();
+    bytes = chunk.mapped();
+  }
+  session.ref_bytes_granted -= bytes;
+  say({ipc::GrantReturn{ipc::GrantKind::kRefs, id, {}, bytes, offset}});
 }
 
 void Worker::bring_back() {
@@ -365,11 +420,7 @@ void Worker::give_something_back() {
     heap_bytes_ -= bytes;
     return say({ipc::GrantReturn{ipc::GrantKind::kHeap, {}, {}, bytes}});
   }
-  if (session.ref_bytes_granted > 0 && machine_.one_in(2)) {
-    const uint64_t bytes = machine_.between(1, session.ref_bytes_granted);
-    session.ref_bytes_granted -= bytes;
-    return say({ipc::GrantReturn{ipc::GrantKind::kRefs, id, {}, bytes}});
-  }
+  if (session.ref_bytes_granted > 0 && machine_.one_in(2)) return give_back_refs(id, session);
   if (session.groups.empty()) return;
   auto& [handle, group] = any_of(machine_, session.groups);
   if (group.granted == 0 || group.spilled) return;
@@ -469,9 +520,10 @@ ipc::WorkerEvent Worker::some_event() {
     case 13:
       return {ipc::LaneAwake{}};
     case 14:
-      return {ipc::GrantReturn{kind, session, sequence, some_bytes()}};
+      return {ipc::GrantReturn{kind, session, sequence, some_bytes(), some_bytes()}};
     default:
-      return {ipc::GrantRequest{machine_.below(8), kind, session, sequence, some_bytes()}};
+      return {ipc::GrantRequest{machine_.below(8), kind, session, sequence, some_bytes(),
+                                machine_.one_in(2), {{some_bytes(), some_bytes()}}}};
   }
 }
 

@@ -36,6 +36,8 @@ class Worker final : public Child {
   };
   struct AttachedSession {
     uint64_t ref_bytes_granted = 0;
+    uint64_t ref_bytes_max = 0;
+    std::map<uint64_t, uint64_t> chunks;  // offset: bytes; where extents have no parts
     std::map<SequenceHandle, Group> groups;
     Fd memory;
     pal::Mapping mapped;
@@ -64,6 +66,7 @@ class Worker final : public Child {
     SequenceHandle sequence;
     uint64_t bytes;
     bool returns = false;  // for a group that is to come back from disk
+    std::vector<ipc::MemoryRange> places = {};
   };
 
   void readable();
@@ -87,7 +90,7 @@ class Worker final : public Child {
   void answer_body(const ipc::SpillSequence& c, const std::vector<Fd>& fds);
   void answer_body(const ipc::ReleaseSequence& c, const std::vector<Fd>& fds);
   void answer_body(const ipc::GrantAnswer& c, const std::vector<Fd>& fds);
-  void answer_body(const ipc::GiveSlab& c, const std::vector<Fd>& fds);
+  void answer_body(const ipc::GiveMemory& c, const std::vector<Fd>& fds);
   void answer_body(const ipc::GetWorkerStats& c, const std::vector<Fd>& fds);
   void answer_body(const ipc::WakeLane& c, const std::vector<Fd>& fds);
   void answer_body(const ipc::TrimRefs& c, const std::vector<Fd>& fds);
@@ -95,8 +98,12 @@ class Worker final : public Child {
   // --- what it does unasked
   [[nodiscard]] bool asks_for(SequenceHandle sequence) const;
   [[nodiscard]] bool asks_for_slab() const;
+  [[nodiscard]] bool is_taken(SessionId id, const AttachedSession& session,
+                              ipc::MemoryRange place) const;
   void ask(const Asked& asked);
   void ask_for_something();
+  void ask_for_refs(SessionId id, const AttachedSession& session, uint64_t bytes);
+  void give_back_refs(SessionId id, AttachedSession& session);
   void give_something_back();
   void want_a_model();
   void lie();

@@ -20,6 +20,7 @@
 #include <unistd.h>
 
 #include <map>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -34,11 +35,14 @@
 #include "ipc/codec/control_codec.h"
 #include "ipc/session_memory.h"
 #include "kernel/executor/fake_executor_for_tests.h"
+#include "kernel/pal/chunk_pal.h"
+#include "kernel/pal/host_pal.h"
 #include "kernel/pal/memfd.h"
 
 namespace djinn::daemon {
 namespace {
 
+constexpr uint64_t kPage = 4096;
 constexpr uint32_t kDeathsMax = 9;
 constexpr uint32_t kTrimDies = 100;  // and how often
 constexpr uint32_t kTrimHangs = 200;
@@ -118,7 +122,7 @@ class Relay {
       const uint64_t asks = number == kTrimFloods ? kAsksOfFlood : 2;
       for (uint64_t i = 0; i < asks; ++i) {
         const uint64_t ask = kFirstAsk + (number == kTrimFloods ? i : 0);
-        answer({ipc::GrantRequest{ask, ipc::GrantKind::kHeap, {}, {}, kAskedBytes}});
+        answer({ipc::GrantRequest{ask, ipc::GrantKind::kHeap, {}, {}, kAskedBytes, false, {}}});
       }
       return false;
     }
@@ -168,6 +172,17 @@ Fd descriptor_to_send(std::string_view kind) {
   return {};
 }
 
+// Extents of another device than the host have no parts.
+Result<std::unique_ptr<pal::DevicePal>> make_pal(DeviceId device) {
+  std::unique_ptr<pal::DevicePal> made;
+  if (device == kHostDevice) {
+    DJINN_TRY(made, pal::HostPal::make());
+  } else {
+    DJINN_TRY(made, pal::ChunkPal::make(text_of(device), kPage));
+  }
+  return made;
+}
+
 // The arguments are the worker's, but --sends; its channel is one to the relay.
 int run(int argc, char** argv) {
   ipc::SocketPair pair = *ipc::make_socket_pair();
@@ -188,7 +203,7 @@ int run(int argc, char** argv) {
   const Relay relay(std::move(djinnd), std::move(pair.right), std::move(sent));
   exec::FakeExecutor executor;
   const int status =
-      worker::run_worker(static_cast<int>(arguments.size()), arguments.data(), executor);
+      worker::run_worker(static_cast<int>(arguments.size()), arguments.data(), executor, &make_pal);
   ::_exit(status);
 }
 

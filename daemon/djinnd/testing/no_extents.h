@@ -14,6 +14,7 @@ namespace djinn::daemon::testing {
 class NoExtents final : public ExtentSource {
  public:
   using ExtentSource::free;
+  [[nodiscard]] bool extents_have_parts() const override { return true; }
   void create(ExtentUse, uint64_t, Made) override { DJINN_ASSERT(false); }
   Status seal(const Fd&) override { return unwanted(); }
   [[nodiscard]] Status check_sealed(const Fd&, uint64_t) const override { return unwanted(); }

@@ -238,6 +238,20 @@ class TestClient {
     submit(ipc::Operation::kWriteRef,
            ipc::WriteBlock{ref, {kBlockAt, std::min<uint64_t>(bytes, 64)}, 0, bytes});
   }
+  // A new ref of the text, of at most 64 bytes.
+  void submit_write(std::string_view text) {
+    copy_bytes(std::as_bytes(std::span(text)), staging().subspan(kTextAt));
+    submit(ipc::Operation::kWriteRef,
+           ipc::WriteBlock{{++refs_, 1}, {kTextAt, text.size()}, 0, text.size()});
+  }
+  // The text of the n-th ref that was written, from 1; empty where it cannot be read.
+  std::string read_text(uint32_t nth, size_t bytes) {
+    submit(ipc::Operation::kReadRef,
+           ipc::ReadBlock{{nth, 1}, DType::kUInt8, {bytes}, {1}, 0, {kTextAt, bytes}});
+    if (completion() != ErrorCode::kOk) return {};
+    const std::span<const std::byte> text = staging().subspan(kTextAt, bytes);
+    return {reinterpret_cast<const char*>(text.data()), text.size()};
+  }
   // Of the n-th ref that was written, from 1.
   void submit_release(uint32_t nth) {
     submit(ipc::Operation::kReleaseRefs, ipc::ReleaseBlock{{RefHandle{nth, 1}}});
@@ -286,6 +300,7 @@ class TestClient {
  private:
   // In staging, behind let_workers_die()'s number.
   static constexpr uint64_t kBlockAt = 4 << 10;
+  static constexpr uint64_t kTextAt = 16 << 10;
   static constexpr uint64_t kGraphAt = 32 << 10;
 
   [[nodiscard]] std::span<std::byte> staging() const {

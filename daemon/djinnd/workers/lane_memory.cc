@@ -30,8 +30,8 @@ void LaneMemory::on_grant_request(WorkerKey key, const ipc::GrantRequest& event)
   const auto answer = [this, slab, lane, event](const Status& granted) {
     slab ? slab_granted(lane, event, granted) : give_heap(lane.key, event, granted);
   };
-  event.or_less ? memory.request_or_less(holder, event.bytes, answer)
-                : memory.request(holder, event.bytes, answer);
+  memory.request(holder, event.bytes, answer,
+                 event.or_less ? vmu::Amount::kMore : vmu::Amount::kNeeded);
 }
 
 void LaneMemory::slab_granted(Lane lane, const ipc::GrantRequest& event, const Status& granted) {
@@ -60,7 +60,7 @@ void LaneMemory::give_slab(Lane lane, const ipc::GrantRequest& event, Result<Fd>
   // The new one replaces the former, which nothing runs on while the lane asks.
   memory.release(holder, held - event.bytes);
   const int fds[] = {made.value().get()};
-  domains_.send(lane.key, {ipc::GiveSlab{event.request, event.bytes}}, fds);
+  domains_.send(lane.key, {ipc::GiveMemory{event.request, event.bytes}}, fds);
 }
 
 void LaneMemory::give_heap(WorkerKey key, const ipc::GrantRequest& event, const Status& granted) {

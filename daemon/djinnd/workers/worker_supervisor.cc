@@ -27,7 +27,7 @@ std::optional<uint64_t> request_answered_by(const ipc::WorkerCommand& command) {
   if (const auto* const answer = std::get_if<ipc::GrantAnswer>(&command.body)) {
     return answer->request;
   }
-  if (const auto* const slab = std::get_if<ipc::GiveSlab>(&command.body)) return slab->request;
+  if (const auto* const given = std::get_if<ipc::GiveMemory>(&command.body)) return given->request;
   return std::nullopt;
 }
 
