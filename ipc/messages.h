@@ -815,8 +815,8 @@ struct SequenceRestored {
 // kHeap: what a lane takes beside its slab, for recordings and copies of inputs.
 enum class GrantKind : uint8_t { kRefs = 1, kSequence = 2, kSlab = 3, kHeap = 4 };
 
-// Asks for bytes more. Answer: GrantAnswer; GiveMemory for a slab, and for refs where extents have no
-// parts.
+// Asks for bytes more. Answer: GrantAnswer; GiveMemory for a slab, and for refs where extents have
+// no parts.
 struct GrantRequest {
   uint64_t request = 0;
   GrantKind kind = GrantKind::kRefs;

@@ -52,12 +52,16 @@ class Writer {
 };
 
 // int64 [rows, tokens]: what the group's slots [past, past + tokens) hold.
-void write_token_ids(Writer& out, const SequenceUse& sequence) {
-  DJINN_ASSERT(sequence.past() + sequence.tokens <= sequence.group->committed());
+Status write_token_ids(Writer& out, const SequenceUse& sequence) {
+  std::array<int32_t, 512> part;
   for (uint32_t row = 0; row < sequence.entry.rows; ++row) {
-    const int32_t* const ids = sequence.group->tokens(sequence.entry.bank, row) + sequence.past();
-    for (uint64_t i = 0; i < sequence.tokens; ++i) out.put(int64_t{ids[i]});
+    for (uint64_t at = 0; at < sequence.tokens; at += part.size()) {
+      const auto ids = std::span(part).first(std::min(part.size(), sequence.tokens - at));
+      DJINN_CHECK(sequence.group->read_tokens(sequence.entry.bank, row, sequence.past() + at, ids));
+      for (const int32_t id : ids) out.put(int64_t{id});
+    }
   }
+  return {};
 }
 
 // int64 [rows, tokens]: a token's position in its row, left padding not counted.
@@ -352,7 +356,7 @@ Status Binder::fill_role(srg::StorageIndex storage, const SequenceUse& sequence)
   if (!bytes) return Error{ErrorCode::kLimitExceeded, "The attention mask is too large."};
   DJINN_TRY(const DeviceAddress copy, private_copy(storage, *bytes));
   Writer out(lane_, copy);
-  if (role == srg::InputRole::kTokenIds) write_token_ids(out, sequence);
+  if (role == srg::InputRole::kTokenIds) DJINN_CHECK(write_token_ids(out, sequence));
   if (role == srg::InputRole::kPositions) write_positions(out, sequence);
   if (mask) write_mask(out, sequence);
   out.flush();

@@ -4,6 +4,7 @@
 #include "daemon/worker/binder.h"
 
 #include <algorithm>
+#include <array>
 
 #include "daemon/worker/session_for_tests.h"
 
@@ -125,10 +126,8 @@ TEST_F(BinderTest, a_group_gives_tokens_positions_and_a_mask_that_leave_its_padd
   use.entry = session_->sequence_entry(*use.group);
   use.entry.length = 1;
   use.entry.padding = {0, 2};
-  for (int32_t t = 0; t < 3; ++t) {
-    use.group->tokens(0, 0)[t] = 10 + t;
-    use.group->tokens(0, 1)[t] = 20 + t;
-  }
+  ASSERT_TRUE(use.group->write_tokens(0, 0, 0, std::array{10, 11, 12}));
+  ASSERT_TRUE(use.group->write_tokens(0, 1, 0, std::array{20, 21, 22}));
   ASSERT_TRUE(binder_.begin(program, {}, &use));
   ASSERT_TRUE(binder_.bind_sequence(use));
   ASSERT_TRUE(binder_.check_complete());

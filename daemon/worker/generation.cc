@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <limits>
 #include <utility>
+#include <vector>
 
 #include "kernel/base/assert.h"
 #include "kernel/base/checked.h"
@@ -71,9 +72,11 @@ Status write_prompt(Step& step, const ipc::GenerateBlock& block, const SequenceU
                  "The prompt's staging range must hold int32 [rows, prompt_tokens]."};
   }
   DJINN_ASSERT(use.past() + block.prompt_tokens <= use.group->committed());
+  static thread_local std::vector<int32_t> ids;
+  ids.resize(block.prompt_tokens);
   for (uint32_t row = 0; row < block.rows; ++row) {
-    memcpy(use.group->tokens(use.entry.bank, row) + use.past(), prompt.data() + row * row_bytes,
-           row_bytes);
+    memcpy(ids.data(), prompt.data() + row * row_bytes, row_bytes);
+    DJINN_CHECK(use.group->write_tokens(use.entry.bank, row, use.past(), ids));
   }
   return {};
 }
@@ -176,17 +179,20 @@ Status draw(const ipc::GenerateBlock& block, exec::Lane& lane, const SequenceUse
   DJINN_ASSERT(block.rows == use.entry.rows && block.rows <= gc::kRowsMax);
   DJINN_ASSERT(length < use.group->committed());  // the drawn token's slot
   static thread_local Scores scores;
+  static thread_local std::vector<int32_t> tokens;
+  tokens.reserve(use.group->layout().capacity());
+  tokens.resize(length);
   for (uint32_t row = 0; row < block.rows; ++row) {
-    int32_t* tokens = use.group->tokens(use.entry.bank, row);
     int32_t token = block.pad_token;
     if (!(record.finished_rows >> row & 1)) {
       DJINN_CHECK(copy_row(lane, logits, row, scores));
       if (record.generated < block.min_new_tokens) forbid_stop_tokens(scores.numbers, block);
       const uint64_t offset = block.random_offset + record.generated * block.rows + row;
-      DJINN_TRY(token, exec::sample(scores.numbers, {tokens, length}, rule_of(block), offset));
+      DJINN_CHECK(use.group->read_tokens(use.entry.bank, row, 0, tokens));
+      DJINN_TRY(token, exec::sample(scores.numbers, tokens, rule_of(block), offset));
       if (stops(block, token)) record.finished_rows |= uint64_t{1} << row;
     }
-    tokens[length] = token;
+    DJINN_CHECK(use.group->write_tokens(use.entry.bank, row, length, std::span(&token, 1)));
     record.tokens[row] = token;
   }
   return {};

@@ -231,7 +231,6 @@ Status copy_ids(exec::Lane& lane, const exec::StorageBinding& storage, uint64_t 
 Status keep_token_ids(const srg::Graph& graph, exec::Lane& lane, const exec::RunBindings& bindings,
                       const SequenceUse& use) {
   std::array<int64_t, 512> part;
-  DJINN_ASSERT(use.past() + use.tokens <= use.group->committed());
   for (size_t i = 0; i < graph.storages.size(); ++i) {
     const uint64_t count = uint64_t{use.entry.rows} * use.tokens;
     if (graph.storages[i].role != srg::InputRole::kTokenIds ||
@@ -243,8 +242,9 @@ Status keep_token_ids(const srg::Graph& graph, exec::Lane& lane, const exec::Run
       DJINN_CHECK(copy_ids(lane, bindings.storages[i], at, ids));
       for (uint64_t n = 0; n < ids.size(); ++n) {
         const auto row = static_cast<uint32_t>((at + n) / use.tokens);
-        int32_t* const slots = use.group->tokens(use.entry.bank, row) + use.past();
-        slots[(at + n) % use.tokens] = static_cast<int32_t>(ids[n]);
+        const auto token = static_cast<int32_t>(ids[n]);
+        DJINN_CHECK(use.group->write_tokens(use.entry.bank, row, use.past() + (at + n) % use.tokens,
+                                            std::span(&token, 1)));
       }
     }
   }

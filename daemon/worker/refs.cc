@@ -51,14 +51,14 @@ Result<std::vector<vmu::Chunk>> Refs::Source::ask_chunks(std::span<const vmu::Ra
     wanted.push_back({place.offset, place.bytes});
     bytes += place.bytes;
   }
-  DJINN_TRY(Grants::Answer answer, grants_.take(ipc::GrantKind::kRefs, session_, bytes, amount,
-                                                std::move(wanted)));
+  DJINN_TRY(Grants::Answer answer,
+            grants_.take(ipc::GrantKind::kRefs, session_, bytes, amount, std::move(wanted)));
   std::vector<vmu::Chunk> chunks;
   Status imported;
   answer.memory.resize(answer.places.size());
   for (size_t i = 0; i < answer.places.size() && imported; ++i) {
-    auto extent = pal_.import_extent(std::move(answer.memory[i]), answer.places[i].bytes,
-                                     pal::Seals::kSize);
+    auto extent =
+        pal_.import_extent(std::move(answer.memory[i]), answer.places[i].bytes, pal::Seals::kSize);
     if (!extent) imported = extent.error();
     if (extent) chunks.push_back({answer.places[i].offset, *std::move(extent)});
   }
@@ -99,8 +99,7 @@ Result<Refs> Refs::open(SessionId session, vmu::WindowMemory memory, gc::Session
     if (has_storage(entry)) live.push_back(range_of(entry.offset, entry.bytes));
   }
   auto source = std::make_unique<Source>(session, state, pal, grants);
-  DJINN_TRY(auto section,
-            vmu::PersistentSection::reopen(pal, *source, std::move(memory), live));
+  DJINN_TRY(auto section, vmu::PersistentSection::reopen(pal, *source, std::move(memory), live));
   return Refs(std::move(source), std::move(section));
 }
 

@@ -247,9 +247,8 @@ TEST_F(RefsTest, a_worker_refuses_a_table_that_says_what_cannot_be) {
   refs().stage_new(state(), {2, 1}, storage);  // on the bytes of another
   state().commit();
   auto extent = pal_->import_extent(*refs_.duplicate(), kRefBytes, pal::Seals::kSize);
-  const auto opened =
-      Refs::open(kSession, vmu::WindowMemory::whole(*std::move(extent), kRefBytes), state(), *pal_,
-                 grants_);
+  const auto opened = Refs::open(kSession, vmu::WindowMemory::whole(*std::move(extent), kRefBytes),
+                                 state(), *pal_, grants_);
   ASSERT_FALSE(opened);
   EXPECT_EQ(code_of(opened), ErrorCode::kMalformed);
   refs().end_step(Refs::End::kCommitted);

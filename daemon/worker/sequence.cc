@@ -10,8 +10,10 @@
 #include <array>
 #include <bit>
 #include <utility>
+#include <vector>
 
 #include "kernel/base/assert.h"
+#include "kernel/base/checked.h"
 
 namespace djinn::worker {
 namespace {
@@ -19,6 +21,8 @@ namespace {
 // A growth covers this many slots beyond the need, and is asked for when half of them are used. A
 // decode step takes milliseconds and a growth some hundred microseconds, so it comes in time.
 constexpr uint64_t kAheadTokens = 256;
+// What goes to a group's file or comes from it at a time: it stays in the caches on its way.
+constexpr uint64_t kFilePieceBytes = uint64_t{256} << 10;
 
 // The legal moves of a group, from and to (sequence.h).
 using Move = std::pair<Sequence::Place, Sequence::Place>;
@@ -45,6 +49,27 @@ uint64_t slots_paid_by(uint64_t bytes, const gc::SequenceLayout& layout) {
 // cancelled request was another run's.
 bool is_of_another_run(const Error& failure) {
   return failure.code == ErrorCode::kCancelled;
+}
+
+Status write_at(const Fd& file, uint64_t offset, std::span<const std::byte> bytes) {
+  for (size_t done = 0; done < bytes.size();) {
+    const ssize_t written = ::pwrite(file.get(), bytes.data() + done, bytes.size() - done,
+                                     static_cast<off_t>(offset + done));
+    if (written < 0 && errno != EINTR) return system_error("spill a sequence group", errno);
+    if (written > 0) done += static_cast<size_t>(written);
+  }
+  return {};
+}
+
+Status read_at(const Fd& file, uint64_t offset, std::span<std::byte> out) {
+  for (size_t done = 0; done < out.size();) {
+    const ssize_t got = ::pread(file.get(), out.data() + done, out.size() - done,
+                                static_cast<off_t>(offset + done));
+    if (got == 0) return Error{ErrorCode::kIo, "The file of a spilled sequence group is short."};
+    if (got < 0 && errno != EINTR) return system_error("read a spilled sequence group", errno);
+    if (got > 0) done += static_cast<size_t>(got);
+  }
+  return {};
 }
 
 AwaitedSequence awaited(const Sequence& sequence) {
@@ -105,10 +130,19 @@ uint64_t Sequence::head_bytes() const {
 uint64_t Sequence::bank_bytes() const {
   return uint64_t{geometry_.rows} * geometry_.kv_heads * head_bytes();
 }
-int32_t* Sequence::tokens(uint32_t bank, uint32_t row) const {
-  DJINN_ASSERT(bank < geometry_.banks && row < geometry_.rows);
-  const uint64_t offset = layout_.tokens_offset(bank * geometry_.rows + row);
-  return reinterpret_cast<int32_t*>(memory_.data() + offset);
+uint64_t Sequence::slot_offset(uint32_t bank, uint32_t row, uint64_t at) const {
+  DJINN_ASSERT(bank < geometry_.banks && row < geometry_.rows && at <= geometry_.capacity);
+  return layout_.tokens_offset(bank * geometry_.rows + row) + at * sizeof(int32_t);
+}
+Status Sequence::read_tokens(uint32_t bank, uint32_t row, uint64_t at,
+                             std::span<int32_t> out) const {
+  DJINN_ASSERT(range_fits(at, out.size(), committed()));
+  return pal_.copy_out(memory_, slot_offset(bank, row, at), std::as_writable_bytes(out));
+}
+Status Sequence::write_tokens(uint32_t bank, uint32_t row, uint64_t at,
+                              std::span<const int32_t> tokens) {
+  DJINN_ASSERT(range_fits(at, tokens.size(), committed()));
+  return pal_.copy_in(memory_, slot_offset(bank, row, at), std::as_bytes(tokens));
 }
 DeviceAddress Sequence::key(uint32_t bank, uint32_t layer) const {
   DJINN_ASSERT(bank < geometry_.banks);
@@ -123,7 +157,8 @@ Status Sequence::copy_rows(uint32_t from, uint32_t to, std::span<const uint32_t>
                            uint64_t tokens) {
   DJINN_ASSERT(from != to && rows.size() == geometry_.rows && tokens <= committed());
   for (uint32_t row = 0; row < rows.size(); ++row) {
-    memcpy(this->tokens(to, row), this->tokens(from, rows[row]), tokens * sizeof(int32_t));
+    DJINN_CHECK(pal_.copy(memory_, slot_offset(from, rows[row], 0), slot_offset(to, row, 0),
+                          tokens * sizeof(int32_t)));
     for (uint32_t layer = 0; layer < geometry_.layers; ++layer) {
       for (const uint64_t at : {layout_.key_offset(layer), layout_.value_offset(layer)}) {
         DJINN_CHECK(
@@ -184,29 +219,30 @@ Result<uint64_t> Sequence::write_out(Fd file) {
   if (::ftruncate(file.get(), static_cast<off_t>(layout_.file_bytes())) != 0) {
     return system_error("size a sequence group's file", errno);
   }
-  DJINN_CHECK(
-      layout_.for_each_range(0, committed(), [&](uint64_t offset, uint64_t bytes) -> Status {
-        for (uint64_t done = 0; done < bytes;) {
-          const ssize_t written = ::pwrite(file.get(), memory_.data() + offset + done, bytes - done,
-                                           static_cast<off_t>(offset + done));
-          if (written < 0 && errno != EINTR) return system_error("spill a sequence group", errno);
-          if (written > 0) done += static_cast<uint64_t>(written);
-        }
-        return {};
-      }));
+  DJINN_CHECK(for_each_piece([&](uint64_t offset, std::span<std::byte> piece) -> Status {
+    DJINN_CHECK(pal_.copy_out(memory_, offset, piece));
+    return write_at(file, offset, piece);
+  }));
   if (::fdatasync(file.get()) != 0) return system_error("keep a spilled sequence group", errno);
   file_ = std::move(file);
   return std::exchange(granted_bytes_, 0);
 }
 
 Status Sequence::read_file() {
+  return for_each_piece([&](uint64_t offset, std::span<std::byte> piece) -> Status {
+    DJINN_CHECK(read_at(file_, offset, piece));
+    return pal_.copy_in(memory_, offset, piece);
+  });
+}
+
+// Of what is committed, by its offset, and room for its bytes on the host.
+Status Sequence::for_each_piece(const Piece& visit) const {
+  std::vector<std::byte> room(kFilePieceBytes);
   return layout_.for_each_range(0, committed(), [&](uint64_t offset, uint64_t bytes) -> Status {
     for (uint64_t done = 0; done < bytes;) {
-      const ssize_t got = ::pread(file_.get(), memory_.data() + offset + done, bytes - done,
-                                  static_cast<off_t>(offset + done));
-      if (got == 0) return Error{ErrorCode::kIo, "The file of a spilled sequence group is short."};
-      if (got < 0 && errno != EINTR) return system_error("read a spilled sequence group", errno);
-      if (got > 0) done += static_cast<uint64_t>(got);
+      const auto piece = std::span(room).first(std::min(kFilePieceBytes, bytes - done));
+      DJINN_CHECK(visit(offset + done, piece));
+      done += piece.size();
     }
     return {};
   });

@@ -56,8 +56,9 @@ class Sequence {
   // Its session lets go of it: what the pager has not begun is not done any more. Any thread.
   void drop() { dropped_.store(true, std::memory_order_release); }
 
-  // Token slots of a row; only committed ones may be touched.
-  [[nodiscard]] int32_t* tokens(uint32_t bank, uint32_t row) const;
+  // Token slots of a row, from slot `at` on, which are committed. Errors: those of the pal.
+  Status read_tokens(uint32_t bank, uint32_t row, uint64_t at, std::span<int32_t> out) const;
+  Status write_tokens(uint32_t bank, uint32_t row, uint64_t at, std::span<const int32_t> tokens);
   // One K or V: geometry dtype [rows, kv_heads, capacity, head_dim], in bank_bytes().
   [[nodiscard]] DeviceAddress key(uint32_t bank, uint32_t layer) const;
   [[nodiscard]] DeviceAddress value(uint32_t bank, uint32_t layer) const;
@@ -81,10 +82,13 @@ class Sequence {
   Status read_back(uint64_t more, Grants& grants);
   Status back_with_pages(uint64_t from, uint64_t to);
   Status read_file();
+  using Piece = std::function<Status(uint64_t offset, std::span<std::byte> piece)>;
+  Status for_each_piece(const Piece& visit) const;
   // Spilling thread. Gives the bytes whose grants end.
   Result<uint64_t> write_out(Fd file);
   void forget_growth();
 
+  [[nodiscard]] uint64_t slot_offset(uint32_t bank, uint32_t row, uint64_t at) const;
   [[nodiscard]] uint64_t head_bytes() const;  // of one row and head of a K or V
   // Of one K or V of each of two banks, by their offsets in the extent.
   Status copy_heads(uint64_t from, uint32_t from_row, uint64_t to, uint32_t to_row,

@@ -222,8 +222,9 @@ class SessionTest : public DjinndTest {
   [[nodiscard]] std::vector<int32_t> tokens_of(SequenceHandle handle, uint32_t row = 0) {
     const auto group = *session_->find_sequence(handle);
     const gc::SequenceEntry entry = session_->sequence_entry(*group);
-    const int32_t* const first = group->tokens(entry.bank, row);
-    return {first, first + entry.length};
+    std::vector<int32_t> tokens(entry.length);
+    EXPECT_TRUE(group->read_tokens(entry.bank, row, 0, tokens));
+    return tokens;
   }
 
   // --- djinnd

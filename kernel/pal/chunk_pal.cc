@@ -5,13 +5,6 @@
 #include "kernel/base/assert.h"
 
 namespace djinn::pal {
-namespace {
-
-Error no_parts() {
-  return {ErrorCode::kUnsupported, "an extent of this device has no parts"};
-}
-
-}  // namespace
 
 Result<std::unique_ptr<ChunkPal>> ChunkPal::make(std::string name, uint64_t granularity_bytes) {
   DJINN_TRY(std::unique_ptr<HostPal> host, HostPal::make());
@@ -43,21 +36,16 @@ Status ChunkPal::commit(const Extent& extent, uint64_t offset, uint64_t bytes) {
 }
 
 Status ChunkPal::decommit(const Extent&, uint64_t, uint64_t) {
-  return no_parts();
+  return no_parts_error();
 }
 
 Status ChunkPal::map(Reservation& reservation, uint64_t offset, const Extent& extent,
                      uint64_t extent_offset, uint64_t bytes, Access access) {
-  DJINN_CHECK(check_aligned(properties_, offset, bytes));
-  DJINN_CHECK(check_aligned(properties_, extent_offset, bytes));
-  DJINN_CHECK(reservation.check_unmapped(offset, bytes));
-  DJINN_CHECK(check_in_extent(extent, extent_offset, bytes));
-  if (bytes != extent.bytes) return no_parts();
+  DJINN_CHECK(check_mapping(properties_, reservation, offset, extent, extent_offset, bytes));
   return host_->map(reservation, offset, extent, extent_offset, bytes, access);
 }
 
-Status ChunkPal::protect(Reservation& reservation, uint64_t offset, uint64_t bytes,
-                         Access access) {
+Status ChunkPal::protect(Reservation& reservation, uint64_t offset, uint64_t bytes, Access access) {
   return host_->protect(reservation, offset, bytes, access);
 }
 

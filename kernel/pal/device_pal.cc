@@ -64,9 +64,9 @@ Status Reservation::check_access(uint64_t offset, uint64_t bytes, Access access)
     const uint64_t mapped_end = next->first + next->second.bytes;
     if (mapped_end < at || (mapped_end == at && bytes > 0)) break;
     if (next->second.access < access) {
-      return Error{ErrorCode::kPermissionDenied,
-                   fmt::format("what is mapped in [{}, +{}) does not permit the access", offset,
-                               bytes)};
+      return Error{
+          ErrorCode::kPermissionDenied,
+          fmt::format("what is mapped in [{}, +{}) does not permit the access", offset, bytes)};
     }
     at = mapped_end;
     if (at - offset >= bytes) return {};
@@ -86,6 +86,23 @@ Status check_in_extent(const Extent& extent, uint64_t offset, uint64_t bytes) {
   if (range_fits(offset, bytes, extent.bytes)) return {};
   return Error{ErrorCode::kOutOfRange, fmt::format("[{}, +{}) is not inside an extent of {} bytes",
                                                    offset, bytes, extent.bytes)};
+}
+
+Error no_parts_error() {
+  return {ErrorCode::kUnsupported,
+          "an extent of this device has no parts: it is mapped and given back as a whole. Make "
+          "smaller extents."};
+}
+
+Status check_mapping(const DeviceProperties& device, const Reservation& reservation,
+                     uint64_t offset, const Extent& extent, uint64_t extent_offset,
+                     uint64_t bytes) {
+  DJINN_CHECK(check_aligned(device, offset, bytes));
+  DJINN_CHECK(check_aligned(device, extent_offset, bytes));
+  DJINN_CHECK(reservation.check_unmapped(offset, bytes));
+  DJINN_CHECK(check_in_extent(extent, extent_offset, bytes));
+  if (!device.extents_have_parts && bytes != extent.bytes) return no_parts_error();
+  return {};
 }
 
 Status back_with_pages(DevicePal& pal, const Extent& extent, Reservation& reservation,

@@ -105,6 +105,13 @@ class Reservation {
 [[nodiscard]] Status check_aligned(const DeviceProperties& device, uint64_t offset, uint64_t bytes);
 // Errors: kOutOfRange.
 [[nodiscard]] Status check_in_extent(const Extent& extent, uint64_t offset, uint64_t bytes);
+// What DevicePal::map() is given. Errors: kInvalidArgument, kOutOfRange, kAlreadyExists;
+// kUnsupported for a part of an extent that has none.
+[[nodiscard]] Status check_mapping(const DeviceProperties& device, const Reservation& reservation,
+                                   uint64_t offset, const Extent& extent, uint64_t extent_offset,
+                                   uint64_t bytes);
+// The error of decommit() where extents have no parts.
+[[nodiscard]] Error no_parts_error();
 
 class DevicePal {
  public:

@@ -102,10 +102,7 @@ Status HostPal::decommit(const Extent& extent, uint64_t offset, uint64_t bytes) 
 
 Status HostPal::map(Reservation& reservation, uint64_t offset, const Extent& extent,
                     uint64_t extent_offset, uint64_t bytes, Access access) {
-  DJINN_CHECK(check_aligned(properties_, offset, bytes));
-  DJINN_CHECK(check_aligned(properties_, extent_offset, bytes));
-  DJINN_CHECK(reservation.check_unmapped(offset, bytes));
-  DJINN_CHECK(check_in_extent(extent, extent_offset, bytes));
+  DJINN_CHECK(check_mapping(properties_, reservation, offset, extent, extent_offset, bytes));
   DJINN_TRY(const bool write_sealed, has_seals(extent.fd, Seals::kWrite));
   if (write_sealed && access == Access::kReadWrite) return sealed_error();
   std::byte* const at = reservation.data() + offset;

@@ -450,9 +450,9 @@ REGISTER_TYPED_TEST_SUITE_P(
     mapped_ranges_never_overlap, ranges_outside_reservation_or_extent_are_refused,
     offsets_and_sizes_off_the_granularity_are_refused,
     only_a_whole_mapping_is_unmapped_or_protected, access_is_checked_at_every_copy,
-    a_range_may_lie_in_several_mappings_back_to_back, zero_clears_exactly_its_range, an_exported_extent_is_the_same_memory_and_lives_on_alone,
-    an_import_is_distrusted, an_import_that_could_shrink_is_refused,
-    a_sealed_extent_cannot_be_written_by_anybody,
+    a_range_may_lie_in_several_mappings_back_to_back, zero_clears_exactly_its_range,
+    an_exported_extent_is_the_same_memory_and_lives_on_alone, an_import_is_distrusted,
+    an_import_that_could_shrink_is_refused, a_sealed_extent_cannot_be_written_by_anybody,
     a_read_only_mapping_made_before_the_seal_delays_it_too,
     decommitted_memory_is_zero_and_can_be_committed_again, commit_keeps_what_is_there,
     what_goes_out_of_scope_leaves_nothing_behind);

@@ -412,8 +412,7 @@ TEST_F(section, a_successor_of_one_with_holes_keeps_what_lives_and_gives_back_th
   }
   EXPECT_EQ(grants_.granted_bytes(), 6 * kMiB);
   std::swap(live.front(), live.back());
-  auto it =
-      PersistentSection::reopen(*pal_, grants_, extent_again(grants_.granted_bytes()), live);
+  auto it = PersistentSection::reopen(*pal_, grants_, extent_again(grants_.granted_bytes()), live);
   ASSERT_TRUE(it) << it.error().message;
   EXPECT_EQ(grants_.granted_bytes(), 4 * kMiB);
   EXPECT_EQ(allocated_bytes(kept_), 4 * kMiB);

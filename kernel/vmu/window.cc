@@ -103,8 +103,8 @@ Status Window::check_held(std::span<const Range> blocks, uint64_t granted_bytes)
                  fmt::format("{} bytes are granted, but the chunks are of {}", granted_bytes,
                              committed_bytes())};
   }
-  const bool in_chunks = (blocks.empty() || blocks.back().end() <= watermark_bytes_) &&
-                         holes_in(blocks).empty();
+  const bool in_chunks =
+      (blocks.empty() || blocks.back().end() <= watermark_bytes_) && holes_in(blocks).empty();
   if (!in_chunks) return Error{ErrorCode::kMalformed, "ranges live where no chunk is"};
   return {};
 }
@@ -219,8 +219,8 @@ Status Window::commit_all(std::span<const Range> pieces) {
 
 Status Window::take(Chunk chunk) {
   const Range place = chunk.place();
-  DJINN_CHECK(pal_->map(reservation_, place.offset, chunk.extent, 0, place.bytes,
-                        pal::Access::kReadWrite));
+  DJINN_CHECK(
+      pal_->map(reservation_, place.offset, chunk.extent, 0, place.bytes, pal::Access::kReadWrite));
   chunk.extent.fd = Fd();  // the mapping holds the memory
   chunks_.emplace(place.offset, std::move(chunk.extent));
   note_filled(place);

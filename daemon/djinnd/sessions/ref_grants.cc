@@ -50,10 +50,11 @@ bool are_free(const SessionMemory& memory, std::vector<ipc::MemoryRange> places,
 // Errors: kOutOfMemory, kInvalidArgument.
 Status check_places(const SessionMemory& memory, const ipc::GrantRequest& request) {
   if (memory.refs.size() + request.places.size() > limits::kRefChunks) {
-    return Error{ErrorCode::kOutOfMemory,
-                 fmt::format("The session's refs would be in more than {} pieces of memory. Release "
-                             "some.",
-                             limits::kRefChunks)};
+    return Error{
+        ErrorCode::kOutOfMemory,
+        fmt::format("The session's refs would be in more than {} pieces of memory. Release "
+                    "some.",
+                    limits::kRefChunks)};
   }
   if (!are_free(memory, request.places, request.bytes)) return no_such_place();
   return {};
@@ -154,9 +155,8 @@ void RefGrants::free_chunk(Session& session, uint64_t offset) {
   std::vector<Fd> extents;
   extents.push_back(std::move(chunk.mapped().fd));
   devices_.extents_of(session.device)
-      .free(std::move(extents), [this, id = session.id, bytes = chunk.mapped().bytes] {
-        chunk_freed(id, bytes);
-      });
+      .free(std::move(extents),
+            [this, id = session.id, bytes = chunk.mapped().bytes] { chunk_freed(id, bytes); });
 }
 
 // Nothing is left to do of a session that is gone: its grants went with it.

@@ -127,13 +127,13 @@ struct Session {
   uint64_t ref_bytes_freeing = 0;
   std::vector<ipc::GrantRequest> ref_asks;  // that wait until no chunk is being freed
   bool has_trimmed = false;                 // and waits likewise
-  bool trims = false;                  // see idle_refs.h
-  uint64_t trimming_bytes = 0;         // of those granted, what its worker is to give back
-  std::optional<uint64_t> trimmed_at;  // the commit at which it had given back what could go
+  bool trims = false;                       // see idle_refs.h
+  uint64_t trimming_bytes = 0;              // of those granted, what its worker is to give back
+  std::optional<uint64_t> trimmed_at;       // the commit at which it had given back what could go
   SequenceSlots sequences;
-  bool attached = false;  // the present worker was told of it
+  bool attached = false;    // the present worker was told of it
   uint64_t attachment = 0;  // how many workers were
-  uint32_t hello = 0;     // the number of the Hello that waits for Welcome
+  uint32_t hello = 0;       // the number of the Hello that waits for Welcome
   DeathCount deaths;
   Quarantine quarantine;
   bool has_killed = false;          // a worker ended in a step of it

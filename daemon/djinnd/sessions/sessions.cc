@@ -437,8 +437,7 @@ void Sessions::memory_granted(SessionId id, uint64_t staging_bytes, const Status
     has_refs(id, device, staging_bytes, ref_bytes_max, std::move(refs));
   };
   ExtentSource& extents = devices_.extents_of(device);
-  extents.extents_have_parts() ? extents.create(ExtentUse::kRefs, ref_bytes_max, made)
-                               : made(Fd());
+  extents.extents_have_parts() ? extents.create(ExtentUse::kRefs, ref_bytes_max, made) : made(Fd());
 }
 
 void Sessions::has_refs(SessionId id, DeviceId device, uint64_t staging_bytes,

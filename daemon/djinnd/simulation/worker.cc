@@ -361,8 +361,7 @@ void Worker::ask_for_something() {
   if (!group.spilled) ask({ipc::GrantKind::kSequence, id, handle, bytes});
 }
 
-bool Worker::is_taken(SessionId id, const AttachedSession& session,
-                      ipc::MemoryRange place) const {
+bool Worker::is_taken(SessionId id, const AttachedSession& session, ipc::MemoryRange place) const {
   const auto meets = [&](uint64_t offset, uint64_t bytes) {
     return place.offset < offset + bytes && offset < place.offset + place.bytes;
   };
@@ -522,8 +521,13 @@ ipc::WorkerEvent Worker::some_event() {
     case 14:
       return {ipc::GrantReturn{kind, session, sequence, some_bytes(), some_bytes()}};
     default:
-      return {ipc::GrantRequest{machine_.below(8), kind, session, sequence, some_bytes(),
-                                machine_.one_in(2), {{some_bytes(), some_bytes()}}}};
+      return {ipc::GrantRequest{machine_.below(8),
+                                kind,
+                                session,
+                                sequence,
+                                some_bytes(),
+                                machine_.one_in(2),
+                                {{some_bytes(), some_bytes()}}}};
   }
 }
 

@@ -35,11 +35,6 @@ std::byte* as_data(DevicePtr address) {
   return reinterpret_cast<std::byte*>(address);
 }
 
-Error no_parts_error() {
-  return {ErrorCode::kUnsupported,
-          "an extent of a GPU has no parts: it is mapped as a whole. Make smaller extents."};
-}
-
 // Drivers have several codes for a descriptor that is none of theirs. An H200's says UNKNOWN.
 bool means_no_export(Code code) {
   switch (code) {
@@ -307,11 +302,7 @@ Status CudaPal::map_handle(Reservation& reservation, uint64_t offset, const Hand
 
 Status CudaPal::map(Reservation& reservation, uint64_t offset, const Extent& extent,
                     uint64_t extent_offset, uint64_t bytes, Access access) {
-  DJINN_CHECK(check_aligned(properties_, offset, bytes));
-  DJINN_CHECK(check_aligned(properties_, extent_offset, bytes));
-  DJINN_CHECK(reservation.check_unmapped(offset, bytes));
-  DJINN_CHECK(check_in_extent(extent, extent_offset, bytes));
-  if (bytes != extent.bytes) return no_parts_error();
+  DJINN_CHECK(check_mapping(properties_, reservation, offset, extent, extent_offset, bytes));
   DJINN_CHECK(enter());
   {
     DJINN_TRY(const Handle handle, import_handle(extent.fd));
