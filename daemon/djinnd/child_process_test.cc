@@ -22,9 +22,9 @@ namespace {
 class ChildProcessTest : public ::testing::Test {
  protected:
   std::unique_ptr<ChildProcess> start(const std::string& sends) {
-    auto started =
-        ChildProcess::start({loop_, spawner_, deferred_close_, stragglers_},
-                            {testing::fake_worker_program(), {"--sends", sends}, {}}, traffic_);
+    auto started = ChildProcess::start(
+        {loop_, spawner_, deferred_close_, stragglers_},
+        {testing::fake_worker_program(), {"--device", "cpu:0", "--sends", sends}, {}}, traffic_);
     EXPECT_TRUE(started) << started.error().message;
     return *std::move(started);
   }
