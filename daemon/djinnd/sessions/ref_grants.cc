@@ -8,6 +8,7 @@
 #include <iterator>
 #include <utility>
 
+#include "daemon/djinnd/loop/descriptors.h"
 #include "ipc/limits.h"
 #include "kernel/base/assert.h"
 #include "kernel/base/checked.h"
@@ -116,9 +117,10 @@ void RefGrants::has_chunks(const Ask& ask, Result<std::vector<Fd>> made) {
     made = std::move(why);
   };
   if (made.ok() && !(is_there && session->may_be_granted())) refuse(session_has_ended());
-  // It may have asked for the same place twice.
+  // It may have asked for the same place twice; and each chunk is a descriptor.
   if (made.ok()) {
-    const Status placed = check_places(session->memory, request);
+    Status placed = check_places(session->memory, request);
+    if (placed) placed = check_descriptors_left(made->back());
     if (!placed) refuse(placed.error());
   }
   if (session != nullptr && !made.ok()) release(*session, request.bytes);
