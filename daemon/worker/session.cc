@@ -70,9 +70,10 @@ Status Session::map(const ipc::AttachSession& command, std::vector<Fd> fds, pal:
 Status Session::roll_back_open_step(const pal::Extent& extent, pal::DevicePal& pal) {
   DJINN_TRY(pal::Reservation whole, pal.reserve(extent.bytes));
   DJINN_CHECK(pal.map(whole, 0, extent, 0, extent.bytes, pal::Access::kReadWrite));
-  return state_->recover({extent.bytes, [&](uint64_t from, uint64_t to, uint64_t bytes) {
-                            return pal.copy(whole, from, to, bytes);
-                          }});
+  const auto copy = [&](uint64_t from, uint64_t to, uint64_t bytes) {
+    return pal.copy(whole, from, to, bytes);
+  };
+  return state_->recover(gc::one_by_one(extent.bytes, copy));
 }
 
 void Session::trim_refs() {
