@@ -114,9 +114,9 @@ uint64_t Refs::idle_bytes() const {
 }
 
 gc::UndoExtent Refs::extent() {
-  return {extent_bytes(), [this](uint64_t from, uint64_t to, uint64_t bytes) {
-            return section_.copy(from, to, bytes);
-          }};
+  return gc::one_by_one(extent_bytes(), [this](uint64_t from, uint64_t to, uint64_t bytes) {
+    return section_.copy(from, to, bytes);
+  });
 }
 
 Result<Refs::Storage> Refs::find(const gc::SessionState& state, RefHandle handle) const {
@@ -202,9 +202,13 @@ Status Refs::prepare(gc::SessionState& state, std::span<const Written> written,
   }
   const std::vector<vmu::Range> ranges = *std::move(found);
   DJINN_ASSERT(ranges.size() == sizes.size());
-  const auto saved = std::span(ranges).first(written.size());
-  scratch_.insert(scratch_.end(), saved.begin(), saved.end());
-  auto next = ranges.begin() + static_cast<ptrdiff_t>(written.size());
+  std::vector<gc::UndoEntry> to_save;
+  auto next = ranges.begin();
+  for (const Written& one : written) {
+    scratch_.push_back(*next);
+    to_save.push_back({one.offset, next->offset, one.bytes});
+    ++next;
+  }
   for (const uint64_t bytes : outputs) {
     places_.emplace_back();
     if (bytes == 0) continue;
@@ -212,17 +216,22 @@ Status Refs::prepare(gc::SessionState& state, std::span<const Written> written,
     ++next;
   }
   DJINN_ASSERT(next == ranges.end());
-  const gc::UndoExtent extent{extent_bytes(),
-                              [&](uint64_t from, uint64_t to, uint64_t bytes) -> Status {
-                                const DeviceAddress first = section_.address();
-                                lane.copy_past_caches(first + from, first + to, bytes);
-                                return {};
-                              }};
-  for (size_t i = 0; i < written.size(); ++i) {
-    DJINN_CHECK(
-        state.save_for_undo(extent, {written[i].offset, saved[i].offset, written[i].bytes}));
-  }
-  return {};
+  return save(state, to_save, lane);
+}
+
+Status Refs::save(gc::SessionState& state, std::span<const gc::UndoEntry> ranges,
+                  exec::Lane& lane) const {
+  if (ranges.empty()) return {};
+  const DeviceAddress first = section_.address();
+  const auto copy = [&](std::span<const gc::ExtentCopy> copies) -> Status {
+    std::vector<exec::DeviceCopy> on_device;
+    for (const gc::ExtentCopy& one : copies) {
+      on_device.push_back({first + one.from, first + one.to, one.bytes});
+    }
+    lane.copy_past_caches(on_device);
+    return {};
+  };
+  return state.save_for_undo({extent_bytes(), copy}, ranges);
 }
 
 // The section is as large as the session's quota was when it began. A request that exceeds all free

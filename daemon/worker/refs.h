@@ -52,9 +52,10 @@ class Refs {
   Status check_free(const gc::SessionState& state, RefHandle handle);
 
   // --- inside a step
-  // Before a run computes: saves what it is about to overwrite (undo log), and finds places for
-  // outputs of so many bytes, by number; 0: for none. Memory for all of that is asked for at once.
-  // lane: what saves. Errors: as allocate(), and those of gc::SessionState::save_for_undo().
+  // Before a run computes: saves what it is about to overwrite (undo log), all of it at once, and
+  // finds places for outputs of so many bytes, by number; 0: for none. Memory for all of that is
+  // asked for at once. lane: what saves. Errors: as allocate(), and those of
+  // gc::SessionState::save_for_undo().
   Status prepare(gc::SessionState& state, std::span<const Written> written,
                  std::vector<uint64_t> outputs, exec::Lane& lane);
   // Where an output may be made. Of any content; no bytes: nowhere.
@@ -120,6 +121,8 @@ class Refs {
   [[nodiscard]] Error no_room(uint64_t bytes, Error why) const;
   void give_back(std::vector<vmu::Range>& ranges);
   void give_back_places();
+  Status save(gc::SessionState& state, std::span<const gc::UndoEntry> ranges,
+              exec::Lane& lane) const;
   void let_go(const gc::SessionState& state, RefHandle handle);
   Status make_pages(const gc::SessionState& state, uint32_t index);
 

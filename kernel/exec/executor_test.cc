@@ -554,10 +554,27 @@ TEST(CopyPastCaches, gives_every_byte_wherever_it_begins_and_ends) {
   for (const size_t at : {size_t{0}, size_t{1}, size_t{16}, from.size() - 3}) {
     const auto part = std::span(from).subspan(at);
     std::vector<std::byte> to(part.size() + 1, std::byte{9});
-    copy_past_caches(part, to);
+    const DeviceCopy copy{part.data(), to.data(), part.size()};
+    copy_past_caches({&copy, 1});
     EXPECT_TRUE(std::ranges::equal(part, std::span(to).first(part.size()))) << at;
     EXPECT_EQ(to.back(), std::byte{9});
   }
+}
+
+TEST(CopyPastCaches, gives_all_ranges_whatever_their_sizes) {
+  std::vector<std::byte> from(4 << 20);
+  for (size_t i = 0; i < from.size(); ++i) from[i] = static_cast<std::byte>(i * 7 + i / 251);
+  std::vector<std::byte> to(from.size(), std::byte{9});
+  std::vector<DeviceCopy> copies;
+  size_t at = 0;
+  for (const size_t bytes : {5u, 0u, 1u << 20, 64u, (2u << 20) + 1, 300u << 10}) {
+    copies.push_back({from.data() + at, to.data() + at, bytes});
+    at += bytes;
+  }
+  copy_past_caches(copies);
+  EXPECT_TRUE(std::equal(from.begin(), from.begin() + static_cast<ptrdiff_t>(at), to.begin()));
+  EXPECT_EQ(to[at], std::byte{9});
+  copy_past_caches({});
 }
 
 }  // namespace

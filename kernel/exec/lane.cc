@@ -85,8 +85,8 @@ class CpuLane final : public HostLane {
   Result<HeapBytes> allocate(uint64_t bytes) override;
   void trim() override;
   void forget(const Program& program) override { plans_.forget(&program); }
-  void copy_past_caches(DeviceAddress from, DeviceAddress to, uint64_t bytes) override {
-    exec::copy_past_caches({from.on_host(), bytes}, {to.on_host(), bytes});
+  void copy_past_caches(std::span<const DeviceCopy> copies) override {
+    exec::copy_past_caches(copies);
   }
 
  private:

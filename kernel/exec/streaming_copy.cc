@@ -7,10 +7,9 @@
 #include <emmintrin.h>
 #endif
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
-
-#include "kernel/base/assert.h"
 
 namespace djinn::exec {
 namespace {
@@ -30,14 +29,33 @@ void stream(const std::byte* from, std::byte* to, size_t bytes) {
   std::memcpy(to + done, from + done, bytes - done);
 }
 
+// How many threads copy so many bytes: the second is asleep for as long as a grain takes.
+uint64_t shares_of(uint64_t bytes, uint64_t threads) {
+  constexpr uint64_t kGrainBytes = 256 << 10;
+  return std::clamp<uint64_t>((bytes + kGrainBytes - 1) / kGrainBytes, 1, threads);
+}
+
+void copy_share(const DeviceCopy& copy, uint64_t share, uint64_t threads) {
+  constexpr uint64_t kLineBytes = 64;  // whole ones, so that all shares can be streamed
+  const uint64_t shares = shares_of(copy.bytes, threads);
+  if (share >= shares) return;
+  const uint64_t lines = (copy.bytes + kLineBytes - 1) / kLineBytes;
+  const uint64_t size = (lines + shares - 1) / shares * kLineBytes;
+  const uint64_t begin = std::min(share * size, copy.bytes);
+  const uint64_t end = std::min(begin + size, copy.bytes);
+  stream(copy.from.on_host() + begin, copy.to.on_host() + begin, end - begin);
+}
+
 }  // namespace
 
-void copy_past_caches(std::span<const std::byte> from, std::span<std::byte> to) {
-  constexpr int64_t kGrain = 256 << 10;  // a second thread is asleep for as long as that takes
-  DJINN_ASSERT(from.size() <= to.size());
-  at::parallel_for(0, static_cast<int64_t>(from.size()), kGrain, [&](int64_t begin, int64_t end) {
-    const auto bytes = static_cast<size_t>(end - begin);
-    stream(from.data() + begin, to.data() + begin, bytes);
+void copy_past_caches(std::span<const DeviceCopy> copies) {
+  const auto threads = static_cast<uint64_t>(at::get_num_threads());
+  uint64_t shares = 1;
+  for (const DeviceCopy& copy : copies) shares = std::max(shares, shares_of(copy.bytes, threads));
+  at::parallel_for(0, static_cast<int64_t>(shares), 1, [&](int64_t begin, int64_t end) {
+    for (int64_t share = begin; share < end; ++share) {
+      for (const DeviceCopy& copy : copies) copy_share(copy, static_cast<uint64_t>(share), threads);
+    }
   });
 }
 

@@ -165,6 +165,13 @@ struct HeapDeleter {
 };
 using HeapBytes = std::unique_ptr<std::byte[], HeapDeleter>;
 
+// Of bytes inside the device's memory.
+struct DeviceCopy {
+  DeviceAddress from;
+  DeviceAddress to;
+  uint64_t bytes = 0;
+};
+
 // Called while something takes long, as a sign of life.
 using OnProgress = std::function<void()>;
 
@@ -230,8 +237,9 @@ class Lane {
   // As copy_elements() of output.h.
   virtual Status copy_out(const OutputView& view, std::span<std::byte> out) = 0;
   virtual void copy(DeviceAddress from, DeviceAddress to, uint64_t bytes) = 0;
-  // Likewise, with all of the lane's threads; the caches are left to what is computed next.
-  virtual void copy_past_caches(DeviceAddress from, DeviceAddress to, uint64_t bytes) = 0;
+  // Likewise, all of them at once, with all of the lane's threads; the caches are left to what is
+  // computed next.
+  virtual void copy_past_caches(std::span<const DeviceCopy> copies) = 0;
 };
 
 class Executor {

@@ -167,8 +167,8 @@ class FakeLane final : public HostLane {
   void forget(const Program& program) override {
     if (static_cast<const FakeProgram&>(program).has("fake::stick")) hang();
   }
-  void copy_past_caches(DeviceAddress from, DeviceAddress to, uint64_t bytes) override {
-    copy(from, to, bytes);
+  void copy_past_caches(std::span<const DeviceCopy> copies) override {
+    for (const DeviceCopy& one : copies) copy(one.from, one.to, one.bytes);
   }
 
  private:

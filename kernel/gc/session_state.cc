@@ -6,6 +6,8 @@
 
 #include <algorithm>
 #include <type_traits>
+#include <utility>
+#include <vector>
 
 #include "kernel/base/checked.h"
 
@@ -90,6 +92,14 @@ UndoEntry& undo_entry(std::span<std::byte> memory, uint64_t index) {
 }
 
 }  // namespace
+
+UndoExtent one_by_one(uint64_t bytes,
+                      std::function<Status(uint64_t from, uint64_t to, uint64_t bytes)> copy) {
+  return {bytes, [copy = std::move(copy)](std::span<const ExtentCopy> copies) -> Status {
+            for (const ExtentCopy& one : copies) DJINN_CHECK(copy(one.from, one.to, one.bytes));
+            return {};
+          }};
+}
 
 uint64_t state_bytes(const StateGeometry& geometry) {
   return refs_offset(geometry) + page_up(geometry.refs_max * kRefCell);
@@ -291,21 +301,28 @@ void SessionState::pause() {
   store(head().running_step, 0);
 }
 
-Status SessionState::save_for_undo(const UndoExtent& extent, const UndoEntry& range) {
+Status SessionState::save_for_undo(const UndoExtent& extent, std::span<const UndoEntry> ranges) {
   Head& h = head();
-  DJINN_ASSERT(range_fits(range.target, range.bytes, extent.bytes));
-  DJINN_ASSERT(range_fits(range.saved, range.bytes, extent.bytes));
-  if (h.undo_count == kUndoEntriesMax) {
+  DJINN_ASSERT(h.undo_count <= kUndoEntriesMax);
+  if (ranges.size() > kUndoEntriesMax - h.undo_count) {
     return Error{ErrorCode::kLimitExceeded,
                  "The run writes more than 256 ranges in place. Split it into several runs."};
   }
-  DJINN_CHECK(extent.copy(range.target, range.saved, range.bytes));
+  std::vector<ExtentCopy> copies;
+  for (const UndoEntry& range : ranges) {
+    DJINN_ASSERT(range_fits(range.target, range.bytes, extent.bytes));
+    DJINN_ASSERT(range_fits(range.saved, range.bytes, extent.bytes));
+    copies.push_back({range.target, range.saved, range.bytes});
+  }
+  DJINN_CHECK(extent.copy(copies));
   faults_->hit();
-  undo_entry(memory_, h.undo_count) = range;
-  faults_->hit();
+  for (size_t i = 0; i < ranges.size(); ++i) {
+    undo_entry(memory_, h.undo_count + i) = ranges[i];
+    faults_->hit();
+  }
   store(h.undo_stamp, load(h.commit) + 1);
   faults_->hit();
-  store(h.undo_count, h.undo_count + 1);
+  store(h.undo_count, h.undo_count + ranges.size());
   faults_->hit();
   return {};
 }
@@ -334,7 +351,8 @@ Status SessionState::undo(const UndoExtent& extent) {
       if (entry.saved < entry.target + entry.bytes && entry.target < entry.saved + entry.bytes) {
         return Error{ErrorCode::kMalformed, "An undo range lies over what was saved of it."};
       }
-      DJINN_CHECK(extent.copy(entry.saved, entry.target, entry.bytes));
+      const ExtentCopy back{entry.saved, entry.target, entry.bytes};
+      DJINN_CHECK(extent.copy({&back, 1}));
       faults_->hit();
     }
   }

@@ -46,12 +46,22 @@
 
 namespace djinn::gc {
 
+// Between offsets of a session's extent.
+struct ExtentCopy {
+  uint64_t from = 0;
+  uint64_t to = 0;
+  uint64_t bytes = 0;
+};
+
 // A session's extent: what is saved and put back is copied inside it, and nobody here looks at it.
 struct UndoExtent {
   uint64_t bytes = 0;
-  // Between offsets; the ranges do not overlap.
-  std::function<Status(uint64_t from, uint64_t to, uint64_t bytes)> copy;
+  // All of them; no range overlaps another.
+  std::function<Status(std::span<const ExtentCopy> copies)> copy;
 };
+// One that is copied range by range.
+[[nodiscard]] UndoExtent one_by_one(
+    uint64_t bytes, std::function<Status(uint64_t from, uint64_t to, uint64_t bytes)> copy);
 
 inline constexpr uint32_t kRowsMax = 32;  // rows of a sequence group; one bit each in a mask
 inline constexpr uint32_t kUndoEntriesMax = 256;          // in-place ranges of one step
@@ -185,10 +195,10 @@ class SessionState {
   void begin();
   // Leaves the step for now: nothing was staged or saved yet, and begin() will be called again.
   void pause();
-  // Saves extent[target, target + bytes) at extent[saved, ...) and records it. Call before the
-  // first write to the range. Errors: kLimitExceeded after kUndoEntriesMax ranges, those of the
-  // copy.
-  Status save_for_undo(const UndoExtent& extent, const UndoEntry& range);
+  // Saves extent[target, target + bytes) at extent[saved, ...) of each range, all of them at once,
+  // and then records them. Call before the first write to one. Errors: kLimitExceeded where that
+  // makes more than kUndoEntriesMax ranges, those of the copy; none is recorded then.
+  Status save_for_undo(const UndoExtent& extent, std::span<const UndoEntry> ranges);
   void stage_ref(uint32_t index, const RefEntry& entry);
   void stage_sequence(uint32_t index, const SequenceEntry& entry);
   void stage_record(const StepRecord& record);

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <functional>
 #include <map>
 #include <string>
@@ -21,10 +22,10 @@ namespace djinn::gc {
 namespace {
 
 UndoExtent undo_extent(std::span<std::byte> memory) {
-  return {memory.size(), [memory](uint64_t from, uint64_t to, uint64_t bytes) -> Status {
-            memmove(memory.data() + to, memory.data() + from, bytes);
-            return {};
-          }};
+  return one_by_one(memory.size(), [memory](uint64_t from, uint64_t to, uint64_t bytes) {
+    memmove(memory.data() + to, memory.data() + from, bytes);
+    return Status();
+  });
 }
 
 constexpr StateGeometry kGeometry{4, 2};
@@ -68,6 +69,9 @@ struct Private {
   FaultPoints faults;
   SessionState state = memory.open(faults);
   std::span<std::byte> extent = memory.extent();
+  Status save(const std::vector<UndoEntry>& ranges) {
+    return state.save_for_undo(undo_extent(extent), ranges);
+  }
 };
 
 // --- what a session looks like to its users
@@ -196,17 +200,20 @@ class Script {
     state_.stage_ref(index, {RefState::kLive, word(number), spare, kRefBytes, 0, 0});
   }
 
-  // Overwrites a random range of a live ref in place.
+  // Overwrites a random range of a live ref in place. It is saved as two, at once.
   void write(uint32_t index, Random& random, uint64_t number) {
     const RefEntry ref = state_.ref(index);
     if (ref.state != RefState::kLive) return swap(index, number);
     const uint64_t begin = random.below(kRefBytes - 1);
     const uint64_t bytes = 1 + random.below(kRefBytes - begin);
-    const UndoEntry range{ref.offset + begin, saved_, bytes};
+    const uint64_t target = ref.offset + begin;
+    const uint64_t part = bytes / 2;
+    const std::array ranges{UndoEntry{target, saved_, part},
+                            UndoEntry{target + part, saved_ + part, bytes - part}};
     saved_ += bytes;
-    DJINN_ASSERT(state_.save_for_undo(undo_extent(extent_), range).ok());
+    DJINN_ASSERT(state_.save_for_undo(undo_extent(extent_), ranges).ok());
     for (uint64_t i = 0; i < bytes; ++i) {
-      extent_[range.target + i] = mixed(extent_[range.target + i], number);
+      extent_[target + i] = mixed(extent_[target + i], number);
       if (i % 256 == 0) faults_.hit();
     }
   }
@@ -485,7 +492,7 @@ TEST(SessionState, a_step_that_is_given_up_leaves_the_session_as_it_was) {
   s.state.commit();
   const Snapshot before = snapshot(s.state, s.extent);
   s.state.begin();
-  ASSERT_TRUE(s.state.save_for_undo(undo_extent(s.extent), {64, 8192, 64}));
+  ASSERT_TRUE(s.save({{64, 8192, 64}}));
   memset(s.extent.data() + 64, 0xaa, 64);
   s.state.stage_ref(0, live(2));
   s.state.stage_sequence(1, {.generation = 9, .rows = 9, .length = 9});
@@ -502,9 +509,9 @@ TEST(SessionState, overlapping_ranges_are_restored_to_their_oldest_bytes) {
   for (size_t i = 0; i < 16; ++i) s.extent[i] = static_cast<std::byte>(i);
   const std::vector<std::byte> before(s.extent.begin(), s.extent.begin() + 16);
   s.state.begin();
-  ASSERT_TRUE(s.state.save_for_undo(undo_extent(s.extent), {0, 8192, 10}));
+  ASSERT_TRUE(s.save({{0, 8192, 10}}));
   memset(s.extent.data(), 0xaa, 10);
-  ASSERT_TRUE(s.state.save_for_undo(undo_extent(s.extent), {5, 8202, 10}));
+  ASSERT_TRUE(s.save({{5, 8202, 10}}));
   memset(s.extent.data() + 5, 0xbb, 10);
   ASSERT_TRUE(s.state.roll_back(undo_extent(s.extent)));
   EXPECT_TRUE(std::equal(before.begin(), before.end(), s.extent.begin()));
@@ -514,20 +521,31 @@ TEST(SessionState, a_step_takes_as_many_undo_ranges_as_promised_and_no_more) {
   Private s;
   s.state.begin();
   for (uint32_t i = 0; i < kUndoEntriesMax; ++i) {
-    ASSERT_TRUE(s.state.save_for_undo(undo_extent(s.extent), {i, 8192 + i, 1}));
+    ASSERT_TRUE(s.save({{i, 8192 + i, 1}}));
   }
-  EXPECT_EQ(s.state.save_for_undo(undo_extent(s.extent), {0, 9000, 1}).error().code,
-            ErrorCode::kLimitExceeded);
+  EXPECT_EQ(s.save({{0, 9000, 1}}).error().code, ErrorCode::kLimitExceeded);
   s.state.commit();
   s.state.begin();
-  EXPECT_TRUE(s.state.save_for_undo(undo_extent(s.extent), {0, 9000, 1}))
-      << "a commit empties the log";
+  EXPECT_TRUE(s.save({{0, 9000, 1}})) << "a commit empties the log";
+}
+
+TEST(SessionState, of_more_ranges_than_a_step_takes_none_is_saved) {
+  Private s;
+  s.state.begin();
+  ASSERT_TRUE(s.save({{0, 8192, 1}}));
+  s.extent[0] = std::byte{5};
+  s.extent[9000] = std::byte{6};
+  const std::vector<UndoEntry> ranges(kUndoEntriesMax, {0, 9000, 1});
+  EXPECT_EQ(s.save(ranges).error().code, ErrorCode::kLimitExceeded);
+  EXPECT_EQ(s.extent[9000], std::byte{6});
+  ASSERT_TRUE(s.state.roll_back(undo_extent(s.extent)));
+  EXPECT_EQ(s.extent[0], std::byte{0}) << "the one before is still in the log";
 }
 
 TEST(SessionState, recovery_does_not_undo_a_committed_step) {
   Private s;
   s.state.begin();
-  ASSERT_TRUE(s.state.save_for_undo(undo_extent(s.extent), {0, 8192, 1}));
+  ASSERT_TRUE(s.save({{0, 8192, 1}}));
   s.extent[0] = std::byte{5};
   s.state.commit();
   ASSERT_TRUE(s.state.recover(undo_extent(s.extent)));
@@ -678,7 +696,7 @@ TEST(SessionState, a_head_that_is_no_head_tells_no_progress) {
 TEST(SessionState, an_undo_range_outside_the_extent_is_refused_and_writes_nothing_there) {
   Private s;
   s.state.begin();
-  ASSERT_TRUE(s.state.save_for_undo(undo_extent(s.extent), {4096, 8192, 4096}));
+  ASSERT_TRUE(s.save({{4096, 8192, 4096}}));
   // The session's extent is smaller now than the log believes.
   EXPECT_EQ(s.state.recover(undo_extent(s.extent.first(6000))).error().code, ErrorCode::kMalformed);
   EXPECT_EQ(s.state.recover(undo_extent(s.extent.first(9000))).error().code, ErrorCode::kMalformed);
@@ -688,20 +706,20 @@ TEST(SessionState, an_undo_range_outside_the_extent_is_refused_and_writes_nothin
 TEST(SessionState, an_undo_range_over_what_was_saved_of_it_is_refused) {
   Private s;
   s.state.begin();
-  ASSERT_TRUE(s.state.save_for_undo(undo_extent(s.extent), {4096, 6000, 4096}));
+  ASSERT_TRUE(s.save({{4096, 6000, 4096}}));
   EXPECT_EQ(s.state.recover(undo_extent(s.extent)).error().code, ErrorCode::kMalformed);
 }
 
 TEST(SessionState, a_copy_that_fails_is_told_and_the_range_is_not_in_the_log) {
   Private s;
   s.state.begin();
-  const UndoExtent broken{s.extent.size(), [](uint64_t, uint64_t, uint64_t) -> Status {
+  const UndoExtent broken{s.extent.size(), [](std::span<const ExtentCopy>) -> Status {
                             return Error{ErrorCode::kInternal, "A test made this copy fail."};
                           }};
-  EXPECT_FALSE(s.state.save_for_undo(broken, {0, 8192, 10}));
+  EXPECT_FALSE(s.state.save_for_undo(broken, std::array{UndoEntry{0, 8192, 10}}));
   EXPECT_TRUE(s.state.roll_back(broken)) << "there is nothing to copy back";
   s.state.begin();
-  ASSERT_TRUE(s.state.save_for_undo(undo_extent(s.extent), {0, 8192, 10}));
+  ASSERT_TRUE(s.save({{0, 8192, 10}}));
   memset(s.extent.data(), 0xaa, 10);
   EXPECT_FALSE(s.state.roll_back(broken));
   EXPECT_TRUE(s.state.roll_back(undo_extent(s.extent))) << "again";
