@@ -66,6 +66,11 @@ function(djinn_test name)
     if(NOT ARG_TORCH)
       target_compile_options(${name}-test PRIVATE -O0 -fPIC)  # as libraries, whose flags it shares
       djinn_headers(${name}-test test)
+      # Eight files at a time, which halves what they cost: a developer edits a test less often
+      # than the build is made from nothing.
+      if(NOT CMAKE_DISABLE_PRECOMPILE_HEADERS)
+        set_target_properties(${name}-test PROPERTIES UNITY_BUILD ON)
+      endif()
     endif()
     add_test(NAME ${name} COMMAND ${name}-test)
   endif()
