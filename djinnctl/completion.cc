@@ -266,8 +266,8 @@ std::string zsh(std::span<const CompletedVerb> verbs, std::span<const CompletedO
   std::string cases;
   for (const CompletedVerb& verb : verbs) {
     names += "    " + described(verb.name, verb.what) + '\n';
-    cases += fmt::format("    ({}) kind={} mine=(\n{}    ) ;;\n", verb.name, shell_quoted(kind_of(verb)),
-                         described(verb.options));
+    cases += fmt::format("    ({}) kind={} mine=(\n{}    ) ;;\n", verb.name,
+                         shell_quoted(kind_of(verb)), described(verb.options));
   }
   Places places = shared_places(verbs, options);
   places.emplace_back("@VERBS_DESCRIBED@", names);
@@ -314,7 +314,8 @@ std::string fish(std::span<const CompletedVerb> verbs, std::span<const Completed
     for (const CompletedOption& option : verb.options) lines += fish(option, seen);
     const std::string arguments = fish_arguments(verb);
     if (arguments.empty()) continue;
-    lines += fmt::format("complete -c djinnctl -n {} -a {}\n", shell_quoted(seen), shell_quoted(arguments));
+    lines += fmt::format("complete -c djinnctl -n {} -a {}\n", shell_quoted(seen),
+                         shell_quoted(arguments));
   }
   return filled(kFish, {{"@VERBS@", names_of(verbs, " ")}, {"@FISH@", lines}});
 }

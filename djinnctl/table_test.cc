@@ -108,7 +108,6 @@ TEST(Table, what_cannot_be_narrower_is_shown_all_the_same) {
 
 // --- each verb's table, as scripts know it
 
-
 TEST(Tables, models) {
   ipc::ModelReport models[4];
   models[0].model = ModelId{0xabc};

@@ -47,7 +47,8 @@ TEST(Top, rates_are_those_since_the_view_before) {
 }
 
 TEST(Top, the_first_view_knows_no_rates) {
-  const std::string text = top_frame(sample(10 * kNsPerSecond, 5, 100), nullptr, TopSort::kRate, {});
+  const std::string text =
+      top_frame(sample(10 * kNsPerSecond, 5, 100), nullptr, TopSort::kRate, {});
   EXPECT_NE(text.find("work   - tokens/s"), std::string::npos) << text;
   EXPECT_EQ(text.find("0.0"), std::string::npos) << text;
   EXPECT_NE(text.find("a-program-with-a-long-name"), std::string::npos) << text;

@@ -29,7 +29,8 @@ uint64_t pages_of(const Fd& memory) {
 }
 
 struct DepartedHost {
-  explicit DepartedHost(const std::vector<std::string>& options = {}) : daemon(options), observer(daemon) {
+  explicit DepartedHost(const std::vector<std::string>& options = {})
+      : daemon(options), observer(daemon) {
     observer.greet(true);
     for (char& letter : content) letter = static_cast<char>('a' + (&letter - content.data()) % 26);
   }

@@ -33,7 +33,7 @@ constexpr uint64_t kElements = 6 * kMiB;  // of four bytes: three such models do
 class DevicesTest : public ::testing::Test {
  protected:
   explicit DevicesTest(const std::string& worker = testing::fake_worker_program(),
-                   std::vector<std::string> mode = {"--user"})
+                       std::vector<std::string> mode = {"--user"})
       : daemon_({"--memory", "256MiB", "--test-device-bytes", std::to_string(kFakeBytes),
                  "--test-device-worker", worker},
                 std::move(mode)),

@@ -61,7 +61,8 @@ namespace {
 
 // Section offsets behind the head page: undo entries, in-flight block, sequences, refs.
 constexpr uint64_t kUndoOffset = kStateHeadBytes;
-constexpr uint64_t kUndoBytes = (kUndoEntriesMax * sizeof(UndoEntry) + kStatePage - 1) / kStatePage * kStatePage;
+constexpr uint64_t kUndoBytes =
+    (kUndoEntriesMax * sizeof(UndoEntry) + kStatePage - 1) / kStatePage * kStatePage;
 constexpr uint64_t kInFlightOffset = kUndoOffset + kUndoBytes;
 constexpr uint64_t kSequencesOffset = kInFlightOffset + kInFlightBytesMax;
 constexpr uint64_t kRefCell = 2 * (sizeof(uint64_t) + sizeof(RefEntry));

@@ -12,8 +12,8 @@ namespace djinn::srg {
 namespace {
 
 const std::vector<Symbol> kExprSymbols = {{"batch", 1, 8, SymbolRole::kBatch},
-                                      {"tokens", 1, 512, SymbolRole::kTokens},
-                                      {"past", 0, 4096, SymbolRole::kPast}};
+                                          {"tokens", 1, 512, SymbolRole::kTokens},
+                                          {"past", 0, 4096, SymbolRole::kPast}};
 
 Expr random_expr_of(Random& random) {
   Expr expr(static_cast<int64_t>(random.below(2001)) - 1000);

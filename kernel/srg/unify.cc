@@ -22,7 +22,7 @@ namespace djinn::srg {
 namespace {
 
 constexpr size_t kTextShownBytes = 60;  // of a text in a message
-constexpr size_t kShownValues = 8;  // of one integer in all recordings
+constexpr size_t kShownValues = 8;      // of one integer in all recordings
 
 // What is wrong with a part of a graph: " is 7 in one recording and 8 in another". Whoever calls
 // writes in front of it which part that is. Nothing is wrong if there is none.

@@ -21,8 +21,8 @@
 namespace djinn::srg {
 namespace {
 
-constexpr uint64_t kWidestBytes = 16;  // of an element
-constexpr size_t kNameShownBytes = 60;     // of a name in a message: messages are short
+constexpr uint64_t kWidestBytes = 16;   // of an element
+constexpr size_t kNameShownBytes = 60;  // of a name in a message: messages are short
 
 using Names = std::unordered_set<std::string_view>;
 

@@ -247,7 +247,8 @@ INSTANTIATE_TEST_SUITE_P(
                  [](Graph& g) {
                    g.values[5].strides.assign(g.values[5].sizes.size(), Expr(int64_t{1} << 46));
                  }},
-        BadGraph{"reach by offset", kOutOfRange, [](Graph& g) { g.values[0].offset = Expr(INT64_MAX); }},
+        BadGraph{"reach by offset", kOutOfRange,
+                 [](Graph& g) { g.values[0].offset = Expr(INT64_MAX); }},
         BadGraph{"argument value", kOutOfRange,
                  [](Graph& g) { g.nodes[0].arguments[0].value = ValueRef{8}; }},
         BadGraph{"list value", kOutOfRange,

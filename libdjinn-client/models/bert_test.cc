@@ -13,7 +13,8 @@ using testing::calls_of;
 using testing::config_of;
 using testing::manifest_of;
 
-constexpr const char* kBertBase = R"("model_type": "bert", "hidden_size": 32, "num_hidden_layers": 2,
+constexpr const char* kBertBase =
+    R"("model_type": "bert", "hidden_size": 32, "num_hidden_layers": 2,
     "num_attention_heads": 4, "intermediate_size": 64, "vocab_size": 100,
     "max_position_embeddings": 40)";
 constexpr const char* kWords = "embeddings.word_embeddings.weight";

@@ -82,7 +82,8 @@ TEST(ModelConfig, what_is_missing_or_of_another_kind_is_a_typed_error_that_names
 }
 
 TEST(ModelConfig, a_count_is_at_least_one_and_a_wrong_one_is_not_replaced) {
-  const ModelConfig config = parsed_config(R"({"n": 3, "zero": 0, "minus": -1, "huge": 3000000000})");
+  const ModelConfig config =
+      parsed_config(R"({"n": 3, "zero": 0, "minus": -1, "huge": 3000000000})");
   EXPECT_EQ(*config.count("n"), 3);
   EXPECT_EQ(*config.count_or("absent", 7), 7);
   for (const char* const key : {"zero", "minus", "huge"}) {

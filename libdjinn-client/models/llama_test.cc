@@ -13,7 +13,8 @@ using testing::calls_of;
 using testing::config_of;
 using testing::manifest_of;
 
-constexpr const char* kLlamaBase = R"("model_type": "llama", "hidden_size": 32, "num_hidden_layers": 2,
+constexpr const char* kLlamaBase =
+    R"("model_type": "llama", "hidden_size": 32, "num_hidden_layers": 2,
     "num_attention_heads": 4, "intermediate_size": 64, "vocab_size": 100)";
 constexpr const char* kTable = "model.embed_tokens.weight";
 constexpr LlamaPhase kPhases[] = {LlamaPhase::kPrefill, LlamaPhase::kPrefillMasked,

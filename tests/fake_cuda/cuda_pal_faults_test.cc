@@ -85,7 +85,8 @@ Status use(CudaPal& pal) {
   DJINN_CHECK(pal.protect(range, 0, 2 * kExtentBytes, Access::kRead));
   DJINN_CHECK(pal.unmap(range, 0, 2 * kExtentBytes));
   DJINN_TRY(Fd fd, pal.export_extent(extent));
-  DJINN_TRY(const Extent imported, pal.import_extent(std::move(fd), 2 * kExtentBytes, Seals::kNone));
+  DJINN_TRY(const Extent imported,
+            pal.import_extent(std::move(fd), 2 * kExtentBytes, Seals::kNone));
   DJINN_CHECK(pal.map(range, 4 * kExtentBytes, imported, 0, 2 * kExtentBytes, Access::kRead));
   std::vector<std::byte> out(1000);
   DJINN_CHECK(pal.copy_out(range, 5 * kExtentBytes, out));

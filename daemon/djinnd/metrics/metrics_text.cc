@@ -27,7 +27,6 @@ using prometheus::ClientMetric;
 using prometheus::MetricType;
 using Labels = std::vector<ClientMetric::Label>;
 
-
 double seconds(uint64_t ns) {
   return static_cast<double>(ns) / kNsPerSecond;
 }

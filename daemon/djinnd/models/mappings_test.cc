@@ -81,7 +81,8 @@ TEST_F(MappingsTest, a_model_is_there_when_its_worker_has_said_so) {
 TEST_F(MappingsTest, what_a_worker_says_of_models_that_it_does_not_have_is_nothing) {
   EXPECT_EQ(says_added(kSecondWorker, model().id), nullptr);
   EXPECT_EQ(says_added(kFirstWorker, ModelId{2}), nullptr);
-  EXPECT_EQ(says_added({kFirstUser, {DeviceKind::kCpu, 1}}, model().id), nullptr) << "another device's";
+  EXPECT_EQ(says_added({kFirstUser, {DeviceKind::kCpu, 1}}, model().id), nullptr)
+      << "another device's";
   EXPECT_EQ(mappings_.on_model_wanted(kSecondWorker, {model().id}), nullptr);
   EXPECT_EQ(mappings_.on_model_parked(kFirstWorker, {model().id}), nullptr) << "nobody evicts it";
   EXPECT_EQ(mappings_.on_model_dropped(kFirstWorker, {model().id}), nullptr) << "nobody unloads it";

@@ -21,7 +21,9 @@ constexpr Caller kAdmin{Owner::of_user(0), true};
 
 class PlacesTest : public ::testing::Test {
  protected:
-  PlacesTest() { quotas_.set({{false, "ann", kHolder.user.user(), {{}, {}, {}, kMost}}}, {1 << 20}); }
+  PlacesTest() {
+    quotas_.set({{false, "ann", kHolder.user.user(), {{}, {}, {}, kMost}}}, {1 << 20});
+  }
 
   Model& add(const Caller& owner, ModelPhase phase = ModelPhase::kResident) {
     Model fresh;
