@@ -14,6 +14,11 @@
 # A library is built without exceptions and RTTI unless THROWS says otherwise. The code of a test
 # is not optimised: compiling it is most of what it costs. TORCH: it links LibTorch, whose headers
 # need other flags; it shares no precompiled headers with the rest, and its tests are optimised.
+#
+# But for TORCH, a test's files are compiled eight at a time (CMake's unity build), in asan those of
+# libraries too: what headers and templates cost is paid once for all, which halves a build from
+# nothing. So the anonymous namespaces of a folder's files must not use one name twice. The tsan
+# preset compiles each file by itself, and sees what it forgets to include.
 
 function(djinn_sources out)
   file(GLOB all CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/*.cc)
@@ -66,6 +71,9 @@ function(djinn_test name)
     if(NOT ARG_TORCH)
       target_compile_options(${name}-test PRIVATE -O0 -fPIC)  # as libraries, whose flags it shares
       djinn_headers(${name}-test test)
+      if(NOT CMAKE_DISABLE_PRECOMPILE_HEADERS)
+        set_target_properties(${name}-test PROPERTIES UNITY_BUILD ON)
+      endif()
     endif()
     add_test(NAME ${name} COMMAND ${name}-test)
   endif()

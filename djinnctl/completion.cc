@@ -147,7 +147,7 @@ complete -c djinnctl -f
 @FISH@)sh";
 
 // The text in single quotes, as all three shells read them.
-std::string quoted(std::string_view text) {
+std::string shell_quoted(std::string_view text) {
   std::string out = "'";
   for (const char byte : text) out += byte == '\'' ? std::string("'\\''") : std::string(1, byte);
   return out + "'";
@@ -227,7 +227,7 @@ std::string taking_value(std::span<const CompletedOption> options) {
 }
 
 std::string described(std::string_view name, std::string_view what) {
-  return quoted(fmt::format("{}:{}", name, what));
+  return shell_quoted(fmt::format("{}:{}", name, what));
 }
 
 std::string described(std::span<const CompletedOption> options) {
@@ -251,8 +251,8 @@ Places shared_places(std::span<const CompletedVerb> verbs,
 std::string bash(std::span<const CompletedVerb> verbs, std::span<const CompletedOption> options) {
   std::string cases;
   for (const CompletedVerb& verb : verbs) {
-    cases += fmt::format("    {}) kind={} mine={} ;;\n", verb.name, quoted(kind_of(verb)),
-                         quoted(names_of(verb.options)));
+    cases += fmt::format("    {}) kind={} mine={} ;;\n", verb.name, shell_quoted(kind_of(verb)),
+                         shell_quoted(names_of(verb.options)));
   }
   Places places = shared_places(verbs, options);
   places.emplace_back("@VERBS@", names_of(verbs, " "));
@@ -266,8 +266,8 @@ std::string zsh(std::span<const CompletedVerb> verbs, std::span<const CompletedO
   std::string cases;
   for (const CompletedVerb& verb : verbs) {
     names += "    " + described(verb.name, verb.what) + '\n';
-    cases += fmt::format("    ({}) kind={} mine=(\n{}    ) ;;\n", verb.name, quoted(kind_of(verb)),
-                         described(verb.options));
+    cases += fmt::format("    ({}) kind={} mine=(\n{}    ) ;;\n", verb.name,
+                         shell_quoted(kind_of(verb)), described(verb.options));
   }
   Places places = shared_places(verbs, options);
   places.emplace_back("@VERBS_DESCRIBED@", names);
@@ -279,16 +279,16 @@ std::string zsh(std::span<const CompletedVerb> verbs, std::span<const CompletedO
 // fish's line for an option; of all verbs if condition is empty.
 std::string fish(const CompletedOption& option, std::string_view condition) {
   std::string line = "complete -c djinnctl";
-  if (!condition.empty()) line += fmt::format(" -n {}", quoted(condition));
+  if (!condition.empty()) line += fmt::format(" -n {}", shell_quoted(condition));
   for (const std::string& name : option.names) {
     const bool is_long = name.starts_with("--");
     line += fmt::format(" {} {}", is_long ? "-l" : "-s", name.substr(is_long ? 2 : 1));
   }
   if (option.takes_value) line += " -x";
   if (!option.values.empty()) {
-    line += " -a " + quoted(fmt::format("{}", fmt::join(option.values, " ")));
+    line += " -a " + shell_quoted(fmt::format("{}", fmt::join(option.values, " ")));
   }
-  return line + " -d " + quoted(option.what) + '\n';
+  return line + " -d " + shell_quoted(option.what) + '\n';
 }
 
 std::string fish_arguments(const CompletedVerb& verb) {
@@ -309,12 +309,13 @@ std::string fish(std::span<const CompletedVerb> verbs, std::span<const Completed
   for (const CompletedOption& option : options) lines += fish(option, "");
   for (const CompletedVerb& verb : verbs) {
     lines += fmt::format("complete -c djinnctl -n '__djinnctl_verb_is none' -a {} -d {}\n",
-                         verb.name, quoted(verb.what));
+                         verb.name, shell_quoted(verb.what));
     const std::string seen = "__djinnctl_verb_is " + verb.name;
     for (const CompletedOption& option : verb.options) lines += fish(option, seen);
     const std::string arguments = fish_arguments(verb);
     if (arguments.empty()) continue;
-    lines += fmt::format("complete -c djinnctl -n {} -a {}\n", quoted(seen), quoted(arguments));
+    lines += fmt::format("complete -c djinnctl -n {} -a {}\n", shell_quoted(seen),
+                         shell_quoted(arguments));
   }
   return filled(kFish, {{"@VERBS@", names_of(verbs, " ")}, {"@FISH@", lines}});
 }

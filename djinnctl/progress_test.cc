@@ -5,26 +5,26 @@
 #include <gtest/gtest.h>
 
 #include "djinnctl/text.h"
+#include "kernel/base/clock.h"
 
 namespace djinn::ctl {
 namespace {
 
-constexpr uint64_t kSecond = 1'000'000'000;
 constexpr uint64_t kMiB = uint64_t{1} << 20;
 
 TEST(Progress, tells_label_percent_bar_sizes_rate_and_what_remains) {
-  const ProgressLook first{0, 100 * kMiB, 10 * kSecond};
-  const ProgressLook now{25 * kMiB, 100 * kMiB, 15 * kSecond};
+  const ProgressLook first{0, 100 * kMiB, 10 * kNsPerSecond};
+  const ProgressLook now{25 * kMiB, 100 * kMiB, 15 * kNsPerSecond};
   EXPECT_EQ(Progress::line("bert", first, now, 80),
             "bert   25%  [######....................]  25.0 MiB/100 MiB  5.0 MiB/s  15s left");
 }
 
 TEST(Progress, has_no_rate_before_there_is_one) {
-  const ProgressLook first{5 * kMiB, 10 * kMiB, kSecond};
+  const ProgressLook first{5 * kMiB, 10 * kMiB, kNsPerSecond};
   EXPECT_EQ(Progress::line("bert", first, first, 50),
             "bert   50%  [########.........]  5.0 MiB/10.0 MiB");
   // Time has passed, but nothing was done.
-  const ProgressLook later{5 * kMiB, 10 * kMiB, 9 * kSecond};
+  const ProgressLook later{5 * kMiB, 10 * kMiB, 9 * kNsPerSecond};
   EXPECT_EQ(Progress::line("bert", first, later, 50), Progress::line("bert", first, first, 50));
 }
 
@@ -51,7 +51,7 @@ TEST(Progress, fits_every_terminal) {
   const ProgressLook first{0, 999 * kMiB, 0};
   for (size_t columns = 1; columns < 200; ++columns) {
     for (const uint64_t done : {uint64_t{0}, 12 * kMiB, 999 * kMiB, 2000 * kMiB}) {
-      const ProgressLook now{done, 999 * kMiB, 3600 * kSecond};
+      const ProgressLook now{done, 999 * kMiB, 3600 * kNsPerSecond};
       EXPECT_LT(width_of(Progress::line(label, first, now, columns)), columns);
       EXPECT_LT(width_of(Progress::line(label, {}, {}, columns)), columns);
     }

@@ -6,6 +6,7 @@
 
 #include "djinnctl/tables.h"
 #include "djinnctl/text.h"
+#include "kernel/base/clock.h"
 
 namespace djinn::ctl {
 namespace {
@@ -107,8 +108,6 @@ TEST(Table, what_cannot_be_narrower_is_shown_all_the_same) {
 
 // --- each verb's table, as scripts know it
 
-constexpr uint64_t kSecond = 1'000'000'000;
-
 TEST(Tables, models) {
   ipc::ModelReport models[4];
   models[0].model = ModelId{0xabc};
@@ -127,8 +126,8 @@ TEST(Tables, models) {
   models[2].state = ipc::ModelState::kEvicting;
   models[3] = models[2];
   models[3].state = ipc::ModelState::kDisk;
-  models[3].expires_wall_ns = 181 * kSecond;
-  EXPECT_EQ(model_table(models, kSecond).text(),
+  models[3].expires_wall_ns = 181 * kNsPerSecond;
+  EXPECT_EQ(model_table(models, kNsPerSecond).text(),
             "NAME  ID            DEVICE            SIZE  REFS  STATE     PIN  UNTIL    USER\n"
             "bert  000000000abc  cpu:0   50% of 2.0 KiB     1  loading   no   close    ann\n"
             "bert  000000000abc  cpu:0          2.0 KiB     1  resident  yes  unload   ann\n"
@@ -168,15 +167,15 @@ TEST(Tables, fit_40_columns) {
   session.owner = "a-user-with-a-long-name";
   session.granted_bytes = session.shared_bytes = uint64_t{1001} << 20;
   for (const std::string& text :
-       {model_table({&model, 1}, kSecond).text({.columns_max = 40}),
-        session_table({&session, 1}, kSecond).text({.columns_max = 40})}) {
+       {model_table({&model, 1}, kNsPerSecond).text({.columns_max = 40}),
+        session_table({&session, 1}, kNsPerSecond).text({.columns_max = 40})}) {
     std::string_view left = text;
     while (!left.empty()) {
       EXPECT_LE(width_of(left.substr(0, left.find('\n'))), 40u) << text;
       left.remove_prefix(left.find('\n') + 1);
     }
   }
-  EXPECT_EQ(model_table({&model, 1}, kSecond).text({.columns_max = 60}),
+  EXPECT_EQ(model_table({&model, 1}, kNsPerSecond).text({.columns_max = 60}),
             "NAME   ID                SIZE  REFS  STATE     PIN  UNTIL\n"
             "a-mo…  000000000abc  1001 MiB     0  resident  no   pressure\n");
 }
@@ -192,7 +191,7 @@ TEST(Tables, models_of_two_users_and_plans_tell_the_users_on_80_columns) {
   models[0].owner = "somebody";
   models[1].owner = "ann";
   models[1].plan = 0x3fa2c011;
-  const std::string text = model_table(models, kSecond).text({.columns_max = 80});
+  const std::string text = model_table(models, kNsPerSecond).text({.columns_max = 80});
   EXPECT_NE(text.find("somebody"), std::string::npos) << text;
   EXPECT_NE(text.find("PIN"), std::string::npos) << text;
   EXPECT_EQ(text.find("PLAN"), std::string::npos) << text;

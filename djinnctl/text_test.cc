@@ -4,6 +4,8 @@
 
 #include <gtest/gtest.h>
 
+#include "kernel/base/clock.h"
+
 namespace djinn::ctl {
 namespace {
 
@@ -14,13 +16,12 @@ TEST(Time, is_rfc_3339_in_utc_with_nanoseconds) {
 }
 
 TEST(Age, is_told_in_its_largest_unit) {
-  constexpr uint64_t kSecond = 1'000'000'000;
-  const uint64_t now = 1000 * 86'400 * kSecond;
-  EXPECT_EQ(age_text(now - 59 * kSecond, now), "59s");
-  EXPECT_EQ(age_text(now - 60 * kSecond, now), "1m");
-  EXPECT_EQ(age_text(now - 7200 * kSecond, now), "2h");
-  EXPECT_EQ(age_text(now - 90'000 * kSecond, now), "1d");
-  EXPECT_EQ(age_text(now + kSecond, now), "0s");
+  const uint64_t now = 1000 * 86'400 * kNsPerSecond;
+  EXPECT_EQ(age_text(now - 59 * kNsPerSecond, now), "59s");
+  EXPECT_EQ(age_text(now - 60 * kNsPerSecond, now), "1m");
+  EXPECT_EQ(age_text(now - 7200 * kNsPerSecond, now), "2h");
+  EXPECT_EQ(age_text(now - 90'000 * kNsPerSecond, now), "1d");
+  EXPECT_EQ(age_text(now + kNsPerSecond, now), "0s");
   EXPECT_EQ(age_text(0, now), "-");
 }
 

@@ -10,13 +10,13 @@
 
 #include "djinnctl/tables.h"
 #include "djinnctl/text.h"
+#include "kernel/base/clock.h"
 
 namespace djinn::ctl {
 namespace {
 
 constexpr std::array<std::string_view, 4> kSorts{"memory", "rate", "age", "user"};
 constexpr size_t kBarColumns = 20;
-constexpr double kNsPerSecond = 1e9;
 
 struct Row {
   const ipc::SessionReport* session = nullptr;

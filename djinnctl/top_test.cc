@@ -5,11 +5,10 @@
 #include <gtest/gtest.h>
 
 #include "djinnctl/text.h"
+#include "kernel/base/clock.h"
 
 namespace djinn::ctl {
 namespace {
-
-constexpr uint64_t kSecond = 1'000'000'000;
 
 ipc::SessionReport session(uint64_t id, uint64_t bytes, uint64_t steps, const char* owner) {
   ipc::SessionReport report;
@@ -18,7 +17,7 @@ ipc::SessionReport session(uint64_t id, uint64_t bytes, uint64_t steps, const ch
   report.owner = owner;
   report.granted_bytes = bytes;
   report.steps = steps;
-  report.started_wall_ns = kSecond;
+  report.started_wall_ns = kNsPerSecond;
   return report;
 }
 
@@ -39,24 +38,25 @@ size_t place_of(const std::string& text, const char* what) {
 }
 
 TEST(Top, rates_are_those_since_the_view_before) {
-  const TopSample before = sample(10 * kSecond, 5, 100);
+  const TopSample before = sample(10 * kNsPerSecond, 5, 100);
   const std::string text =
-      top_frame(sample(12 * kSecond, 9, 150), &before, TopSort::kRate, {.columns_max = 80});
+      top_frame(sample(12 * kNsPerSecond, 9, 150), &before, TopSort::kRate, {.columns_max = 80});
   EXPECT_NE(text.find("25.0 tokens/s"), std::string::npos) << text;
   EXPECT_NE(text.find(" 2.0 "), std::string::npos) << text;
   EXPECT_NE(text.find("[#####               ]"), std::string::npos) << text;
 }
 
 TEST(Top, the_first_view_knows_no_rates) {
-  const std::string text = top_frame(sample(10 * kSecond, 5, 100), nullptr, TopSort::kRate, {});
+  const std::string text =
+      top_frame(sample(10 * kNsPerSecond, 5, 100), nullptr, TopSort::kRate, {});
   EXPECT_NE(text.find("work   - tokens/s"), std::string::npos) << text;
   EXPECT_EQ(text.find("0.0"), std::string::npos) << text;
   EXPECT_NE(text.find("a-program-with-a-long-name"), std::string::npos) << text;
 }
 
 TEST(Top, sessions_come_in_the_order_that_was_asked_for) {
-  const TopSample before = sample(10 * kSecond, 5, 0);
-  const TopSample now = sample(12 * kSecond, 9, 0);
+  const TopSample before = sample(10 * kNsPerSecond, 5, 0);
+  const TopSample now = sample(12 * kNsPerSecond, 9, 0);
   const auto first = [&](TopSort sort) {
     const std::string text = top_frame(now, &before, sort, {.columns_max = 80});
     return place_of(text, "000000000001") < place_of(text, "000000000002") ? 1 : 2;
@@ -69,7 +69,7 @@ TEST(Top, sessions_come_in_the_order_that_was_asked_for) {
 TEST(Top, no_line_is_wider_than_the_screen) {
   for (const size_t columns : {20u, 80u}) {
     const std::string frame =
-        top_frame(sample(kSecond, 0, 0), nullptr, TopSort::kAge, {.columns_max = columns});
+        top_frame(sample(kNsPerSecond, 0, 0), nullptr, TopSort::kAge, {.columns_max = columns});
     std::string_view text = frame;
     while (!text.empty()) {
       EXPECT_LE(width_of(text.substr(0, text.find('\n'))), columns) << text;
@@ -79,7 +79,7 @@ TEST(Top, no_line_is_wider_than_the_screen) {
 }
 
 TEST(Top, figures_are_whole_on_80_columns) {
-  TopSample now = sample(kSecond, 0, 0);
+  TopSample now = sample(kNsPerSecond, 0, 0);
   for (ipc::SessionReport& one : now.sessions) {
     one.owner = "a-user-with-a-long-name";
     one.state = ipc::SessionState::kDraining;

@@ -9,10 +9,11 @@
 #include <algorithm>
 #include <utility>
 
+#include "kernel/base/clock.h"
+
 namespace djinn::client {
 namespace {
 
-constexpr uint64_t kNsPerMs = 1'000'000;
 constexpr uint64_t kPauseMostMs = 500;
 // djinnd answers within milliseconds if it has a worker.
 constexpr uint64_t kAnswerLeastMs = 1000;

@@ -16,6 +16,7 @@
 #include <thread>
 #include <vector>
 
+#include "kernel/base/clock.h"
 #include "libdjinn-client/testing/fake_daemon.h"
 
 namespace djinn::client {
@@ -24,7 +25,6 @@ namespace {
 using testing::eventually;
 using testing::FakeDaemon;
 
-constexpr uint64_t kNsPerMs = 1'000'000;
 constexpr uint64_t kLong = 20'000;  // longer than any of these tests
 
 ConnectOptions options_for(const FakeDaemon& daemon) {

@@ -40,7 +40,6 @@ class Deadline {
   }
 
  private:
-  static constexpr uint64_t kNsPerMs = 1'000'000;
   static constexpr uint64_t kSliceMs = 50;  // a person who presses Ctrl-C does not notice it
 
   // Waits that end later than time does end with it.

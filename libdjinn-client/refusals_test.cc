@@ -15,7 +15,7 @@
 namespace djinn::client {
 namespace {
 
-constexpr uint64_t kStagingBytes = 1 << 18;
+constexpr uint64_t kSlabBytes = 1 << 18;
 constexpr int kRefusals = 10'000;
 
 // y = x + x, of four elements.
@@ -26,12 +26,12 @@ srg::Graph small_graph() {
   return *std::move(g).finish();
 }
 
-class AllIsFreeAgain : public testing::Connected<kStagingBytes> {
+class AllIsFreeAgain : public testing::Connected<kSlabBytes> {
  protected:
   // The release of a ref that was dropped goes with the next submission.
   void TearDown() override {
     EXPECT_TRUE(client_->submit({}, {}));
-    EXPECT_TRUE(client_->allocate_staging(kStagingBytes)) << "the slab is free";
+    EXPECT_TRUE(client_->allocate_staging(kSlabBytes)) << "the slab is free";
     std::vector<RefLease> refs;
     while (refs.size() < limits::kRefs) {
       auto ref = client_->new_ref();
@@ -71,7 +71,7 @@ TEST_F(AllIsFreeAgain, after_blocks_over_their_limit) {
 
 TEST_F(AllIsFreeAgain, after_submissions_that_leave_no_room_for_their_block) {
   refuse(ErrorCode::kQueueFull, [&]() -> Result<client::Run> {
-    DJINN_TRY(StagingLease most, client_->allocate_staging(kStagingBytes - 64));
+    DJINN_TRY(StagingLease most, client_->allocate_staging(kSlabBytes - 64));
     return client_->submit({}, std::vector<std::byte>(65), {.read = list_of(std::move(most))});
   });
 }
@@ -82,7 +82,7 @@ TEST_F(AllIsFreeAgain, after_generations_whose_block_is_over_its_limit) {
   over.prefill_inputs.resize(limits::kBindingTableBytes / 20);
   const std::vector<int32_t> prompt(1000);
   // As many as it takes: sanitizers are slow at encoding such a block.
-  constexpr int kTimes = 2 * kStagingBytes / (1000 * sizeof(int32_t));
+  constexpr int kTimes = 2 * kSlabBytes / (1000 * sizeof(int32_t));
   refuse(
       ErrorCode::kLimitExceeded, [&] { return submit_generate(*client_, over, prompt); }, kTimes);
 }
@@ -91,7 +91,7 @@ TEST_F(AllIsFreeAgain, after_runs_whose_output_has_no_room) {
   refuse(ErrorCode::kQueueFull, [&]() -> Status {
     RunBuilder run(*client_, graph_);
     DJINN_CHECK(run.input("x", bytes_));
-    DJINN_CHECK(run.output(0, kStagingBytes));
+    DJINN_CHECK(run.output(0, kSlabBytes));
     return run.run(ProgramId{7});
   });
 }

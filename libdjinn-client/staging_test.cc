@@ -105,7 +105,7 @@ TEST(Staging, any_sequence_of_calls_hands_out_what_a_plain_model_says) {
     SCOPED_TRACE(seed);
     World world(seed);
     for (int i = 0; i < 300; ++i) world.step();
-    ASSERT_FALSE(testing::Test::HasFatalFailure());
+    ASSERT_FALSE(::testing::Test::HasFatalFailure());
   }
 }
 

@@ -184,8 +184,8 @@ class LingeringSocket {
   Fd peer_;
 };
 
-struct Host {
-  Host() : observer(daemon) { observer.greet(true); }
+struct DeferredCloseHost {
+  DeferredCloseHost() : observer(daemon) { observer.greet(true); }
   // Of a client that has gone.
   void make_one_hang(LingeringSocket& socket) {
     TestClient client(daemon);
@@ -205,7 +205,7 @@ struct Host {
 };
 
 TEST(DeferredClose, a_client_whose_file_does_not_close_holds_up_nobody) {
-  Host host;
+  DeferredCloseHost host;
   LingeringSocket socket;
   host.make_one_hang(socket);
   ASSERT_TRUE(eventually([&] { return host.closing() == 6; }))
@@ -218,7 +218,7 @@ TEST(DeferredClose, a_client_whose_file_does_not_close_holds_up_nobody) {
 }
 
 TEST(DeferredClose, descriptors_that_a_message_may_not_bring_hold_up_nobody) {
-  Host host;
+  DeferredCloseHost host;
   const Fd file = some_file();
   for (const std::string_view bytes : {"too many", ""}) {
     LingeringSocket socket;
@@ -248,7 +248,7 @@ TEST(DeferredClose, descriptors_that_a_message_may_not_bring_hold_up_nobody) {
 }
 
 TEST(DeferredClose, a_user_with_too_many_files_that_do_not_close_adds_no_more) {
-  Host host;
+  DeferredCloseHost host;
   LingeringSocket socket;
   host.make_one_hang(socket);
   const Fd file = some_file();

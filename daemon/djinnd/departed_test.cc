@@ -28,8 +28,9 @@ uint64_t pages_of(const Fd& memory) {
   return static_cast<uint64_t>(info.st_blocks) * 512;
 }
 
-struct Host {
-  explicit Host(const std::vector<std::string>& options = {}) : daemon(options), observer(daemon) {
+struct DepartedHost {
+  explicit DepartedHost(const std::vector<std::string>& options = {})
+      : daemon(options), observer(daemon) {
     observer.greet(true);
     for (char& letter : content) letter = static_cast<char>('a' + (&letter - content.data()) % 26);
   }
@@ -64,7 +65,7 @@ void expect_ended(TestClient& client, ErrorCode why) {
 }
 
 TEST(Departed, what_a_client_keeps_of_its_session_is_freed_all_the_same) {
-  Host host;
+  DepartedHost host;
   TestClient client(host.daemon);
   host.fill(client);
   EXPECT_GE(pages_of(client.memory()), kStaging);
@@ -75,7 +76,7 @@ TEST(Departed, what_a_client_keeps_of_its_session_is_freed_all_the_same) {
 }
 
 TEST(Departed, the_memory_of_a_session_that_was_ended_stays_and_counts_until_the_client_hangs_up) {
-  Host host;
+  DepartedHost host;
   TestClient client(host.daemon);
   const SessionId session = host.fill(client);
   const uint64_t held = host.held();
@@ -91,7 +92,7 @@ TEST(Departed, the_memory_of_a_session_that_was_ended_stays_and_counts_until_the
 
 // Else its end stays open in what djinnd has not received, when the client is gone.
 TEST(Departed, what_the_client_of_an_ended_session_sends_is_received_with_its_own_end_in_it) {
-  Host host;
+  DepartedHost host;
   TestClient before(host.daemon), after(host.daemon);
   host.fill(before);
   host.fill(after);
@@ -106,7 +107,7 @@ TEST(Departed, what_the_client_of_an_ended_session_sends_is_received_with_its_ow
 }
 
 TEST(Departed, sessions_that_were_ended_count_until_their_clients_hang_up) {
-  const Host host;
+  const DepartedHost host;
   std::vector<TestClient> clients;
   for (uint32_t i = 0; i + 1 < limits::kSessionsPerUser; ++i) {  // and the observer
     clients.emplace_back(host.daemon).greet();
@@ -127,7 +128,7 @@ TEST(Departed, sessions_that_were_ended_count_until_their_clients_hang_up) {
 
 // Or a program that opens and closes in haste is refused for what it has closed.
 TEST(Departed, newcomers_wait_for_sessions_of_their_user_that_are_on_their_way_out) {
-  Host host({"--hang-timeout-ms", "3600000"});
+  DepartedHost host({"--hang-timeout-ms", "3600000"});
   TestClient stays(host.daemon), next(host.daemon);
   stays.greet();
   const auto in_state = [&](ipc::SessionState state) {
@@ -153,7 +154,7 @@ TEST(Departed, newcomers_wait_for_sessions_of_their_user_that_are_on_their_way_o
 }
 
 TEST(Departed, nobody_waits_for_memory_whose_client_lets_nobody_free_it) {
-  Host host({"--memory", std::to_string(64u << 20)});
+  DepartedHost host({"--memory", std::to_string(64u << 20)});
   TestClient hostile(host.daemon), neighbour(host.daemon);
   hostile.greet(false, 40u << 20);
   testing::InodeHolder holder(hostile.memory());

@@ -26,14 +26,14 @@ using testing::TestClient;
 using testing::TestDaemon;
 using testing::write_config;
 
-constexpr uint64_t kMiB = 1 << 20;
+using testing::kMiB;
 constexpr uint64_t kFakeBytes = 64 * kMiB;
 constexpr uint64_t kElements = 6 * kMiB;  // of four bytes: three such models do not fit
 
-class Devices : public ::testing::Test {
+class DevicesTest : public ::testing::Test {
  protected:
-  explicit Devices(const std::string& worker = testing::fake_worker_program(),
-                   std::vector<std::string> mode = {"--user"})
+  explicit DevicesTest(const std::string& worker = testing::fake_worker_program(),
+                       std::vector<std::string> mode = {"--user"})
       : daemon_({"--memory", "256MiB", "--test-device-bytes", std::to_string(kFakeBytes),
                  "--test-device-worker", worker},
                 std::move(mode)),
@@ -68,7 +68,7 @@ class Devices : public ::testing::Test {
   TestClient observer_;
 };
 
-TEST_F(Devices, one_that_djinnd_has_not_is_refused_and_those_it_has_are_named) {
+TEST_F(DevicesTest, one_that_djinnd_has_not_is_refused_and_those_it_has_are_named) {
   TestClient client(daemon_);
   for (const char* name : {"fake:1", "cuda:0", "cpu", "cpu:00", "cpu:0 "}) {
     const auto refused =
@@ -79,7 +79,7 @@ TEST_F(Devices, one_that_djinnd_has_not_is_refused_and_those_it_has_are_named) {
   client.greet(false, 1 << 16, "fake:0");
 }
 
-TEST_F(Devices, each_has_models_sessions_and_groups_of_its_own_in_its_own_books) {
+TEST_F(DevicesTest, each_has_models_sessions_and_groups_of_its_own_in_its_own_books) {
   TestClient client(daemon_);
   client.greet(false, 1 << 16, "fake:0");
   const Fd weights = file('a');
@@ -107,7 +107,7 @@ TEST_F(Devices, each_has_models_sessions_and_groups_of_its_own_in_its_own_books)
   EXPECT_TRUE(eventually([&] { return device("fake:0").used_bytes <= kElements * 4; }));
 }
 
-TEST_F(Devices, who_exhausts_one_takes_nothing_from_the_other) {
+TEST_F(DevicesTest, who_exhausts_one_takes_nothing_from_the_other) {
   TestClient client(daemon_);
   client.greet(false, 1 << 16, "fake:0");
   const Fd first = file('a'), second = file('b'), third = file('c'), fourth = file('e');
@@ -133,7 +133,7 @@ TEST_F(Devices, who_exhausts_one_takes_nothing_from_the_other) {
   }
 }
 
-TEST_F(Devices, a_worker_that_dies_on_one_is_missed_by_nobody_on_the_other) {
+TEST_F(DevicesTest, a_worker_that_dies_on_one_is_missed_by_nobody_on_the_other) {
   TestClient client(daemon_);
   client.greet(false, 1 << 16, "fake:0");
   client.submit_graph(graph_of("fake::die"));
@@ -148,7 +148,7 @@ TEST_F(Devices, a_worker_that_dies_on_one_is_missed_by_nobody_on_the_other) {
 }
 
 // Extents of fake:0 have no parts, so memory for refs comes and goes by the chunk.
-TEST_F(Devices, refs_in_chunks_outlive_workers) {
+TEST_F(DevicesTest, refs_in_chunks_outlive_workers) {
   TestClient client(daemon_);
   client.greet(false, 1 << 16, "fake:0");
   const auto write = [&](auto what) {
@@ -167,7 +167,7 @@ TEST_F(Devices, refs_in_chunks_outlive_workers) {
   EXPECT_EQ(client.read_text(4, 11), "behind them");
 }
 
-TEST_F(Devices, a_chunk_that_holds_no_ref_any_more_is_anothers_who_asks) {
+TEST_F(DevicesTest, a_chunk_that_holds_no_ref_any_more_is_anothers_who_asks) {
   TestClient client(daemon_), other(daemon_);
   for (TestClient* one : {&client, &other}) one->greet(false, 1 << 16, "fake:0");
   client.submit_write("stays");
@@ -186,14 +186,14 @@ TEST_F(Devices, a_chunk_that_holds_no_ref_any_more_is_anothers_who_asks) {
   EXPECT_TRUE(eventually([&] { return device("fake:0").used_bytes == 0; }));
 }
 
-class DevicesWithQuotas : public Devices {
+class DevicesWithQuotas : public DevicesTest {
  protected:
   DevicesWithQuotas() : DevicesWithQuotas(root_with("[user.root]\nmemory_quota = \"16MiB\"\n")) {}
   ~DevicesWithQuotas() override { std::filesystem::remove_all(root_); }
 
  private:
   explicit DevicesWithQuotas(const std::string& root)
-      : Devices(testing::fake_worker_program(), {"--socket-group", "root", "--root", root}),
+      : DevicesTest(testing::fake_worker_program(), {"--socket-group", "root", "--root", root}),
         root_(root) {}
   static std::string root_with(std::string_view config) {
     char root[] = "/tmp/djinnd-config-XXXXXX";
@@ -217,9 +217,9 @@ TEST_F(DevicesWithQuotas, of_a_user_bind_on_each_by_itself) {
   }
 }
 
-class LostDevice : public Devices {
+class LostDevice : public DevicesTest {
  protected:
-  LostDevice() : Devices("/bin/false") {}
+  LostDevice() : DevicesTest("/bin/false") {}
 };
 
 TEST_F(LostDevice, is_refused_with_its_reason_and_the_other_serves) {

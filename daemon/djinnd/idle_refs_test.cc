@@ -10,7 +10,7 @@ using testing::eventually;
 using testing::TestClient;
 using testing::want_refs;
 
-constexpr uint64_t kMiB = 1 << 20;
+using testing::kMiB;
 constexpr uint64_t kLarge = 20 * kMiB;
 // What they make the worker do when it is to trim, fake_worker.cc says.
 constexpr uint32_t kDiesTwice = 102;
@@ -18,7 +18,7 @@ constexpr uint32_t kHangs = 200;
 constexpr uint32_t kFloods = 201;
 constexpr uint32_t kRepeats = 202;
 
-struct Host : testing::ContestedMemory {
+struct IdleRefsHost : testing::ContestedMemory {
   using ContestedMemory::ContestedMemory;
   [[nodiscard]] uint64_t sessions_bytes() { return pool().reserved_bytes; }
   [[nodiscard]] bool has_killed_a_worker() {
@@ -34,7 +34,7 @@ ErrorCode release(TestClient& client, uint32_t nth) {
 }
 
 // A worker that misbehaves so when it is to trim is killed, and who waits is served by the next.
-void expect_replaced(Host& host, uint32_t misbehaves) {
+void expect_replaced(IdleRefsHost& host, uint32_t misbehaves) {
   ASSERT_EQ(want_refs(host.client, 2 * kLarge), ErrorCode::kOk);
   ASSERT_EQ(release(host.client, 1), ErrorCode::kOk);
   host.client.let_workers_die(misbehaves);
@@ -45,7 +45,7 @@ void expect_replaced(Host& host, uint32_t misbehaves) {
 }
 
 TEST(IdleRefs, what_refs_take_no_more_is_anothers_who_asks) {
-  Host host;
+  IdleRefsHost host;
   const uint64_t before = host.sessions_bytes();
   ASSERT_EQ(want_refs(host.client, 2 * kLarge), ErrorCode::kOk);
   EXPECT_EQ(host.pool().evictable_bytes, 0u);
@@ -62,7 +62,7 @@ TEST(IdleRefs, what_refs_take_no_more_is_anothers_who_asks) {
 }
 
 TEST(IdleRefs, what_lies_between_refs_goes_and_they_stay) {
-  Host host;
+  IdleRefsHost host;
   for (const uint64_t bytes : {kMiB, kLarge, kMiB, kLarge}) {
     ASSERT_EQ(want_refs(host.client, bytes), ErrorCode::kOk);
   }
@@ -75,7 +75,7 @@ TEST(IdleRefs, what_lies_between_refs_goes_and_they_stay) {
 }
 
 TEST(IdleRefs, a_quota_has_room_for_what_refs_take_no_more) {
-  Host host({"--session-quota", std::to_string(32 * kMiB)});
+  IdleRefsHost host({"--session-quota", std::to_string(32 * kMiB)});
   const uint64_t before = host.sessions_bytes();
   ASSERT_EQ(want_refs(host.client, kLarge), ErrorCode::kOk);
   ASSERT_EQ(release(host.client, 1), ErrorCode::kOk);
@@ -88,7 +88,7 @@ TEST(IdleRefs, a_quota_has_room_for_what_refs_take_no_more) {
 }
 
 TEST(IdleRefs, a_session_has_what_it_needs_in_one_piece_of_what_it_has_in_others) {
-  Host host;
+  IdleRefsHost host;
   for (const uint64_t bytes : {kLarge, kMiB, kLarge, kMiB}) {
     ASSERT_EQ(want_refs(host.client, bytes), ErrorCode::kOk);
   }
@@ -98,7 +98,7 @@ TEST(IdleRefs, a_session_has_what_it_needs_in_one_piece_of_what_it_has_in_others
 }
 
 TEST(IdleRefs, who_runs_nothing_for_a_while_gives_it_back_where_memory_gets_short) {
-  Host host({"--spill-after", "100ms"});
+  IdleRefsHost host({"--spill-after", "100ms"});
   const uint64_t before = host.sessions_bytes();
   ASSERT_EQ(want_refs(host.client, 50 * kMiB), ErrorCode::kOk) << "over four fifths, with the rest";
   ASSERT_EQ(release(host.client, 1), ErrorCode::kOk);
@@ -106,7 +106,7 @@ TEST(IdleRefs, who_runs_nothing_for_a_while_gives_it_back_where_memory_gets_shor
 }
 
 TEST(IdleRefs, a_worker_that_dies_when_it_is_asked_costs_no_memory) {
-  Host host;
+  IdleRefsHost host;
   const uint64_t before = host.sessions_bytes();
   ASSERT_EQ(want_refs(host.client, 2 * kLarge), ErrorCode::kOk);
   ASSERT_EQ(release(host.client, 1), ErrorCode::kOk);
@@ -119,14 +119,14 @@ TEST(IdleRefs, a_worker_that_dies_when_it_is_asked_costs_no_memory) {
 }
 
 TEST(IdleRefs, a_worker_that_does_not_answer_is_replaced) {
-  Host host({"--hang-timeout", "300ms"});
+  IdleRefsHost host({"--hang-timeout", "300ms"});
   expect_replaced(host, kHangs);
 }
 
 // While it does not give back what others wait for, they and it wait; so it could have djinnd go
 // through ever more requests.
 TEST(IdleRefs, of_a_worker_that_asks_without_end_so_many_requests_wait) {
-  Host host({"--hang-timeout", "60s"});
+  IdleRefsHost host({"--hang-timeout", "60s"});
   ASSERT_EQ(want_refs(host.client, 2 * kLarge), ErrorCode::kOk);
   ASSERT_EQ(release(host.client, 1), ErrorCode::kOk);
   host.client.let_workers_die(kFloods);
@@ -135,12 +135,12 @@ TEST(IdleRefs, of_a_worker_that_asks_without_end_so_many_requests_wait) {
 }
 
 TEST(IdleRefs, a_worker_that_asks_twice_by_one_number_is_replaced) {
-  Host host({"--hang-timeout", "60s"});
+  IdleRefsHost host({"--hang-timeout", "60s"});
   expect_replaced(host, kRepeats);
 }
 
 TEST(IdleRefs, a_client_that_leaves_meanwhile_is_no_loss) {
-  Host host({"--hang-timeout", "60s"});
+  IdleRefsHost host({"--hang-timeout", "60s"});
   ASSERT_EQ(want_refs(host.client, 2 * kLarge), ErrorCode::kOk);
   ASSERT_EQ(release(host.client, 1), ErrorCode::kOk);
   host.client.let_workers_die(kHangs);

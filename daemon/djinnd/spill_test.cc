@@ -15,7 +15,7 @@ using testing::TestClient;
 using testing::TestDaemon;
 using testing::want_refs;
 
-constexpr uint64_t kMiB = 1 << 20;
+using testing::kMiB;
 constexpr uint64_t kPage = 4096;
 // Tokens a row; what they make the worker do, fake_worker.cc says.
 constexpr uint64_t kDies = 13;
@@ -35,7 +35,7 @@ uint64_t bytes_of(uint64_t tokens) {
       ->committed_bytes(tokens);
 }
 
-struct Host : testing::ContestedMemory {
+struct SpillHost : testing::ContestedMemory {
   using ContestedMemory::ContestedMemory;
   // With all its memory.
   SequenceHandle make_group(TestClient& of, uint64_t tokens) {
@@ -80,7 +80,7 @@ ErrorCode use_group(TestClient& client, SequenceHandle group) {
 constexpr uint64_t kMore = 48 * kMiB;
 
 TEST(Spill, an_idle_group_gives_way_and_comes_back_with_its_use) {
-  Host host;
+  SpillHost host;
   const uint64_t before = host.sessions_bytes();
   const uint32_t descriptors = host.descriptors_at_rest();
   const SequenceHandle group = host.make_group(host.client, kLarge);
@@ -101,7 +101,7 @@ TEST(Spill, an_idle_group_gives_way_and_comes_back_with_its_use) {
 }
 
 TEST(Spill, a_group_that_cannot_be_written_stays) {
-  Host host;
+  SpillHost host;
   const uint64_t before = host.sessions_bytes();
   host.make_group(host.client, kFails);
   ASSERT_TRUE(eventually([&] { return host.evictable_bytes() == bytes_of(kFails); }));
@@ -115,7 +115,7 @@ TEST(Spill, a_group_that_cannot_be_written_stays) {
 }
 
 TEST(Spill, a_worker_that_dies_of_it_loses_nothing) {
-  Host host;
+  SpillHost host;
   const uint64_t before = host.sessions_bytes();
   host.make_group(host.client, kDies);
   ASSERT_TRUE(eventually([&] { return host.evictable_bytes() == bytes_of(kDies); }));
@@ -127,7 +127,7 @@ TEST(Spill, a_worker_that_dies_of_it_loses_nothing) {
 }
 
 TEST(Spill, what_is_dropped_on_its_way_leaves_nothing) {
-  Host host;
+  SpillHost host;
   const uint64_t before = host.sessions_bytes();
   const uint32_t descriptors = host.descriptors_at_rest();
   const SequenceHandle group = host.make_group(host.client, kHangs);
@@ -142,7 +142,7 @@ TEST(Spill, what_is_dropped_on_its_way_leaves_nothing) {
 
 TEST(Spill, what_is_on_disk_counts_against_its_quota_so_that_it_may_return) {
   const uint64_t quota = 30 * kMiB;
-  Host host({"--session-quota", std::to_string(quota)});
+  SpillHost host({"--session-quota", std::to_string(quota)});
   TestClient third(host.daemon);
   third.greet();
   const uint64_t bytes = bytes_of(kLarge);  // two thirds of the quota
@@ -161,7 +161,7 @@ TEST(Spill, what_is_on_disk_counts_against_its_quota_so_that_it_may_return) {
 }
 
 TEST(Spill, what_an_ended_session_had_on_disk_counts_no_more_although_its_client_stays) {
-  Host host;
+  SpillHost host;
   host.make_group(host.client, kLarge);
   ASSERT_TRUE(eventually([&] { return host.evictable_bytes() == bytes_of(kLarge); }));
   EXPECT_EQ(want_refs(host.other, kMore), ErrorCode::kOk);
@@ -181,7 +181,7 @@ TEST(Spill, what_an_ended_session_had_on_disk_counts_no_more_although_its_client
 TEST(Spill, no_more_than_the_limit_goes_to_disk) {
   const uint64_t group = bytes_of(kLarge);
   for (const bool fits : {false, true}) {
-    Host host({"--spill-limit", std::to_string(fits ? group : group - 1)});
+    SpillHost host({"--spill-limit", std::to_string(fits ? group : group - 1)});
     const uint64_t before = host.sessions_bytes();
     host.make_group(host.client, kLarge);
     ASSERT_TRUE(eventually([&] { return host.sessions_bytes() == before + group; }));
@@ -192,7 +192,7 @@ TEST(Spill, no_more_than_the_limit_goes_to_disk) {
 }
 
 TEST(Spill, without_a_directory_nothing_is_spilled) {
-  Host host({"--spill-directory", "/dev/null/none"});
+  SpillHost host({"--spill-directory", "/dev/null/none"});
   host.make_group(host.client, kLarge);
   ASSERT_TRUE(eventually([&] { return host.evictable_bytes() == bytes_of(kLarge); }));
   EXPECT_EQ(want_refs(host.other, kMore), ErrorCode::kOutOfMemory);

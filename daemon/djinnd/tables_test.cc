@@ -615,14 +615,14 @@ TEST(Memory, a_session_that_is_refused_hears_what_it_holds_itself) {
 }
 
 TEST(Memory, why_there_is_none_fits_the_record_of_a_step) {
-  constexpr uint64_t kMiB = 1 << 20;
+  constexpr uint64_t kMebibyte = 1 << 20;
   const Quotas quotas;
-  Memory memory(kHostDevice, 1023 * kMiB, 9000 * kMiB, quotas);
+  Memory memory(kHostDevice, 1023 * kMebibyte, 9000 * kMebibyte, quotas);
   Asked asked;
-  memory.request(kSession, 1022 * kMiB + 7, asked.note());
+  memory.request(kSession, 1022 * kMebibyte + 7, asked.note());
   std::string told;
   const auto note = [&](const Status& status) { told = status ? "" : status.error().message; };
-  memory.request(kSession, 1023 * kMiB, note);
+  memory.request(kSession, 1023 * kMebibyte, note);
   EXPECT_TRUE(told.ends_with(" This session itself holds 1022 MiB.")) << told;
   EXPECT_LT(told.size() + 3 * std::string_view("1023 MiB").size(), gc::kErrorTextBytes) << told;
 }

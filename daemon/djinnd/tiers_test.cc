@@ -21,11 +21,11 @@ using testing::open_model;
 using testing::TestClient;
 using testing::TestDaemon;
 
-constexpr uint64_t kMiB = 1 << 20;
+using testing::kMiB;
 
 // A client, and an observer that looks meanwhile.
-struct Host {
-  explicit Host(std::vector<std::string> options = {})
+struct TiersHost {
+  explicit TiersHost(std::vector<std::string> options = {})
       : daemon(std::move(options)), client(daemon), observer(daemon) {
     client.greet();
     observer.greet(true);
@@ -59,7 +59,7 @@ struct Host {
 };
 
 TEST(Tiers, an_evicted_model_keeps_its_id_and_comes_back_with_its_next_use) {
-  Host host;
+  TiersHost host;
   const Fd file = model_file(host.daemon.directory(), kMiB, 'a');
   const ModelId id = open_model(host.client, file).model;
   ASSERT_TRUE(host.is_hashed(id));
@@ -75,7 +75,7 @@ TEST(Tiers, an_evicted_model_keeps_its_id_and_comes_back_with_its_next_use) {
 }
 
 TEST(Tiers, what_is_pinned_or_in_use_is_evicted_by_force_alone) {
-  Host host;
+  TiersHost host;
   const Fd file = model_file(host.daemon.directory(), 1000, 'a');
   const ModelId id = open_model(host.client, file).model;
   ASSERT_TRUE(host.is_hashed(id));
@@ -98,7 +98,7 @@ TEST(Tiers, what_is_pinned_or_in_use_is_evicted_by_force_alone) {
 }
 
 TEST(Tiers, files_that_have_changed_do_not_come_back) {
-  Host host;
+  TiersHost host;
   const Fd file = model_file(host.daemon.directory(), 1000, 'a');
   const ModelId id = open_model(host.client, file).model;
   ASSERT_TRUE(host.is_hashed(id));
@@ -114,7 +114,7 @@ TEST(Tiers, files_that_have_changed_do_not_come_back) {
 }
 
 TEST(Tiers, a_close_before_the_answer_to_an_open_that_fails_harms_nobody) {
-  Host host;
+  TiersHost host;
   const Fd file = model_file(host.daemon.directory(), kMiB, 'a');
   const ModelId id = open_model(host.client, file).model;
   ASSERT_TRUE(host.is_hashed(id));
@@ -135,7 +135,7 @@ TEST(Tiers, a_close_before_the_answer_to_an_open_that_fails_harms_nobody) {
 }
 
 TEST(Tiers, a_model_leaves_when_its_time_to_stay_is_over) {
-  Host host({"--keep-alive-ms", "0"});
+  TiersHost host({"--keep-alive-ms", "0"});
   const Fd file = model_file(host.daemon.directory(), 1000, 'a');
   const Fd other = model_file(host.daemon.directory(), 1000, 'b');
   const ModelId id = open_model(host.client, file).model;
@@ -152,7 +152,7 @@ TEST(Tiers, a_model_leaves_when_its_time_to_stay_is_over) {
 }
 
 TEST(Tiers, looking_does_not_make_a_model_stay) {
-  Host host({"--keep-alive-ms", "100000"});
+  TiersHost host({"--keep-alive-ms", "100000"});
   const Fd file = model_file(host.daemon.directory(), 1000, 'a');
   const ModelId id = open_model(host.client, file).model;
   host.client.ask<ipc::Done>(ipc::CloseModel{id});
@@ -166,7 +166,7 @@ TEST(Tiers, looking_does_not_make_a_model_stay) {
 }
 
 TEST(Tiers, what_runs_nothing_gives_way_and_what_is_pinned_does_not) {
-  Host host({"--memory", "25165824"});  // 24 MiB
+  TiersHost host({"--memory", "25165824"});  // 24 MiB
   const Fd first = model_file(host.daemon.directory(), 4 * kMiB, 'a');
   const Fd second = model_file(host.daemon.directory(), 4 * kMiB, 'b');
   const ModelId old = open_model(host.client, first).model;
@@ -184,7 +184,7 @@ TEST(Tiers, what_runs_nothing_gives_way_and_what_is_pinned_does_not) {
 }
 
 TEST(Tiers, memory_that_a_gone_session_still_has_is_waited_for) {
-  Host host({"--memory", std::to_string(64 * kMiB), "--hang-timeout-ms", "200"});
+  TiersHost host({"--memory", std::to_string(64 * kMiB), "--hang-timeout-ms", "200"});
   TestClient other(host.daemon);
   const SessionId gone = other.greet(false, 40 * kMiB).session;
   const Fd file = model_file(host.daemon.directory(), 10 * kMiB, 'a');
@@ -200,7 +200,7 @@ TEST(Tiers, memory_that_a_gone_session_still_has_is_waited_for) {
 }
 
 TEST(Tiers, above_the_thresholds_models_move_down_before_anybody_asks) {
-  Host host({"--memory", "41943040"});  // 40 MiB
+  TiersHost host({"--memory", "41943040"});  // 40 MiB
   const Fd first = model_file(host.daemon.directory(), 4 * kMiB, 'a');
   const Fd second = model_file(host.daemon.directory(), 4 * kMiB, 'b');
   const ModelId old = open_model(host.client, first).model;
@@ -228,7 +228,7 @@ TEST(Pressure, levels_are_above_their_thresholds) {
 // --- draining, events, garbage
 
 TEST(Drain, takes_in_nobody_new_and_lets_the_rest_go_on) {
-  Host host;
+  TiersHost host;
   const Fd file = model_file(host.daemon.directory(), 1000, 'a');
   const Fd other = model_file(host.daemon.directory(), 1000, 'b');
   const ModelId id = open_model(host.client, file).model;
@@ -244,7 +244,7 @@ TEST(Drain, takes_in_nobody_new_and_lets_the_rest_go_on) {
 }
 
 TEST(EventStream, who_waits_hears_of_what_comes_and_nobody_of_what_was_before) {
-  Host host;
+  TiersHost host;
   const auto before = host.observer.ask<ipc::EventList>(ipc::FollowEvents{});
   ASSERT_FALSE(before.events.empty());
   EXPECT_EQ(before.events.front().kind, ipc::EventKind::kDaemonStarted);
@@ -264,7 +264,7 @@ TEST(EventStream, who_waits_hears_of_what_comes_and_nobody_of_what_was_before) {
 }
 
 TEST(EventStream, a_session_waits_once) {
-  Host host;
+  TiersHost host;
   const uint64_t last = host.observer.ask<ipc::EventList>(ipc::FollowEvents{}).last;
   host.observer.send({900, ipc::FollowEvents{last, true}});
   EXPECT_EQ(host.observer.ask<ipc::Failed>(ipc::FollowEvents{last, true}).code,
@@ -283,7 +283,7 @@ TEST(EventStream, a_session_waits_once) {
 
 // The next worker looks at the graph, although its session uses no program of the model any more.
 TEST(Tiers, a_program_whose_model_is_closed_before_the_answer_is_answered_after_a_death_too) {
-  Host host;
+  TiersHost host;
   const Fd file = model_file(host.daemon.directory(), kMiB, 'a');
   const ModelId id = open_model(host.client, file).model;
   const Fd graph = testing::program("y");

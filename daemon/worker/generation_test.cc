@@ -10,7 +10,7 @@ namespace djinn::worker {
 namespace {
 
 constexpr int64_t kVocabulary = 100;
-constexpr ProgramId kProgram{5};
+constexpr ProgramId kPrefill{5};
 using Tokens = std::vector<int32_t>;
 
 srg::Graph model(bool writes = false, int64_t vocabulary = kVocabulary) {
@@ -32,15 +32,15 @@ class GenerationTest : public SessionTest {
   void define(srg::Graph graph) {
     auto admitted = admit_graph(executor_, ipc::encode(graph), nullptr);
     ASSERT_TRUE(admitted) << admitted.error().message;
-    programs_.drop_program(kProgram, *lane_);
-    programs_.expect_program(kProgram, {}, std::make_shared<const std::vector<std::byte>>());
-    programs_.add_program(kProgram, *std::move(admitted));
+    programs_.drop_program(kPrefill, *lane_);
+    programs_.expect_program(kPrefill, {}, std::make_shared<const std::vector<std::byte>>());
+    programs_.add_program(kPrefill, *std::move(admitted));
   }
   // The prompt has as many tokens in each row.
   ipc::GenerateBlock block(SequenceHandle group, const Tokens& prompt, uint32_t rows = 1) {
     copy_bytes(std::as_bytes(std::span(prompt)), staging().subspan(kInputAt));
     ipc::GenerateBlock block;
-    block.prefill = block.decode = kProgram.value;
+    block.prefill = block.decode = kPrefill.value;
     block.sequence = group;
     block.rows = rows;
     block.prompt_tokens = static_cast<uint32_t>(prompt.size()) / rows;

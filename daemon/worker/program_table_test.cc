@@ -163,17 +163,17 @@ TEST_F(ProgramTableTest, a_loss_that_nobody_waited_for_is_told_to_nobody) {
 
 TEST_F(ProgramTableTest, a_model_goes_with_its_programs_and_no_other) {
   add();
-  constexpr ProgramId kOther{4};
+  constexpr ProgramId kOtherProgram{4};
   srg::GraphBuilder g("alone");
   g.op_n(0, "fake::nothing", {});
   auto alone = admit_graph(executor_, ipc::encode(*std::move(g).finish()), nullptr);
   ASSERT_TRUE(alone);
-  expect(kOther, {});
-  programs_.add_program(kOther, *std::move(alone));
+  expect(kOtherProgram, {});
+  programs_.add_program(kOtherProgram, *std::move(alone));
   programs_.drop_model(kModel, *lane_);
   EXPECT_EQ(found(), ErrorCode::kNotFound);
   EXPECT_EQ(code_of(programs_.find_model(kModel)), ErrorCode::kNotFound);
-  EXPECT_TRUE(programs_.find(kOther));
+  EXPECT_TRUE(programs_.find(kOtherProgram));
 }
 
 TEST_F(ProgramTableTest, no_model_is_one_to_run_on) {

@@ -33,7 +33,7 @@ void write(wire::LoaderCommand::Builder out, const CompareWith& command) {
 static_assert(std::variant_size_v<decltype(LoaderCommand::body)> ==
               wire::LoaderCommand::COMPARE_WITH + 1);
 
-LoaderCommand read_command(wire::LoaderCommand::Reader in) {
+LoaderCommand read_loader_command(wire::LoaderCommand::Reader in) {
   switch (in.which()) {
     case wire::LoaderCommand::TAKE_FILES:
       return {TakeFiles{in.getTakeFiles().getCount(), in.getTakeFiles().getLast()}};
@@ -92,14 +92,14 @@ Planned read_planned(capnp::List<uint64_t>::Reader in) {
   return {read_list(in, limits::kModelExtents, [](uint64_t bytes) { return bytes; })};
 }
 
-LoadFailed read_failed(wire::Failure::Reader in) {
+LoadFailed read_load_failed(wire::Failure::Reader in) {
   Error error = read_failure(in, Success::kRefused);
   return {error.code, std::move(error.message)};
 }
 
 static_assert(std::variant_size_v<decltype(LoaderEvent::body)> == wire::LoaderEvent::COMPARED + 1);
 
-LoaderEvent read_event(wire::LoaderEvent::Reader in) {
+LoaderEvent read_loader_event(wire::LoaderEvent::Reader in) {
   switch (in.which()) {
     case wire::LoaderEvent::READY:
       return {LoaderReady{in.getReady().getLandlockAbi(), in.getReady().getSeccomp()}};
@@ -114,7 +114,7 @@ LoaderEvent read_event(wire::LoaderEvent::Reader in) {
     case wire::LoaderEvent::HASHED:
       return {Hashed{read_sha256(in.getHashed())}};
     case wire::LoaderEvent::FAILED:
-      return {read_failed(in.getFailed())};
+      return {read_load_failed(in.getFailed())};
     case wire::LoaderEvent::COMPARED:
       return {Compared{in.getCompared()}};
   }
@@ -141,11 +141,11 @@ std::vector<std::byte> encode(const LoaderEvent& event) {
 }
 
 Result<LoaderCommand> decode_loader_command(std::span<const std::byte> bytes) {
-  return control::decode_message<wire::LoaderCommand>(bytes, control::read_command);
+  return control::decode_message<wire::LoaderCommand>(bytes, control::read_loader_command);
 }
 
 Result<LoaderEvent> decode_loader_event(std::span<const std::byte> bytes) {
-  return control::decode_message<wire::LoaderEvent>(bytes, control::read_event);
+  return control::decode_message<wire::LoaderEvent>(bytes, control::read_loader_event);
 }
 
 }  // namespace djinn::ipc

@@ -145,7 +145,7 @@ ModelLost read_lost(wire::IdOutcome::Reader in) {
 static_assert(std::variant_size_v<decltype(WorkerCommand::body)> ==
               wire::WorkerCommand::TRIM_REFS + 1);
 
-WorkerCommand read_command(wire::WorkerCommand::Reader in) {
+WorkerCommand read_worker_command(wire::WorkerCommand::Reader in) {
   switch (in.which()) {
     case wire::WorkerCommand::ATTACH_SESSION:
       return {read_attach(in.getAttachSession())};
@@ -417,7 +417,7 @@ WorkerStats read_stats(wire::WorkerStats::Reader in) {
 static_assert(std::variant_size_v<decltype(WorkerEvent::body)> ==
               wire::WorkerEvent::REFS_TRIMMED + 1);
 
-WorkerEvent read_event(wire::WorkerEvent::Reader in) {
+WorkerEvent read_worker_event(wire::WorkerEvent::Reader in) {
   switch (in.which()) {
     case wire::WorkerEvent::READY:
       return {read_ready(in.getReady())};
@@ -483,11 +483,11 @@ std::vector<std::byte> encode(const WorkerEvent& event) {
 }
 
 Result<WorkerCommand> decode_worker_command(std::span<const std::byte> bytes) {
-  return control::decode_message<wire::WorkerCommand>(bytes, control::read_command);
+  return control::decode_message<wire::WorkerCommand>(bytes, control::read_worker_command);
 }
 
 Result<WorkerEvent> decode_worker_event(std::span<const std::byte> bytes) {
-  return control::decode_message<wire::WorkerEvent>(bytes, control::read_event);
+  return control::decode_message<wire::WorkerEvent>(bytes, control::read_worker_event);
 }
 
 }  // namespace djinn::ipc

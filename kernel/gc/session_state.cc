@@ -15,7 +15,7 @@ namespace djinn::gc {
 namespace {
 
 constexpr uint64_t kMagic = 0x646a696e6e737431;  // "djinnst1"
-constexpr uint64_t kPage = 4096;
+constexpr uint64_t kStatePage = 4096;
 
 uint64_t load(const uint64_t& word) {
   return std::atomic_ref(const_cast<uint64_t&>(word)).load(std::memory_order_acquire);
@@ -63,7 +63,8 @@ namespace {
 
 // Section offsets behind the head page: undo entries, in-flight block, sequences, refs.
 constexpr uint64_t kUndoOffset = kStateHeadBytes;
-constexpr uint64_t kUndoBytes = (kUndoEntriesMax * sizeof(UndoEntry) + kPage - 1) / kPage * kPage;
+constexpr uint64_t kUndoBytes =
+    (kUndoEntriesMax * sizeof(UndoEntry) + kStatePage - 1) / kStatePage * kStatePage;
 constexpr uint64_t kInFlightOffset = kUndoOffset + kUndoBytes;
 constexpr uint64_t kSequencesOffset = kInFlightOffset + kInFlightBytesMax;
 constexpr uint64_t kRefCell = 2 * (sizeof(uint64_t) + sizeof(RefEntry));
@@ -80,11 +81,11 @@ auto newest(const Cell& cell, uint64_t commit) -> decltype(&cell.copies[0]) {
   return best;
 }
 
-uint64_t page_up(uint64_t bytes) {
-  return (bytes + kPage - 1) / kPage * kPage;
+uint64_t state_page_up(uint64_t bytes) {
+  return (bytes + kStatePage - 1) / kStatePage * kStatePage;
 }
 uint64_t refs_offset(const StateGeometry& geometry) {
-  return kSequencesOffset + page_up(geometry.sequences_max * kSequenceCell);
+  return kSequencesOffset + state_page_up(geometry.sequences_max * kSequenceCell);
 }
 
 UndoEntry& undo_entry(std::span<std::byte> memory, uint64_t index) {
@@ -102,11 +103,11 @@ UndoExtent one_by_one(uint64_t bytes,
 }
 
 uint64_t state_bytes(const StateGeometry& geometry) {
-  return refs_offset(geometry) + page_up(geometry.refs_max * kRefCell);
+  return refs_offset(geometry) + state_page_up(geometry.refs_max * kRefCell);
 }
 
 uint64_t state_bytes_at_once(const StateGeometry& geometry) {
-  return refs_offset(geometry) + page_up(std::min(kRefsAtOnce, geometry.refs_max) * kRefCell);
+  return refs_offset(geometry) + state_page_up(std::min(kRefsAtOnce, geometry.refs_max) * kRefCell);
 }
 
 namespace {
@@ -270,8 +271,8 @@ uint32_t SessionState::refs_touched() const {
 }
 std::span<std::byte> SessionState::ref_pages(uint32_t from, uint32_t to) const {
   DJINN_ASSERT(from <= to && to <= geometry_.refs_max);
-  const uint64_t begin = (refs_offset(geometry_) + from * kRefCell) / kPage * kPage;
-  return memory_.subspan(begin, page_up(refs_offset(geometry_) + to * kRefCell) - begin);
+  const uint64_t begin = (refs_offset(geometry_) + from * kRefCell) / kStatePage * kStatePage;
+  return memory_.subspan(begin, state_page_up(refs_offset(geometry_) + to * kRefCell) - begin);
 }
 uint64_t SessionState::step() const {
   return load(head().commit);

@@ -38,7 +38,7 @@ int seal_bits(Seals seals) {
   return 0;
 }
 
-int protection_bits(Access access) {
+int mmap_protection(Access access) {
   switch (access) {
     case Access::kNone:
       return PROT_NONE;
@@ -168,7 +168,7 @@ Status seal_content(const Fd& memfd) {
 }
 
 Result<Mapping> map_shared(const Fd& memfd, uint64_t bytes, Access access) {
-  return map_bytes(memfd, bytes, protection_bits(access), MAP_SHARED);
+  return map_bytes(memfd, bytes, mmap_protection(access), MAP_SHARED);
 }
 
 Result<Mapping> map_sealed(const Fd& memfd, uint64_t bytes) {

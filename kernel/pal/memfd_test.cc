@@ -38,7 +38,7 @@ uint64_t committed_bytes(const Fd& fd) {
   return static_cast<uint64_t>(info.st_blocks) * 512;
 }
 
-ErrorCode code_of(const Status& status) {
+ErrorCode code_in(const Status& status) {
   return status ? ErrorCode::kOk : status.error().code;
 }
 
@@ -131,7 +131,7 @@ TEST(memfd, content_is_sealed_once_nobody_holds_a_page_of_it) {
   });
   while (sealing == 0 || !sleeps(sealing)) std::this_thread::yield();
   // Who is second waits until the first was refused.
-  EXPECT_EQ(code_of(add_seals(fd, Seals::kWrite)), ErrorCode::kBusy);
+  EXPECT_EQ(code_in(add_seals(fd, Seals::kWrite)), ErrorCode::kBusy);
   held.let_go();
   sealer.join();
   EXPECT_TRUE(sealed) << sealed.error().message;
@@ -141,9 +141,9 @@ TEST(memfd, a_write_seal_is_refused_while_a_writer_is_left_and_final_afterwards)
   const Fd fd = memfd();
   auto writer = map_shared(fd, kBytes, Access::kReadWrite);
   ASSERT_TRUE(writer);
-  EXPECT_EQ(code_of(add_seals(fd, Seals::kWrite)), ErrorCode::kBusy);
+  EXPECT_EQ(code_in(add_seals(fd, Seals::kWrite)), ErrorCode::kBusy);
   writer->reset();
-  EXPECT_EQ(code_of(add_seals(fd, Seals::kWrite)), ErrorCode::kOk);
+  EXPECT_EQ(code_in(add_seals(fd, Seals::kWrite)), ErrorCode::kOk);
 
   EXPECT_FALSE(map_shared(fd, kBytes, Access::kReadWrite));
   EXPECT_EQ(::pwrite(fd.get(), "x", 1, 0), -1);
@@ -162,7 +162,7 @@ TEST(memfd, a_descriptor_reopened_through_proc_cannot_write_a_sealed_one_either)
 
 TEST(memfd, shared_memory_cannot_be_sealed_by_the_other_side) {
   const Fd fd = memfd(kBytes, Seals::kShared);
-  EXPECT_EQ(code_of(add_seals(fd, Seals::kWrite)), ErrorCode::kPermissionDenied);
+  EXPECT_EQ(code_in(add_seals(fd, Seals::kWrite)), ErrorCode::kPermissionDenied);
   EXPECT_EQ(::ftruncate(fd.get(), 0), -1);
   EXPECT_EQ(::ftruncate(fd.get(), 2 * kBytes), -1);
 }
@@ -212,8 +212,8 @@ TEST(commit_ahead, allocates_exactly_the_range_and_keeps_content) {
 
 TEST(commit_ahead, never_grows_the_memfd) {
   const Fd fd = memfd();
-  EXPECT_EQ(code_of(commit_ahead(fd, kBytes, 1)), ErrorCode::kOutOfRange);
-  EXPECT_EQ(code_of(commit_ahead(fd, UINT64_MAX, 2)), ErrorCode::kOutOfRange);
+  EXPECT_EQ(code_in(commit_ahead(fd, kBytes, 1)), ErrorCode::kOutOfRange);
+  EXPECT_EQ(code_in(commit_ahead(fd, UINT64_MAX, 2)), ErrorCode::kOutOfRange);
   EXPECT_TRUE(commit_ahead(fd, kBytes, 0));
 }
 
@@ -226,7 +226,7 @@ void volunteer_for_the_oom_killer() {
 TEST(commit_ahead, more_than_the_machine_has_is_an_error_at_the_door) {
   ASSERT_NO_FATAL_FAILURE(volunteer_for_the_oom_killer());
   const Fd fd = memfd(uint64_t{1} << 50);
-  EXPECT_EQ(code_of(commit_ahead(fd, 0, uint64_t{1} << 50)), ErrorCode::kOutOfMemory);
+  EXPECT_EQ(code_in(commit_ahead(fd, 0, uint64_t{1} << 50)), ErrorCode::kOutOfMemory);
   EXPECT_EQ(committed_bytes(fd), 0u);
 }
 
@@ -250,7 +250,7 @@ TEST(populate_write, a_page_that_cannot_be_had_is_an_error_and_no_signal) {
   const Fd fd = memfd(4096);
   const auto mapped = map_shared(fd, 2 * 4096, Access::kReadWrite);  // half of it behind the end
   ASSERT_TRUE(mapped);
-  EXPECT_EQ(code_of(populate_write(mapped->bytes())), ErrorCode::kOutOfMemory);
+  EXPECT_EQ(code_in(populate_write(mapped->bytes())), ErrorCode::kOutOfMemory);
 }
 
 TEST(verify_memfd, accepts_what_was_promised_and_more) {
@@ -259,11 +259,11 @@ TEST(verify_memfd, accepts_what_was_promised_and_more) {
 }
 
 TEST(verify_memfd, refuses_missing_seals_and_wrong_sizes) {
-  EXPECT_EQ(code_of(verify_memfd(memfd(), kBytes, Seals::kSize)), ErrorCode::kInvalidArgument);
-  EXPECT_EQ(code_of(verify_memfd(memfd(kBytes, Seals::kShared), kBytes, Seals::kWrite)),
+  EXPECT_EQ(code_in(verify_memfd(memfd(), kBytes, Seals::kSize)), ErrorCode::kInvalidArgument);
+  EXPECT_EQ(code_in(verify_memfd(memfd(kBytes, Seals::kShared), kBytes, Seals::kWrite)),
             ErrorCode::kInvalidArgument);
-  EXPECT_EQ(code_of(verify_memfd(memfd(), kBytes + 1, Seals::kNone)), ErrorCode::kOutOfRange);
-  EXPECT_EQ(code_of(verify_memfd(memfd(), kBytes - 1, Seals::kNone)), ErrorCode::kOutOfRange);
+  EXPECT_EQ(code_in(verify_memfd(memfd(), kBytes + 1, Seals::kNone)), ErrorCode::kOutOfRange);
+  EXPECT_EQ(code_in(verify_memfd(memfd(), kBytes - 1, Seals::kNone)), ErrorCode::kOutOfRange);
 }
 
 TEST(verify_memfd, refuses_every_other_kind_of_descriptor) {
@@ -278,15 +278,15 @@ TEST(verify_memfd, refuses_every_other_kind_of_descriptor) {
   const Fd null(::open("/dev/null", O_RDWR | O_CLOEXEC));
   const Fd unsealable(::memfd_create("x", MFD_CLOEXEC));
   for (const Fd* fd : {&read_end, &write_end, &file, &directory, &null, &unsealable}) {
-    EXPECT_EQ(code_of(verify_memfd(*fd, 0, Seals::kNone)), ErrorCode::kInvalidArgument);
+    EXPECT_EQ(code_in(verify_memfd(*fd, 0, Seals::kNone)), ErrorCode::kInvalidArgument);
   }
-  EXPECT_EQ(code_of(verify_memfd(Fd(), 0, Seals::kNone)), ErrorCode::kInvalidArgument);
+  EXPECT_EQ(code_in(verify_memfd(Fd(), 0, Seals::kNone)), ErrorCode::kInvalidArgument);
 }
 
 TEST(verify_memfd, refuses_a_file_on_tmpfs) {
   const Fd file(::open("/dev/shm", O_RDWR | O_TMPFILE | O_CLOEXEC, 0600));
   if (!file.valid()) GTEST_SKIP() << "no tmpfs at /dev/shm";
-  EXPECT_EQ(code_of(verify_memfd(file, 0, Seals::kNone)), ErrorCode::kInvalidArgument);
+  EXPECT_EQ(code_in(verify_memfd(file, 0, Seals::kNone)), ErrorCode::kInvalidArgument);
 }
 
 TEST(verify_memfd, refuses_a_memfd_that_cannot_be_read) {
@@ -295,8 +295,8 @@ TEST(verify_memfd, refuses_a_memfd_that_cannot_be_read) {
   const Fd path_only(::open(path.c_str(), O_PATH | O_CLOEXEC));
   const Fd write_only(::open(path.c_str(), O_WRONLY | O_CLOEXEC));
   ASSERT_TRUE(path_only.valid() && write_only.valid());
-  EXPECT_EQ(code_of(verify_memfd(path_only, kBytes, Seals::kShared)), ErrorCode::kInvalidArgument);
-  EXPECT_EQ(code_of(verify_memfd(write_only, kBytes, Seals::kShared)), ErrorCode::kInvalidArgument);
+  EXPECT_EQ(code_in(verify_memfd(path_only, kBytes, Seals::kShared)), ErrorCode::kInvalidArgument);
+  EXPECT_EQ(code_in(verify_memfd(write_only, kBytes, Seals::kShared)), ErrorCode::kInvalidArgument);
 }
 
 }  // namespace

@@ -19,7 +19,7 @@
 namespace djinn::srg {
 namespace {
 
-constexpr size_t kShownBytes = 40;  // of a token in a message
+constexpr size_t kTokenShownBytes = 40;  // of a token in a message
 
 // The token as messages show it: printable and short.
 std::string describe(const Token& token) {
@@ -38,12 +38,12 @@ std::string describe(const Token& token) {
       return "'..'";
     case TokenKind::kReference:
       if (token.quoted) return "a value's name in quotes";
-      return "'%" + token.text.substr(0, kShownBytes) + "'";
+      return "'%" + token.text.substr(0, kTokenShownBytes) + "'";
     case TokenKind::kWord:
     case TokenKind::kSign:
       break;
   }
-  return "'" + token.text.substr(0, kShownBytes) + "'";
+  return "'" + token.text.substr(0, kTokenShownBytes) + "'";
 }
 
 // A number that %12 names; nothing for a name.

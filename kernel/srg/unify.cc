@@ -21,8 +21,8 @@
 namespace djinn::srg {
 namespace {
 
-constexpr size_t kShownBytes = 60;  // of a text in a message
-constexpr size_t kShownValues = 8;  // of one integer in all recordings
+constexpr size_t kTextShownBytes = 60;  // of a text in a message
+constexpr size_t kShownValues = 8;      // of one integer in all recordings
 
 // What is wrong with a part of a graph: " is 7 in one recording and 8 in another". Whoever calls
 // writes in front of it which part that is. Nothing is wrong if there is none.
@@ -36,8 +36,8 @@ Complaint in(std::string_view part, Complaint complaint) {
 // --- what messages show
 
 std::string cut(std::string_view text) {
-  if (text.size() <= kShownBytes) return std::string(text);
-  return fmt::format("{}...", text.substr(0, kShownBytes));
+  if (text.size() <= kTextShownBytes) return std::string(text);
+  return fmt::format("{}...", text.substr(0, kTextShownBytes));
 }
 
 std::string shown(const std::string& text) {

@@ -21,8 +21,8 @@
 namespace djinn::srg {
 namespace {
 
-constexpr uint64_t kWidestBytes = 16;  // of an element
-constexpr size_t kShownBytes = 60;     // of a name in a message: messages are short
+constexpr uint64_t kWidestBytes = 16;   // of an element
+constexpr size_t kNameShownBytes = 60;  // of a name in a message: messages are short
 
 using Names = std::unordered_set<std::string_view>;
 
@@ -56,8 +56,8 @@ bool is_printable(std::string_view text) {
 
 // Precondition: is_printable has passed the name.
 std::string shown(std::string_view name) {
-  if (name.size() <= kShownBytes) return fmt::format("\"{}\"", name);
-  return fmt::format("\"{}...\"", name.substr(0, kShownBytes));
+  if (name.size() <= kNameShownBytes) return fmt::format("\"{}\"", name);
+  return fmt::format("\"{}...\"", name.substr(0, kNameShownBytes));
 }
 
 template <typename Enum>
@@ -419,7 +419,7 @@ class Verifier {
 
   Error in_node(size_t index, Error error) const {
     const std::string& op = graph_.nodes[index].op;
-    const bool named = op.size() <= kShownBytes && is_operator_name(op);
+    const bool named = op.size() <= kNameShownBytes && is_operator_name(op);
     const std::string place =
         named ? fmt::format("Node {} ({})", index, op) : fmt::format("Node {}", index);
     return {error.code, fmt::format("{}: {}", place, error.message)};

@@ -15,7 +15,7 @@ namespace {
 
 // Storages: 0 input x, 1 input ids, 2 input mask, 3 weight w, 4 keys of layer 0. Values 0 to 4 view
 // them; node 0 makes 5 from 0 and 3, node 1 makes nothing from 4 and 5, node 2 makes 6 and 7 of 5.
-Graph good_graph() {
+Graph verified_graph() {
   auto graph = parse_text(R"(srg 1 "good"
 symbol tokens 1..512 tokens
 symbol past 0..1024 past
@@ -45,7 +45,7 @@ void PrintTo(const BadGraph& bad, std::ostream* out) {
 class Verify : public ::testing::TestWithParam<BadGraph> {};
 
 TEST_P(Verify, refuses_a_damaged_graph_with_its_code) {
-  Graph graph = good_graph();
+  Graph graph = verified_graph();
   GetParam().damage(graph);
   const auto status = verify(graph);
   ASSERT_FALSE(status.ok());
@@ -71,7 +71,7 @@ void repeat(std::vector<T>& items, size_t count) {
 
 constexpr auto kLimit = ErrorCode::kLimitExceeded;
 constexpr auto kMalformed = ErrorCode::kMalformed;
-constexpr auto kRange = ErrorCode::kOutOfRange;
+constexpr auto kOutOfRange = ErrorCode::kOutOfRange;
 constexpr auto kTwice = ErrorCode::kAlreadyExists;
 constexpr auto kContradiction = ErrorCode::kInvalidArgument;
 
@@ -204,56 +204,57 @@ INSTANTIATE_TEST_SUITE_P(
 INSTANTIATE_TEST_SUITE_P(
     Ranges, Verify,
     ::testing::Values(
-        BadGraph{"empty range", kRange, [](Graph& g) { g.symbols[0].min = 513; }},
-        BadGraph{"negative range", kRange, [](Graph& g) { g.symbols[0].min = -1; }},
-        BadGraph{"range too high", kRange,
+        BadGraph{"empty range", kOutOfRange, [](Graph& g) { g.symbols[0].min = 513; }},
+        BadGraph{"negative range", kOutOfRange, [](Graph& g) { g.symbols[0].min = -1; }},
+        BadGraph{"range too high", kOutOfRange,
                  [](Graph& g) { g.symbols[0].max = limits::kSymbolMax + 1; }},
-        BadGraph{"storage", kRange, [](Graph& g) { g.values[0].storage = 5; }},
-        BadGraph{"symbol", kRange,
+        BadGraph{"storage", kOutOfRange, [](Graph& g) { g.values[0].storage = 5; }},
+        BadGraph{"symbol", kOutOfRange,
                  [](Graph& g) {
                    size_argument(g) = raw_expr(0, {{2, 1}});
                  }},
-        BadGraph{"overflow at the bounds", kRange,
+        BadGraph{"overflow at the bounds", kOutOfRange,
                  [](Graph& g) {
                    size_argument(g) = raw_expr(INT64_MAX, {{0, 1}});
                  }},
-        BadGraph{"product overflows", kRange,
+        BadGraph{"product overflows", kOutOfRange,
                  [](Graph& g) {
                    size_argument(g) = raw_expr(0, {{0, INT64_MAX / 2}});
                  }},
-        BadGraph{"negative size", kRange, [](Graph& g) { g.values[0].sizes[0] = Expr(-1); }},
-        BadGraph{"size that can be negative", kRange,
+        BadGraph{"negative size", kOutOfRange, [](Graph& g) { g.values[0].sizes[0] = Expr(-1); }},
+        BadGraph{"size that can be negative", kOutOfRange,
                  [](Graph& g) {
                    g.values[0].sizes[0] = raw_expr(0, {{0, 1}, {1, -1}});
                  }},
-        BadGraph{"negative stride", kRange,
+        BadGraph{"negative stride", kOutOfRange,
                  [](Graph& g) {
                    g.values[0].strides = {Expr(-8), Expr(1)};
                  }},
-        BadGraph{"negative offset", kRange, [](Graph& g) { g.values[0].offset = Expr(-1); }},
-        BadGraph{"tensor of 2^50 bytes", kRange,
+        BadGraph{"negative offset", kOutOfRange, [](Graph& g) { g.values[0].offset = Expr(-1); }},
+        BadGraph{"tensor of 2^50 bytes", kOutOfRange,
                  [](Graph& g) { g.values[0].sizes[0] = Expr(int64_t{1} << 45); }},
-        BadGraph{"reach by strides", kRange,
+        BadGraph{"reach by strides", kOutOfRange,
                  [](Graph& g) {
                    g.values[0].strides = {Expr(int64_t{1} << 45), Expr(1)};
                  }},
-        BadGraph{"reach that overflows", kRange,
+        BadGraph{"reach that overflows", kOutOfRange,
                  [](Graph& g) {
                    g.values[0].strides = {Expr(INT64_MAX), Expr(INT64_MAX)};
                  }},
-        BadGraph{"claimed stride that is negative", kRange,
+        BadGraph{"claimed stride that is negative", kOutOfRange,
                  [](Graph& g) { g.values[5].strides.assign(g.values[5].sizes.size(), Expr(-1)); }},
-        BadGraph{"claimed strides that reach too far", kRange,
+        BadGraph{"claimed strides that reach too far", kOutOfRange,
                  [](Graph& g) {
                    g.values[5].strides.assign(g.values[5].sizes.size(), Expr(int64_t{1} << 46));
                  }},
-        BadGraph{"reach by offset", kRange, [](Graph& g) { g.values[0].offset = Expr(INT64_MAX); }},
-        BadGraph{"argument value", kRange,
+        BadGraph{"reach by offset", kOutOfRange,
+                 [](Graph& g) { g.values[0].offset = Expr(INT64_MAX); }},
+        BadGraph{"argument value", kOutOfRange,
                  [](Graph& g) { g.nodes[0].arguments[0].value = ValueRef{8}; }},
-        BadGraph{"list value", kRange,
+        BadGraph{"list value", kOutOfRange,
                  [](Graph& g) { g.nodes[1].arguments[1].value = ValueList{{{UINT32_MAX}}}; }},
-        BadGraph{"node output", kRange, [](Graph& g) { g.nodes[1].outputs = {8}; }},
-        BadGraph{"output", kRange, [](Graph& g) { g.outputs[0] = 8; }}));
+        BadGraph{"node output", kOutOfRange, [](Graph& g) { g.nodes[1].outputs = {8}; }},
+        BadGraph{"output", kOutOfRange, [](Graph& g) { g.outputs[0] = 8; }}));
 
 INSTANTIATE_TEST_SUITE_P(
     Uniqueness, Verify,
@@ -312,7 +313,7 @@ INSTANTIATE_TEST_SUITE_P(
         BadGraph{"mask of rank 2", kContradiction, [](Graph& g) { g.values[2].sizes.resize(2); }}));
 
 TEST(VerifyGood, the_undamaged_graphs_pass) {
-  EXPECT_TRUE(verify(good_graph()).ok());
+  EXPECT_TRUE(verify(verified_graph()).ok());
   EXPECT_TRUE(verify(Graph{}).ok());
   EXPECT_TRUE(verify(testing::bert_like()).ok());
   EXPECT_TRUE(verify(testing::llama_like(512)).ok());
@@ -441,7 +442,7 @@ constexpr uint64_t kSeeds = 20000;
 #endif
 
 TEST(VerifyMutations, never_crash_the_verifier_or_the_printer_and_what_passes_reads_back) {
-  Graph models[] = {good_graph(), testing::llama_like(8)};
+  Graph models[] = {verified_graph(), testing::llama_like(8)};
   uint64_t passed = 0;
   for (uint64_t seed = 0; seed < kSeeds; ++seed) {
     Mutator mutator(seed);

@@ -13,13 +13,14 @@ using testing::calls_of;
 using testing::config_of;
 using testing::manifest_of;
 
-constexpr const char* kBase = R"("model_type": "bert", "hidden_size": 32, "num_hidden_layers": 2,
+constexpr const char* kBertBase =
+    R"("model_type": "bert", "hidden_size": 32, "num_hidden_layers": 2,
     "num_attention_heads": 4, "intermediate_size": 64, "vocab_size": 100,
     "max_position_embeddings": 40)";
 constexpr const char* kWords = "embeddings.word_embeddings.weight";
 
 Result<BertConfig> bert_of(const std::string& changes = "", DType dtype = DType::kFloat32) {
-  return BertConfig::from(config_of(kBase, changes), manifest_of({kWords}, dtype));
+  return BertConfig::from(config_of(kBertBase, changes), manifest_of({kWords}, dtype));
 }
 
 TEST(BertConfig, takes_what_config_json_leaves_out_from_transformers_defaults) {
@@ -33,7 +34,7 @@ TEST(BertConfig, takes_what_config_json_leaves_out_from_transformers_defaults) {
 
 TEST(BertConfig, dtype_and_prefix_are_those_of_the_weights) {
   const auto config = BertConfig::from(
-      config_of(kBase), manifest_of({std::string("bert.") + kWords}, DType::kBFloat16));
+      config_of(kBertBase), manifest_of({std::string("bert.") + kWords}, DType::kBFloat16));
   ASSERT_TRUE(config);
   EXPECT_EQ(config->prefix, "bert.");
   EXPECT_EQ(config->dtype, DType::kBFloat16);
@@ -63,7 +64,7 @@ TEST(BertConfig, numbers_that_contradict_one_another_are_malformed) {
 }
 
 TEST(BertConfig, weights_without_a_word_table_are_no_bert) {
-  const auto refused = BertConfig::from(config_of(kBase), manifest_of({"wte.weight"}));
+  const auto refused = BertConfig::from(config_of(kBertBase), manifest_of({"wte.weight"}));
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().code, ErrorCode::kNotFound);
 }

@@ -36,7 +36,7 @@ class Directory {
   std::string path_ = "/tmp/djinn-directory-test-XXXXXX";
 };
 
-ModelConfig config_of(const std::string& json) {
+ModelConfig parsed_config(const std::string& json) {
   auto config = ModelConfig::parse(json);
   EXPECT_TRUE(config) << json;
   return config ? *std::move(config) : ModelConfig();
@@ -52,7 +52,7 @@ std::string content_of(const Fd& fd) {
 // --- ModelConfig
 
 TEST(ModelConfig, gives_each_kind_of_scalar_and_those_one_level_down) {
-  const ModelConfig config = config_of(
+  const ModelConfig config = parsed_config(
       R"({"n": 12, "eps": 1e-5, "act": "gelu", "tied": true, "none": null,
           "rope": {"theta": 10000.0, "type": "default", "deep": {"x": 1}}})");
   EXPECT_EQ(*config.integer("n"), 12);
@@ -67,7 +67,7 @@ TEST(ModelConfig, gives_each_kind_of_scalar_and_those_one_level_down) {
 }
 
 TEST(ModelConfig, what_is_missing_or_of_another_kind_is_a_typed_error_that_names_the_key) {
-  const ModelConfig config = config_of(R"({"n": -1, "half": 0.5, "text": "1", "flag": true})");
+  const ModelConfig config = parsed_config(R"({"n": -1, "half": 0.5, "text": "1", "flag": true})");
   EXPECT_EQ(config.integer("absent").error().code, ErrorCode::kNotFound);
   EXPECT_EQ(config.number("absent").error().code, ErrorCode::kNotFound);
   EXPECT_EQ(config.text("absent").error().code, ErrorCode::kNotFound);
@@ -82,7 +82,8 @@ TEST(ModelConfig, what_is_missing_or_of_another_kind_is_a_typed_error_that_names
 }
 
 TEST(ModelConfig, a_count_is_at_least_one_and_a_wrong_one_is_not_replaced) {
-  const ModelConfig config = config_of(R"({"n": 3, "zero": 0, "minus": -1, "huge": 3000000000})");
+  const ModelConfig config =
+      parsed_config(R"({"n": 3, "zero": 0, "minus": -1, "huge": 3000000000})");
   EXPECT_EQ(*config.count("n"), 3);
   EXPECT_EQ(*config.count_or("absent", 7), 7);
   for (const char* const key : {"zero", "minus", "huge"}) {
@@ -92,7 +93,7 @@ TEST(ModelConfig, a_count_is_at_least_one_and_a_wrong_one_is_not_replaced) {
 }
 
 TEST(ModelConfig, falls_back_where_asked_to) {
-  const ModelConfig config = config_of(R"({"text": "x", "null": null})");
+  const ModelConfig config = parsed_config(R"({"text": "x", "null": null})");
   for (const char* const key : {"absent", "null"}) {
     EXPECT_EQ(*config.number_or(key, 0.5), 0.5);
     EXPECT_EQ(*config.text_or(key, "y"), "y");
@@ -101,7 +102,7 @@ TEST(ModelConfig, falls_back_where_asked_to) {
 }
 
 TEST(ModelConfig, what_is_wrong_is_not_replaced) {
-  const ModelConfig config = config_of(R"({"text": "x", "n": 1, "red": "a\u001b[31m"})");
+  const ModelConfig config = parsed_config(R"({"text": "x", "n": 1, "red": "a\u001b[31m"})");
   EXPECT_EQ(config.number_or("text", 0.5).error().code, ErrorCode::kMalformed);
   EXPECT_EQ(config.flag_or("text", true).error().code, ErrorCode::kMalformed);
   EXPECT_EQ(config.text_or("n", "y").error().code, ErrorCode::kMalformed);
@@ -113,7 +114,7 @@ TEST(ModelConfig, what_is_wrong_is_not_replaced) {
 
 TEST(ModelConfig, end_tokens_are_one_or_several) {
   const ModelConfig config =
-      config_of(R"({"one": 2, "many": [2, 3], "none": [], "null": null, "minus": -1})");
+      parsed_config(R"({"one": 2, "many": [2, 3], "none": [], "null": null, "minus": -1})");
   EXPECT_EQ(*config.tokens("one"), std::vector<int64_t>{2});
   EXPECT_EQ(*config.tokens("many"), (std::vector<int64_t>{2, 3}));
   EXPECT_EQ(*config.tokens("minus"), std::vector<int64_t>{-1});
@@ -123,7 +124,7 @@ TEST(ModelConfig, end_tokens_are_one_or_several) {
 }
 
 TEST(ModelConfig, what_is_no_end_token_is_not_passed_over) {
-  const ModelConfig config = config_of(
+  const ModelConfig config = parsed_config(
       R"({"mixed": [2, "x"], "text": "2", "part": 2.0, "object": {"id": 2}, "huge": 4294967298,
           "flag": true, "deep": [[2]]})");
   for (const char* const key : {"mixed", "text", "part", "object", "huge", "flag", "deep"}) {
@@ -135,7 +136,7 @@ TEST(ModelConfig, what_is_no_end_token_is_not_passed_over) {
 }
 
 TEST(ModelConfig, an_object_in_the_place_of_a_value_is_wrong) {
-  const ModelConfig config = config_of(R"({"object": {"inner": 2}, "list": ["x"]})");
+  const ModelConfig config = parsed_config(R"({"object": {"inner": 2}, "list": ["x"]})");
   for (const char* const key : {"object", "list"}) {
     EXPECT_EQ(config.count_or(key, 7).error().code, ErrorCode::kMalformed) << key;
     EXPECT_EQ(config.number_or(key, 0.5).error().code, ErrorCode::kMalformed) << key;
@@ -146,7 +147,7 @@ TEST(ModelConfig, an_object_in_the_place_of_a_value_is_wrong) {
 }
 
 TEST(ModelConfig, a_number_beyond_an_integer_is_no_count) {
-  const ModelConfig config = config_of(R"({"n": 18446744073709551615})");
+  const ModelConfig config = parsed_config(R"({"n": 18446744073709551615})");
   EXPECT_FALSE(config.integer("n"));
 }
 

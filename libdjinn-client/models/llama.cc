@@ -145,11 +145,6 @@ struct Llama {
   }
 };
 
-const srg::TensorEntry* find_tensor(const srg::ModelManifest& manifest, const std::string& name) {
-  const auto found = std::ranges::find(manifest.tensors, name, &srg::TensorEntry::name);
-  return found == manifest.tensors.end() ? nullptr : &*found;
-}
-
 // The base of the angles. transformers takes rope_scaling, the older name, where it says something.
 Result<double> rope_theta_of(const ModelConfig& config) {
   for (const char* const key : {"rope_parameters", "rope_scaling"}) {

@@ -13,14 +13,15 @@ using testing::calls_of;
 using testing::config_of;
 using testing::manifest_of;
 
-constexpr const char* kBase = R"("model_type": "llama", "hidden_size": 32, "num_hidden_layers": 2,
+constexpr const char* kLlamaBase =
+    R"("model_type": "llama", "hidden_size": 32, "num_hidden_layers": 2,
     "num_attention_heads": 4, "intermediate_size": 64, "vocab_size": 100)";
 constexpr const char* kTable = "model.embed_tokens.weight";
 constexpr LlamaPhase kPhases[] = {LlamaPhase::kPrefill, LlamaPhase::kPrefillMasked,
                                   LlamaPhase::kDecode, LlamaPhase::kDecodeMasked};
 
 Result<LlamaConfig> llama_of(const std::string& changes = "", DType dtype = DType::kFloat32) {
-  return LlamaConfig::from(config_of(kBase, changes),
+  return LlamaConfig::from(config_of(kLlamaBase, changes),
                            manifest_of({kTable, "lm_head.weight"}, dtype));
 }
 
@@ -67,10 +68,10 @@ TEST(LlamaConfig, a_dtype_in_its_new_place_counts_more_than_in_its_old_one) {
 TEST(LlamaConfig, the_head_is_tied_when_it_has_no_weight_of_its_own_and_is_said_to_be) {
   const std::string says_so = R"("tie_word_embeddings": true)";
   EXPECT_FALSE(llama_of(says_so)->tied);
-  const auto untold = LlamaConfig::from(config_of(kBase), manifest_of({kTable}));
+  const auto untold = LlamaConfig::from(config_of(kLlamaBase), manifest_of({kTable}));
   ASSERT_FALSE(untold);
   EXPECT_NE(untold.error().message.find("tie_word_embeddings"), std::string::npos);
-  const auto tied = LlamaConfig::from(config_of(kBase, says_so), manifest_of({kTable}));
+  const auto tied = LlamaConfig::from(config_of(kLlamaBase, says_so), manifest_of({kTable}));
   ASSERT_TRUE(tied);
   EXPECT_TRUE(tied->tied);
   const auto weights = testing::weights_of(graph_of(*tied, {}));
@@ -106,7 +107,7 @@ TEST(LlamaConfig, numbers_that_contradict_one_another_are_malformed) {
 }
 
 TEST(LlamaConfig, weights_without_a_token_table_are_no_llama) {
-  const auto refused = LlamaConfig::from(config_of(kBase), manifest_of({"wte.weight"}));
+  const auto refused = LlamaConfig::from(config_of(kLlamaBase), manifest_of({"wte.weight"}));
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().code, ErrorCode::kNotFound);
 }

@@ -12,11 +12,6 @@
 namespace djinn::client {
 namespace {
 
-const srg::TensorEntry* find_tensor(const srg::ModelManifest& manifest, const std::string& name) {
-  const auto found = std::ranges::find(manifest.tensors, name, &srg::TensorEntry::name);
-  return found == manifest.tensors.end() ? nullptr : &*found;
-}
-
 bool has_sizes(const srg::TensorEntry& tensor, const std::vector<srg::Expr>& wanted) {
   return std::ranges::equal(tensor.sizes, wanted, [](uint64_t size, const srg::Expr& expr) {
     return expr.is_constant() && expr.constant >= 0 && size == static_cast<uint64_t>(expr.constant);
@@ -51,6 +46,11 @@ Error differs(const srg::TensorEntry& tensor, const std::vector<srg::Expr>& want
 }
 
 }  // namespace
+
+const srg::TensorEntry* find_tensor(const srg::ModelManifest& manifest, const std::string& name) {
+  const auto found = std::ranges::find(manifest.tensors, name, &srg::TensorEntry::name);
+  return found == manifest.tensors.end() ? nullptr : &*found;
+}
 
 Status check_layers(int64_t layers, const std::string& prefix, const srg::ModelManifest& manifest) {
   const auto refused = [&](const std::string& held) {

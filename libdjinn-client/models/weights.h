@@ -13,6 +13,10 @@
 
 namespace djinn::client {
 
+// nullptr: the model has no such tensor.
+[[nodiscard]] const srg::TensorEntry* find_tensor(const srg::ModelManifest& manifest,
+                                                  const std::string& name);
+
 // Before a graph is built: no more layers than tensors, and no tensor of a layer beyond them; the
 // name of a layer's begins with the prefix and its number, from 0. Errors: kShapeMismatch.
 Status check_layers(int64_t layers, const std::string& prefix, const srg::ModelManifest& manifest);

@@ -9,7 +9,7 @@
 namespace djinn::client {
 namespace {
 
-srg::ModelManifest manifest_of(std::vector<uint64_t> sizes) {
+srg::ModelManifest manifest_with(std::vector<uint64_t> sizes) {
   srg::ModelManifest manifest;
   manifest.tensors.push_back({"w", DType::kFloat32, std::move(sizes)});
   return manifest;
@@ -27,13 +27,13 @@ srg::Graph graph() {
 }
 
 TEST(CheckWeights, tensors_of_the_sizes_that_a_graph_asks_for_are_taken) {
-  EXPECT_TRUE(check_weights(graph(), manifest_of({64, 32})));
+  EXPECT_TRUE(check_weights(graph(), manifest_with({64, 32})));
 }
 
 TEST(CheckWeights, another_size_is_refused_with_both_of_them) {
   for (const std::vector<uint64_t>& sizes :
        {std::vector<uint64_t>{32, 64}, {64}, {64, 32, 1}, {}, {64, 0}}) {
-    const Status checked = check_weights(graph(), manifest_of(sizes));
+    const Status checked = check_weights(graph(), manifest_with(sizes));
     ASSERT_FALSE(checked);
     EXPECT_EQ(checked.error().code, ErrorCode::kShapeMismatch);
     EXPECT_NE(checked.error().message.find("'w'"), std::string::npos);
@@ -49,9 +49,9 @@ TEST(CheckWeights, a_tensor_that_is_not_there_is_named) {
 }
 
 TEST(CheckLayers, there_are_no_more_layers_than_tensors) {
-  EXPECT_TRUE(check_layers(0, "h.", manifest_of({1})));
-  EXPECT_TRUE(check_layers(1, "h.", manifest_of({1})));
-  EXPECT_EQ(check_layers(1'000'000'000, "h.", manifest_of({1})).error().code,
+  EXPECT_TRUE(check_layers(0, "h.", manifest_with({1})));
+  EXPECT_TRUE(check_layers(1, "h.", manifest_with({1})));
+  EXPECT_EQ(check_layers(1'000'000'000, "h.", manifest_with({1})).error().code,
             ErrorCode::kShapeMismatch);
 }
 

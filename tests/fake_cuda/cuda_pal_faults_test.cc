@@ -26,7 +26,7 @@ namespace {
 
 using fake_cuda::run_on_fake;
 
-constexpr uint64_t kGranule = uint64_t{2} << 20;
+constexpr uint64_t kExtentBytes = uint64_t{2} << 20;
 
 // --- a table that notes the calls through it
 // -----------------------------------------------------
@@ -74,21 +74,22 @@ DriverApi note_calls(const DriverApi& driver) {
 
 // Every call of the seam that a GPU has, as a mover and then a worker make them.
 Status use(CudaPal& pal) {
-  DJINN_TRY(Reservation range, pal.reserve(8 * kGranule));
-  DJINN_TRY(const Extent extent, pal.create("djinn-test", 2 * kGranule));
-  DJINN_CHECK(pal.commit(extent, 0, kGranule));
-  DJINN_CHECK(pal.map(range, 0, extent, 0, 2 * kGranule, Access::kReadWrite));
-  DJINN_CHECK(pal.populate(range, 0, kGranule));
+  DJINN_TRY(Reservation range, pal.reserve(8 * kExtentBytes));
+  DJINN_TRY(const Extent extent, pal.create("djinn-test", 2 * kExtentBytes));
+  DJINN_CHECK(pal.commit(extent, 0, kExtentBytes));
+  DJINN_CHECK(pal.map(range, 0, extent, 0, 2 * kExtentBytes, Access::kReadWrite));
+  DJINN_CHECK(pal.populate(range, 0, kExtentBytes));
   DJINN_CHECK(pal.copy_in(range, 0, pattern(1000)));
-  DJINN_CHECK(pal.copy(range, 0, kGranule, 1000));
+  DJINN_CHECK(pal.copy(range, 0, kExtentBytes, 1000));
   DJINN_CHECK(pal.zero(range, 0, 10));
-  DJINN_CHECK(pal.protect(range, 0, 2 * kGranule, Access::kRead));
-  DJINN_CHECK(pal.unmap(range, 0, 2 * kGranule));
+  DJINN_CHECK(pal.protect(range, 0, 2 * kExtentBytes, Access::kRead));
+  DJINN_CHECK(pal.unmap(range, 0, 2 * kExtentBytes));
   DJINN_TRY(Fd fd, pal.export_extent(extent));
-  DJINN_TRY(const Extent imported, pal.import_extent(std::move(fd), 2 * kGranule, Seals::kNone));
-  DJINN_CHECK(pal.map(range, 4 * kGranule, imported, 0, 2 * kGranule, Access::kRead));
+  DJINN_TRY(const Extent imported,
+            pal.import_extent(std::move(fd), 2 * kExtentBytes, Seals::kNone));
+  DJINN_CHECK(pal.map(range, 4 * kExtentBytes, imported, 0, 2 * kExtentBytes, Access::kRead));
   std::vector<std::byte> out(1000);
-  DJINN_CHECK(pal.copy_out(range, 5 * kGranule, out));
+  DJINN_CHECK(pal.copy_out(range, 5 * kExtentBytes, out));
   EXPECT_EQ(out, pattern(1000));
   return {};  // what is still mapped goes with the reservation
 }
@@ -98,7 +99,7 @@ ErrorCode live_once(const DriverApi& driver) {
   if (!pal) return pal.error().code;
   const ErrorCode used = code_of(use(**pal));
   // Asks the driver nothing, and answers what the last releases met.
-  const ErrorCode after = code_of((*pal)->commit(Extent{Fd(), kGranule}, 0, kGranule));
+  const ErrorCode after = code_of((*pal)->commit(Extent{Fd(), kExtentBytes}, 0, kExtentBytes));
   return used == ErrorCode::kOk ? after : used;
 }
 
@@ -137,7 +138,7 @@ void expect_nothing_left(const Life& life) {
   EXPECT_EQ(life.after.memfd_mappings, life.before.memfd_mappings);
   EXPECT_EQ(life.after.memfd_mapped_bytes, life.before.memfd_mapped_bytes);
   // The stack of the stream's thread stays with libc, and its guard page is inaccessible.
-  EXPECT_LT(life.after.reserved_bytes, life.before.reserved_bytes + kGranule);
+  EXPECT_LT(life.after.reserved_bytes, life.before.reserved_bytes + kExtentBytes);
   EXPECT_FALSE(life.kept_context);
 }
 

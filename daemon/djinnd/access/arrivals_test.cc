@@ -16,7 +16,7 @@ namespace djinn::daemon {
 namespace {
 
 constexpr uid_t kFlooder = 1;
-constexpr uid_t kNeighbour = 2;
+constexpr uid_t kNeighbourUid = 2;
 
 class ArrivalsTest : public ::testing::Test, private Arrivals::Door {
  protected:
@@ -57,9 +57,9 @@ TEST_F(ArrivalsTest, whoever_connects_is_served_in_the_next_turn_however_many_an
   for (int turn = 0; turn < 100; ++turn) {
     for (uint32_t i = 0; i < share_.messages; ++i) connect(kFlooder);
     connect(kFlooder);
-    connect(kNeighbour);
+    connect(kNeighbourUid);
     turns_.take();
-    EXPECT_EQ(served(kNeighbour), turn + 1);
+    EXPECT_EQ(served(kNeighbourUid), turn + 1);
     EXPECT_LE(served(kFlooder), share_.messages * (turn + 1)) << "a share, and no more";
   }
 }
@@ -69,8 +69,8 @@ TEST_F(ArrivalsTest, of_one_user_so_many_wait_and_the_next_is_turned_away_and_no
   EXPECT_EQ(turned_away(kFlooder), 0);
   connect(kFlooder);
   EXPECT_EQ(turned_away(kFlooder), 1);
-  connect(kNeighbour);
-  EXPECT_EQ(turned_away(kNeighbour), 0);
+  connect(kNeighbourUid);
+  EXPECT_EQ(turned_away(kNeighbourUid), 0);
 }
 
 TEST_F(ArrivalsTest, what_an_arrival_costs_in_its_turn_is_its_users) {
@@ -78,7 +78,7 @@ TEST_F(ArrivalsTest, what_an_arrival_costs_in_its_turn_is_its_users) {
   connect(kFlooder);
   turns_.take();
   EXPECT_GT(rest_of(kFlooder), 0u);
-  EXPECT_EQ(rest_of(kNeighbour), 0u);
+  EXPECT_EQ(rest_of(kNeighbourUid), 0u);
 }
 
 TEST_F(ArrivalsTest, who_is_turned_away_at_once_pays_for_that_and_the_neighbour_is_served) {
@@ -87,11 +87,11 @@ TEST_F(ArrivalsTest, who_is_turned_away_at_once_pays_for_that_and_the_neighbour_
   for (int i = 0; i < 8; ++i) connect(kFlooder);
   EXPECT_EQ(turned_away(kFlooder), 8);
   cost_ns_ = 0;
-  connect(kNeighbour);
+  connect(kNeighbourUid);
   const auto next_ns = turns_.take();
   EXPECT_EQ(served(kFlooder), 0) << "they rest: what waits of theirs is not done";
   EXPECT_GT(next_ns.value_or(0), 0u);
-  EXPECT_EQ(served(kNeighbour), 1);
+  EXPECT_EQ(served(kNeighbourUid), 1);
 }
 
 TEST_F(ArrivalsTest, who_finds_no_descriptor_left_pays_for_being_told) {
@@ -100,7 +100,7 @@ TEST_F(ArrivalsTest, who_finds_no_descriptor_left_pays_for_being_told) {
   cost_ns_ = 0;
   EXPECT_EQ(turned_away(kFlooder), 1);
   EXPECT_GT(rest_of(kFlooder), 0u);
-  EXPECT_EQ(rest_of(kNeighbour), 0u);
+  EXPECT_EQ(rest_of(kNeighbourUid), 0u);
 }
 
 TEST_F(ArrivalsTest, over_time_refusals_take_no_more_than_their_users_part) {
@@ -108,10 +108,10 @@ TEST_F(ArrivalsTest, over_time_refusals_take_no_more_than_their_users_part) {
   const uint64_t began_ns = clock_.now_ns;
   for (int turn = 0; turn < 1000; ++turn) {
     while (turns_.owed_to(Owner::of_user(kFlooder)) < limits::kSessionsPerUser) connect(kFlooder);
-    const auto before = served(kNeighbour);
-    connect(kNeighbour);
+    const auto before = served(kNeighbourUid);
+    connect(kNeighbourUid);
     const auto next_ns = turns_.take();
-    EXPECT_EQ(served(kNeighbour), before + 1);
+    EXPECT_EQ(served(kNeighbourUid), before + 1);
     clock_.now_ns += next_ns.value_or(0);
   }
   const uint64_t passed_ns = clock_.now_ns - began_ns;

@@ -12,19 +12,19 @@
 #include <vector>
 
 #include "kernel/base/assert.h"
+#include "kernel/base/clock.h"
 
 namespace djinn::daemon {
 namespace {
 
-constexpr uint64_t kNsPerMs = 1'000'000;
-constexpr size_t kEntryBytes = 1024;
+constexpr size_t kUserEntryBytes = 1024;
 // An entry that is larger is none.
-constexpr size_t kEntryBytesMax = size_t{1} << 20;
+constexpr size_t kUserEntryBytesMax = size_t{1} << 20;
 
 }  // namespace
 
 std::optional<std::string> UserNames::look_up_user(uid_t user) {
-  for (size_t bytes = kEntryBytes; bytes <= kEntryBytesMax; bytes *= 2) {
+  for (size_t bytes = kUserEntryBytes; bytes <= kUserEntryBytesMax; bytes *= 2) {
     std::vector<char> buffer(bytes);
     passwd entry{};
     passwd* found = nullptr;

@@ -16,6 +16,12 @@
 #include "kernel/base/assert.h"
 
 namespace djinn::daemon {
+
+struct CloseBus {
+  void operator()(sd_bus* bus) const { ::sd_bus_close_unref(bus); }
+};
+using OwnedBus = std::unique_ptr<sd_bus, CloseBus>;
+
 namespace {
 
 // A bus that leaves so many unread is as good as gone.
@@ -28,11 +34,6 @@ constexpr uint64_t kOwnerTimeoutMs = 25'000;
 // Answers of org.freedesktop.DBus.RequestName.
 constexpr uint32_t kPrimaryOwner = 1;
 constexpr uint32_t kAlreadyOwner = 4;
-
-struct CloseBus {
-  void operator()(sd_bus* bus) const { ::sd_bus_close_unref(bus); }
-};
-using OwnedBus = std::unique_ptr<sd_bus, CloseBus>;
 
 struct Opened {
   OwnedBus bus;

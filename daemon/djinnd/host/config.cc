@@ -392,7 +392,7 @@ std::optional<std::string> contents(const std::string& path, Config& config) {
 }
 
 // What a setting's value may be; nothing for other kinds of TOML.
-std::optional<std::string> text_of(const toml::node& node) {
+std::optional<std::string> string_in(const toml::node& node) {
   if (const auto* string = node.as_string()) return string->get();
   if (const auto* number = node.as_integer()) return std::to_string(number->get());
   return std::nullopt;
@@ -453,7 +453,7 @@ class Reader {
   void take(const std::string& key, const toml::node& node) {
     const uint32_t line = node.source().begin.line;
     if (!is_known_key(key)) return take_unknown(key, line);
-    const auto text = text_of(node);
+    const auto text = string_in(node);
     if (!text) {
       return say(true, line, fmt::format("{}: write a string or a whole number", key));
     }

@@ -12,6 +12,7 @@
 
 #include "daemon/djinnd/host/fd_store.h"
 #include "kernel/base/assert.h"
+#include "kernel/base/clock.h"
 
 namespace djinn::daemon {
 namespace {
@@ -23,7 +24,6 @@ static_assert(kLooksPerInterval > 2);
 constexpr uint64_t kTellAfterMs = 100;
 constexpr uint64_t kProgressEveryMs = 1000;
 constexpr uint64_t kNsPerMicrosecond = 1000;
-constexpr uint64_t kNsPerMs = 1'000'000;
 
 uint64_t watchdog_interval_ns() {
   uint64_t interval_us = 0;

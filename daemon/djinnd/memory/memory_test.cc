@@ -16,9 +16,9 @@ namespace {
 
 constexpr uint64_t kDevice = 1000;
 constexpr Memory::Holder kModel{vmu::HolderKind::kModel, 1};
-constexpr Memory::Holder kLarge{vmu::HolderKind::kLoad, 2};
-constexpr Memory::Holder kSmall{vmu::HolderKind::kSession, 3};
-constexpr Memory::Holder kOther{vmu::HolderKind::kSession, 4};
+constexpr Memory::Holder kLargeHolder{vmu::HolderKind::kLoad, 2};
+constexpr Memory::Holder kSmallHolder{vmu::HolderKind::kSession, 3};
+constexpr Memory::Holder kOtherHolder{vmu::HolderKind::kSession, 4};
 
 class MemoryTest : public ::testing::Test {
  protected:
@@ -55,11 +55,11 @@ class MemoryTest : public ::testing::Test {
 TEST_F(MemoryTest, who_fits_is_served_although_a_larger_request_waits) {
   ASSERT_TRUE(has(kModel, 300));
   Answer large;
-  memory_.request(kLarge, 800, into(large));
+  memory_.request(kLargeHolder, 800, into(large));
   EXPECT_FALSE(large.given);
-  EXPECT_TRUE(has(kSmall, 600));
-  EXPECT_FALSE(has(kOther, 101)) << "no more is free";
-  EXPECT_TRUE(has(kOther, 100));
+  EXPECT_TRUE(has(kSmallHolder, 600));
+  EXPECT_FALSE(has(kOtherHolder, 101)) << "no more is free";
+  EXPECT_TRUE(has(kOtherHolder, 100));
   memory_.release_all(kModel);
   EXPECT_FALSE(large.given);
   EXPECT_EQ(asked_.back(), 500u) << "what others took is missing, too";
@@ -68,10 +68,10 @@ TEST_F(MemoryTest, who_fits_is_served_although_a_larger_request_waits) {
 TEST_F(MemoryTest, what_comes_free_is_kept_for_who_waits_however_often_others_come_and_go) {
   ASSERT_TRUE(has(kModel, 500));
   Answer large;
-  memory_.request(kLarge, 800, into(large));
+  memory_.request(kLargeHolder, 800, into(large));
   int turns = 0;
-  while (has(kSmall, 100)) {
-    memory_.release_all(kSmall);
+  while (has(kSmallHolder, 100)) {
+    memory_.release_all(kSmallHolder);
     ++turns;
   }
   EXPECT_EQ(turns, 5) << "then all that was free is kept";
@@ -79,16 +79,16 @@ TEST_F(MemoryTest, what_comes_free_is_kept_for_who_waits_however_often_others_co
   memory_.release(kModel, 300);
   EXPECT_TRUE(large.given);
   EXPECT_TRUE(large.status.ok());
-  EXPECT_EQ(memory_.held_by(kLarge), 800u);
+  EXPECT_EQ(memory_.held_by(kLargeHolder), 800u);
 }
 
 TEST_F(MemoryTest, who_waits_in_vain_is_refused_and_what_was_kept_is_the_next_ones) {
   ASSERT_TRUE(has(kModel, 700));
   Answer large;
   Answer next;
-  memory_.request(kLarge, 900, into(large));
-  ASSERT_TRUE(has(kOther, 300)) << "all that is free";
-  memory_.request(kSmall, 200, into(next));
+  memory_.request(kLargeHolder, 900, into(large));
+  ASSERT_TRUE(has(kOtherHolder, 300)) << "all that is free";
+  memory_.request(kSmallHolder, 200, into(next));
   memory_.release(kModel, 250);
   EXPECT_FALSE(large.given);
   EXPECT_FALSE(next.given) << "it is kept for who came before";
@@ -102,7 +102,7 @@ TEST_F(MemoryTest, who_waits_in_vain_is_refused_and_what_was_kept_is_the_next_on
       << large.status.error().message;
   ASSERT_TRUE(next.given);
   EXPECT_TRUE(next.status.ok());
-  EXPECT_TRUE(has(kOther, 50)) << "the rest is anybody's";
+  EXPECT_TRUE(has(kOtherHolder, 50)) << "the rest is anybody's";
 }
 
 TEST_F(MemoryTest, room_is_made_for_those_behind_too_and_none_of_them_is_refused_before_the_first) {
@@ -111,9 +111,9 @@ TEST_F(MemoryTest, room_is_made_for_those_behind_too_and_none_of_them_is_refused
   Answer first;
   Answer second;
   Answer third;
-  memory_.request(kLarge, 300, into(first));
-  memory_.request(kSmall, 200, into(second));
-  memory_.request(kOther, 100, into(third));
+  memory_.request(kLargeHolder, 300, into(first));
+  memory_.request(kSmallHolder, 200, into(second));
+  memory_.request(kOtherHolder, 100, into(third));
   EXPECT_EQ(asked_.back(), 600u);
   EXPECT_FALSE(third.given) << "there may be enough when those before it are served";
   memory_.release(kModel, 500);
@@ -128,12 +128,12 @@ TEST_F(MemoryTest, room_is_made_for_those_behind_too_and_none_of_them_is_refused
 TEST_F(MemoryTest, what_was_kept_for_who_gives_up_is_kept_for_nobody) {
   ASSERT_TRUE(has(kModel, 900));
   Answer large;
-  memory_.request(kLarge, 800, into(large));
+  memory_.request(kLargeHolder, 800, into(large));
   memory_.release(kModel, 400);
-  EXPECT_FALSE(has(kSmall, 101));
-  memory_.cancel(kLarge);
+  EXPECT_FALSE(has(kSmallHolder, 101));
+  memory_.cancel(kLargeHolder);
   EXPECT_EQ(large.status.error().code, ErrorCode::kCancelled);
-  EXPECT_TRUE(has(kSmall, 500));
+  EXPECT_TRUE(has(kSmallHolder, 500));
   EXPECT_TRUE(memory_.check().ok());
 }
 
@@ -156,7 +156,7 @@ TEST_F(MemoryTest, a_lane_that_is_refused_is_told_what_the_memory_was_for) {
     memory_.request(holder, 100, into(answer));
     return answer.status.error().message;
   };
-  EXPECT_EQ(refused(kLarge).find("intermediate"), std::string::npos);
+  EXPECT_EQ(refused(kLargeHolder).find("intermediate"), std::string::npos);
   for (const Memory::Holder lane : {Memory::of_lane(WorkerId{1}), Memory::of_heap(WorkerId{1})}) {
     EXPECT_TRUE(refused(lane).starts_with("100 B more are needed for intermediate results, and "));
   }
@@ -168,7 +168,7 @@ TEST_F(MemoryTest, a_quota_refuses_also_who_would_have_to_wait) {
   Answer all;
   Answer small;
   memory.request(kModel, kDevice, into(all));
-  memory.request(kSmall, 101, into(small));
+  memory.request(kSmallHolder, 101, into(small));
   ASSERT_TRUE(small.given);
   EXPECT_EQ(small.status.error().code, ErrorCode::kQuotaExceeded);
   EXPECT_TRUE(asked_.empty()) << "nothing gives way for it";
@@ -182,12 +182,12 @@ TEST_F(MemoryTest, who_waits_for_their_users_quota_is_refused_when_another_sessi
   memory.set_reclaim(reclaim_);
   reclaim_.leaving_of = [](Owner) { return 30; };
   constexpr Memory::Holder kThird{vmu::HolderKind::kSession, 5};
-  for (const auto& holder : {kSmall, kOther, kThird}) memory.charge(holder, kUser);
+  for (const auto& holder : {kSmallHolder, kOtherHolder, kThird}) memory.charge(holder, kUser);
   Answer first;
   Answer waits;
   Answer fills;
-  memory.request(kSmall, 60, into(first));
-  memory.request(kOther, 50, into(waits));
+  memory.request(kSmallHolder, 60, into(first));
+  memory.request(kOtherHolder, 50, into(waits));
   EXPECT_FALSE(waits.given) << "it fits when what leaves is gone";
   memory.request(kThird, 40, into(fills));
   EXPECT_TRUE(fills.given && fills.status.ok());
@@ -207,17 +207,17 @@ TEST_F(MemoryTest, who_waits_for_a_quota_is_answered_when_it_is_another_and_all_
     Memory memory(kHostDevice, kDevice, kDevice, quotas);
     memory.set_reclaim(reclaim_);
     reclaim_.leaving_of = [](Owner) { return 30; };
-    for (const auto& holder : {kSmall, kOther}) memory.charge(holder, kUser);
+    for (const auto& holder : {kSmallHolder, kOtherHolder}) memory.charge(holder, kUser);
     Answer first;
     Answer waits;
-    memory.request(kSmall, 60, into(first));
-    memory.request(kOther, 50, into(waits));
+    memory.request(kSmallHolder, 60, into(first));
+    memory.request(kOtherHolder, 50, into(waits));
     ASSERT_FALSE(waits.given) << "it fits when what leaves is gone";
     set(changed);
     memory.freed();
     ASSERT_TRUE(waits.given);
     EXPECT_EQ(waits.status.ok(), changed == 120);
-    EXPECT_EQ(memory.held_by(kOther), changed == 120 ? 50u : 0u);
+    EXPECT_EQ(memory.held_by(kOtherHolder), changed == 120 ? 50u : 0u);
     EXPECT_EQ(memory.waiting(), 0u);
     EXPECT_TRUE(memory.check().ok());
   }
@@ -225,8 +225,8 @@ TEST_F(MemoryTest, who_waits_for_a_quota_is_answered_when_it_is_another_and_all_
 
 TEST_F(MemoryTest, who_meets_a_quota_waits_for_what_the_users_sessions_have_and_do_not_use) {
   memory_.set_session_quota(500);
-  memory_.charge(kSmall, Owner::of_user(1));
-  ASSERT_TRUE(has(kSmall, 400));
+  memory_.charge(kSmallHolder, Owner::of_user(1));
+  ASSERT_TRUE(has(kSmallHolder, 400));
   uint64_t idle = 300;
   uint64_t coming = 0;
   reclaim_.take_back = [&](Owner user) {
@@ -234,20 +234,20 @@ TEST_F(MemoryTest, who_meets_a_quota_waits_for_what_the_users_sessions_have_and_
     coming = idle;
   };
   reclaim_.leaving_of_session = [&](Memory::Holder session) {
-    return session == kSmall ? coming : 0;
+    return session == kSmallHolder ? coming : 0;
   };
   Answer more;
-  memory_.request(kSmall, 200, into(more));
+  memory_.request(kSmallHolder, 200, into(more));
   EXPECT_FALSE(more.given);
-  EXPECT_TRUE(has(kOther, 100)) << "and keeps nobody from what is free";
+  EXPECT_TRUE(has(kOtherHolder, 100)) << "and keeps nobody from what is free";
   idle = coming = 0;
-  memory_.release(kSmall, 300);
+  memory_.release(kSmallHolder, 300);
   EXPECT_TRUE(more.given);
   EXPECT_TRUE(more.status.ok());
 
   idle = 300;
   Answer too_much;
-  memory_.request(kSmall, 400, into(too_much));
+  memory_.request(kSmallHolder, 400, into(too_much));
   EXPECT_FALSE(too_much.given);
   idle = coming = 0;  // it was less than it seemed
   memory_.freed();

@@ -4,14 +4,14 @@
 
 #include <gtest/gtest.h>
 
+#include "kernel/base/clock.h"
 #include "kernel/base/clock_for_tests.h"
 
 namespace djinn::daemon {
 namespace {
 
 constexpr Owner kUser = Owner::of_user(1000);
-constexpr Owner kOther = Owner::of_user(1001);
-constexpr uint64_t kSecond = 1'000'000'000;
+constexpr Owner kOtherUser = Owner::of_user(1001);
 
 class QuotaRefusalsTest : public ::testing::Test {
  protected:
@@ -31,7 +31,7 @@ TEST_F(QuotaRefusalsTest, of_each_who_asks_again_and_again_one_is_told_in_a_whil
   EXPECT_EQ(told(), 1u);
   refuse(kUser, 2);
   EXPECT_EQ(told(), 2u) << "another session";
-  clock_.now_ns += 11 * kSecond;
+  clock_.now_ns += 11 * kNsPerSecond;
   refuse(kUser, 1);
   EXPECT_EQ(told(), 3u);
 }
@@ -41,7 +41,7 @@ TEST_F(QuotaRefusalsTest, many_sessions_of_a_user_leave_the_log_to_others) {
     refuse(kUser, session);
   }
   EXPECT_EQ(told(), Events::kRefusalsAtOnce);
-  refuse(kOther, 1);
+  refuse(kOtherUser, 1);
   EXPECT_EQ(told(), Events::kRefusalsAtOnce + 1);
 }
 

@@ -14,11 +14,11 @@
 
 #include "daemon/djinnd/loop/background.h"
 #include "kernel/base/assert.h"
+#include "kernel/base/clock.h"
 
 namespace djinn::daemon {
 namespace {
 
-constexpr uint64_t kNsPerMs = 1'000'000;
 constexpr int kNotPolled = -1;
 constexpr const char* kExposition = "text/plain; version=0.0.4; charset=utf-8";
 

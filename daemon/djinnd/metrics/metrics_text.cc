@@ -18,6 +18,7 @@
 #include "daemon/djinnd/loop/proc_files.h"
 #include "ipc/report_text.h"
 #include "kernel/base/assert.h"
+#include "kernel/base/clock.h"
 
 namespace djinn::daemon {
 namespace {
@@ -25,8 +26,6 @@ namespace {
 using prometheus::ClientMetric;
 using prometheus::MetricType;
 using Labels = std::vector<ClientMetric::Label>;
-
-constexpr double kNsPerSecond = 1e9;
 
 double seconds(uint64_t ns) {
   return static_cast<double>(ns) / kNsPerSecond;

@@ -17,10 +17,10 @@
 namespace djinn::daemon {
 namespace {
 
-constexpr Owner kAnn = Owner::of_user(1000);
-constexpr Owner kBob = Owner::of_user(1001);
-constexpr WorkerKey kAnns{kAnn, kHostDevice};
-constexpr WorkerKey kBobs{kBob, kHostDevice};
+constexpr Owner kFirstUser = Owner::of_user(1000);
+constexpr Owner kSecondUser = Owner::of_user(1001);
+constexpr WorkerKey kFirstWorker{kFirstUser, kHostDevice};
+constexpr WorkerKey kSecondWorker{kSecondUser, kHostDevice};
 
 class MappingsTest : public ::testing::Test, private WorkerListener {
  protected:
@@ -30,7 +30,7 @@ class MappingsTest : public ::testing::Test, private WorkerListener {
     fresh.manifest = *pal::make_memfd("manifest", 1, pal::Seals::kSize);
     model_ = &table_.add(std::move(fresh));
     become(ModelPhase::kResident);
-    mappings_.add(model(), kAnn);
+    mappings_.add(model(), kFirstUser);
   }
 
   Model& model() { return *model_; }
@@ -39,11 +39,11 @@ class MappingsTest : public ::testing::Test, private WorkerListener {
     return mappings_.on_model_added(key, {id, ErrorCode::kOk, {}});
   }
   // Ann's worker has the model.
-  Model* added() { return says_added(kAnns, model().id); }
+  Model* added() { return says_added(kFirstWorker, model().id); }
   // Ann's worker dies while it takes the model in.
   bool dies() {
     const OwedAnswer adding{OwedAnswer::Kind::kAddModel, model().id.value, {}};
-    return mappings_.worker_died(model(), kAnns,
+    return mappings_.worker_died(model(), kFirstWorker,
                                  {.suspect = adding, .admitting = {}, .overran_ms = {}});
   }
 
@@ -72,24 +72,25 @@ class MappingsTest : public ::testing::Test, private WorkerListener {
 };
 
 TEST_F(MappingsTest, a_model_is_there_when_its_worker_has_said_so) {
-  EXPECT_FALSE(Mappings::is_added(model(), kAnn));
+  EXPECT_FALSE(Mappings::is_added(model(), kFirstUser));
   EXPECT_EQ(added(), &model());
-  EXPECT_TRUE(Mappings::is_added(model(), kAnn));
-  EXPECT_FALSE(Mappings::is_added(model(), kBob));
+  EXPECT_TRUE(Mappings::is_added(model(), kFirstUser));
+  EXPECT_FALSE(Mappings::is_added(model(), kSecondUser));
 }
 
 TEST_F(MappingsTest, what_a_worker_says_of_models_that_it_does_not_have_is_nothing) {
-  EXPECT_EQ(says_added(kBobs, model().id), nullptr);
-  EXPECT_EQ(says_added(kAnns, ModelId{2}), nullptr);
-  EXPECT_EQ(says_added({kAnn, {DeviceKind::kCpu, 1}}, model().id), nullptr) << "another device's";
-  EXPECT_EQ(mappings_.on_model_wanted(kBobs, {model().id}), nullptr);
-  EXPECT_EQ(mappings_.on_model_parked(kAnns, {model().id}), nullptr) << "nobody evicts it";
-  EXPECT_EQ(mappings_.on_model_dropped(kAnns, {model().id}), nullptr) << "nobody unloads it";
+  EXPECT_EQ(says_added(kSecondWorker, model().id), nullptr);
+  EXPECT_EQ(says_added(kFirstWorker, ModelId{2}), nullptr);
+  EXPECT_EQ(says_added({kFirstUser, {DeviceKind::kCpu, 1}}, model().id), nullptr)
+      << "another device's";
+  EXPECT_EQ(mappings_.on_model_wanted(kSecondWorker, {model().id}), nullptr);
+  EXPECT_EQ(mappings_.on_model_parked(kFirstWorker, {model().id}), nullptr) << "nobody evicts it";
+  EXPECT_EQ(mappings_.on_model_dropped(kFirstWorker, {model().id}), nullptr) << "nobody unloads it";
   EXPECT_FALSE(Mappings::is_wanted(model()));
 }
 
 TEST_F(MappingsTest, a_worker_that_cannot_add_a_model_loses_it) {
-  EXPECT_EQ(mappings_.on_model_added(kAnns, {model().id, ErrorCode::kOutOfMemory, "none"}),
+  EXPECT_EQ(mappings_.on_model_added(kFirstWorker, {model().id, ErrorCode::kOutOfMemory, "none"}),
             &model());
   EXPECT_TRUE(model().mapped->empty());
 }
@@ -109,13 +110,13 @@ TEST_F(MappingsTest, who_has_no_worker_has_let_go_of_the_bytes) {
 
 TEST_F(MappingsTest, a_dead_worker_wants_and_maps_nothing_but_keeps_its_place) {
   added();
-  mappings_.on_model_wanted(kAnns, {model().id});
+  mappings_.on_model_wanted(kFirstWorker, {model().id});
   EXPECT_TRUE(Mappings::is_wanted(model()));
-  EXPECT_FALSE(mappings_.worker_died(model(), kAnns, {}));
+  EXPECT_FALSE(mappings_.worker_died(model(), kFirstWorker, {}));
   EXPECT_FALSE(Mappings::is_wanted(model()));
-  EXPECT_FALSE(Mappings::is_added(model(), kAnn));
+  EXPECT_FALSE(Mappings::is_added(model(), kFirstUser));
   EXPECT_TRUE(Mappings::is_parked(model()));
-  EXPECT_TRUE(model().mapped->contains(kAnns));
+  EXPECT_TRUE(model().mapped->contains(kFirstWorker));
 }
 
 TEST_F(MappingsTest, a_model_that_kills_each_worker_that_takes_it_in_is_given_up) {
@@ -126,13 +127,13 @@ TEST_F(MappingsTest, a_model_that_kills_each_worker_that_takes_it_in_is_given_up
   EXPECT_FALSE(dies()) << "one has had it since";
   for (uint32_t death = 2; death < limits::kDeathsWithoutProgress; ++death) dies();
   EXPECT_TRUE(dies());
-  EXPECT_FALSE(model().mapped->contains(kAnns));
+  EXPECT_FALSE(model().mapped->contains(kFirstWorker));
 }
 
 TEST_F(MappingsTest, runs_that_were_told_that_a_model_stays_away_wait_no_longer) {
-  mappings_.on_model_wanted(kAnns, {model().id});
+  mappings_.on_model_wanted(kFirstWorker, {model().id});
   become(ModelPhase::kOnDisk);
-  mappings_.refuse_runs(model(), {{ErrorCode::kIo, "no"}, kAnn, {}, {}});
+  mappings_.refuse_runs(model(), {{ErrorCode::kIo, "no"}, kFirstUser, {}, {}});
   EXPECT_FALSE(Mappings::is_wanted(model()));
 }
 

@@ -15,10 +15,10 @@ namespace djinn::daemon {
 namespace {
 
 constexpr uint64_t kQuota = 1000;
-constexpr DeviceId kOther{DeviceKind::kFake, 0};
-constexpr Caller kAnn{Owner::of_user(1000)};
-constexpr Caller kBob{Owner::of_user(1001)};
-constexpr Caller kRoot{Owner::of_user(0), true};
+constexpr DeviceId kOtherDevice{DeviceKind::kFake, 0};
+constexpr Caller kPinner{Owner::of_user(1000)};
+constexpr Caller kOtherPinner{Owner::of_user(1001)};
+constexpr Caller kRootPinner{Owner::of_user(0), true};
 
 class PinsTest : public ::testing::Test {
  protected:
@@ -46,60 +46,60 @@ class PinsTest : public ::testing::Test {
 
 TEST_F(PinsTest, what_is_pinned_on_one_device_leaves_the_quota_of_another) {
   const Devices devices{std::array{DeviceMemory{kHostDevice, 1 << 20, extents_},
-                                   DeviceMemory{kOther, 1 << 20, extents_}},
+                                   DeviceMemory{kOtherDevice, 1 << 20, extents_}},
                         1 << 20, quotas_};
   const Pins pins{table_, quotas_, devices, places_};
   Model& here = add(1, kQuota);
   Model& there = add(2, kQuota);
-  there.key().device = kOther;
-  EXPECT_TRUE(pins.pin(kAnn, here).ok());
-  EXPECT_TRUE(pins.pin(kAnn, there).ok());
-  EXPECT_EQ(pins.bytes_of(kAnn.user, kOther), kQuota);
-  EXPECT_EQ(code_of(pins.pin(kAnn, add(3, 1))), ErrorCode::kQuotaExceeded);
+  there.key().device = kOtherDevice;
+  EXPECT_TRUE(pins.pin(kPinner, here).ok());
+  EXPECT_TRUE(pins.pin(kPinner, there).ok());
+  EXPECT_EQ(pins.bytes_of(kPinner.user, kOtherDevice), kQuota);
+  EXPECT_EQ(code_of(pins.pin(kPinner, add(3, 1))), ErrorCode::kQuotaExceeded);
 }
 
 TEST_F(PinsTest, a_user_pins_as_much_as_their_quota_and_no_byte_more) {
   Model& first = add(1, kQuota - 1);
   Model& second = add(2, 1);
   Model& third = add(3, 1);
-  EXPECT_EQ(code_of(pins_.pin(kAnn, first)), ErrorCode::kOk);
-  EXPECT_EQ(code_of(pins_.pin(kAnn, second)), ErrorCode::kOk);
-  EXPECT_EQ(code_of(pins_.pin(kAnn, third)), ErrorCode::kQuotaExceeded);
+  EXPECT_EQ(code_of(pins_.pin(kPinner, first)), ErrorCode::kOk);
+  EXPECT_EQ(code_of(pins_.pin(kPinner, second)), ErrorCode::kOk);
+  EXPECT_EQ(code_of(pins_.pin(kPinner, third)), ErrorCode::kQuotaExceeded);
   EXPECT_FALSE(third.pinned());
-  EXPECT_EQ(pins_.bytes_of(kAnn.user, kHostDevice), kQuota);
-  EXPECT_EQ(code_of(pins_.pin(kBob, third)), ErrorCode::kOk) << "whose quota is another";
-  EXPECT_EQ(code_of(Pins::unpin(kAnn, second)), ErrorCode::kOk);
-  EXPECT_EQ(code_of(pins_.pin(kAnn, third)), ErrorCode::kOk);
+  EXPECT_EQ(pins_.bytes_of(kPinner.user, kHostDevice), kQuota);
+  EXPECT_EQ(code_of(pins_.pin(kOtherPinner, third)), ErrorCode::kOk) << "whose quota is another";
+  EXPECT_EQ(code_of(Pins::unpin(kPinner, second)), ErrorCode::kOk);
+  EXPECT_EQ(code_of(pins_.pin(kPinner, third)), ErrorCode::kOk);
 }
 
 TEST_F(PinsTest, a_model_counts_once_for_each_user) {
   Model& model = add(1, kQuota);
-  EXPECT_EQ(code_of(pins_.pin(kAnn, model)), ErrorCode::kOk);
-  EXPECT_EQ(code_of(pins_.pin(kAnn, model)), ErrorCode::kOk) << "again";
-  EXPECT_EQ(code_of(pins_.pin(kBob, model)), ErrorCode::kOk);
-  EXPECT_EQ(pins_.bytes_of(kAnn.user, kHostDevice), kQuota);
-  EXPECT_EQ(code_of(pins_.check_quota(kAnn, model, kQuota)), ErrorCode::kOk) << "their own";
+  EXPECT_EQ(code_of(pins_.pin(kPinner, model)), ErrorCode::kOk);
+  EXPECT_EQ(code_of(pins_.pin(kPinner, model)), ErrorCode::kOk) << "again";
+  EXPECT_EQ(code_of(pins_.pin(kOtherPinner, model)), ErrorCode::kOk);
+  EXPECT_EQ(pins_.bytes_of(kPinner.user, kHostDevice), kQuota);
+  EXPECT_EQ(code_of(pins_.check_quota(kPinner, model, kQuota)), ErrorCode::kOk) << "their own";
 }
 
 TEST_F(PinsTest, of_a_first_load_only_administrators_may_pin_what_it_will_come_to) {
   Model& model = add(1, 0, ModelPhase::kLoading);
-  EXPECT_EQ(code_of(pins_.pin(kAnn, model)), ErrorCode::kBusy);
-  EXPECT_EQ(code_of(pins_.pin(kRoot, model)), ErrorCode::kOk);
+  EXPECT_EQ(code_of(pins_.pin(kPinner, model)), ErrorCode::kBusy);
+  EXPECT_EQ(code_of(pins_.pin(kRootPinner, model)), ErrorCode::kOk);
 }
 
 TEST_F(PinsTest, what_leaves_is_neither_pinned_nor_unpinned) {
   Model& model = add(1, 1, ModelPhase::kUnloading);
-  EXPECT_EQ(code_of(pins_.pin(kRoot, model)), ErrorCode::kBusy);
-  EXPECT_EQ(code_of(Pins::unpin(kRoot, model)), ErrorCode::kBusy);
+  EXPECT_EQ(code_of(pins_.pin(kRootPinner, model)), ErrorCode::kBusy);
+  EXPECT_EQ(code_of(Pins::unpin(kRootPinner, model)), ErrorCode::kBusy);
 }
 
 TEST_F(PinsTest, only_an_administrator_ends_the_pins_of_others) {
   Model& model = add(1, 1);
-  EXPECT_EQ(code_of(Pins::unpin(kBob, model)), ErrorCode::kOk) << "there is none";
-  EXPECT_EQ(code_of(pins_.pin(kAnn, model)), ErrorCode::kOk);
-  EXPECT_EQ(code_of(Pins::unpin(kBob, model)), ErrorCode::kPermissionDenied);
+  EXPECT_EQ(code_of(Pins::unpin(kOtherPinner, model)), ErrorCode::kOk) << "there is none";
+  EXPECT_EQ(code_of(pins_.pin(kPinner, model)), ErrorCode::kOk);
+  EXPECT_EQ(code_of(Pins::unpin(kOtherPinner, model)), ErrorCode::kPermissionDenied);
   EXPECT_TRUE(model.pinned());
-  EXPECT_EQ(code_of(Pins::unpin(kRoot, model)), ErrorCode::kOk);
+  EXPECT_EQ(code_of(Pins::unpin(kRootPinner, model)), ErrorCode::kOk);
   EXPECT_FALSE(model.pinned());
 }
 

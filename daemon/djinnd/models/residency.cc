@@ -12,13 +12,13 @@
 #include "daemon/djinnd/models/pins.h"
 #include "ipc/limits.h"
 #include "kernel/base/assert.h"
+#include "kernel/base/clock.h"
 #include "kernel/base/size_text.h"
 
 namespace djinn::daemon {
 namespace {
 
 constexpr uint64_t kNever = std::numeric_limits<uint64_t>::max();
-constexpr uint64_t kNsPerMs = 1'000'000;
 
 uint64_t saturating_add(uint64_t a, uint64_t b) {
   return a > kNever - b ? kNever : a + b;

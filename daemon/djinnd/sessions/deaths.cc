@@ -11,11 +11,10 @@
 #include "daemon/djinnd/loop/log.h"
 #include "ipc/limits.h"
 #include "kernel/base/assert.h"
+#include "kernel/base/clock.h"
 
 namespace djinn::daemon {
 namespace {
-
-constexpr uint64_t kNsPerMs = 1'000'000;
 
 // The error for a run that ends its workers. op: where it was, if that is known.
 Error refusal_of(const std::string& op, std::optional<uint64_t> overran_ms) {

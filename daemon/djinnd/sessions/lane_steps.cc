@@ -5,11 +5,10 @@
 #include <utility>
 
 #include "kernel/base/assert.h"
+#include "kernel/base/clock.h"
 
 namespace djinn::daemon {
 namespace {
-
-constexpr uint64_t kNsPerMs = 1'000'000;
 
 // 0: in none, as far as its state can be read.
 uint64_t running_step_of(const Session& session) {

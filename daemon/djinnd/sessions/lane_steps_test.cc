@@ -15,7 +15,7 @@ namespace djinn::daemon {
 namespace {
 
 constexpr uint64_t kLongNs = LaneSteps::kLongMs * 1'000'000;
-constexpr gc::StateGeometry kGeometry{16, 4};
+constexpr gc::StateGeometry kStateGeometry{16, 4};
 constexpr SessionId kOne{1};
 constexpr SessionId kTwo{2};
 constexpr WorkerKey kWorker{Owner::of_user(1000), kHostDevice};
@@ -25,10 +25,10 @@ constexpr WorkerKey kOthers{Owner::of_user(1001), kHostDevice};
 class State {
  public:
   explicit State(const Fd& memfd)
-      : mapped_(*pal::map_shared(memfd, gc::state_bytes(kGeometry), pal::Access::kReadWrite)) {
-    EXPECT_TRUE(gc::SessionState::format(mapped_.bytes(), kGeometry));
+      : mapped_(*pal::map_shared(memfd, gc::state_bytes(kStateGeometry), pal::Access::kReadWrite)) {
+    EXPECT_TRUE(gc::SessionState::format(mapped_.bytes(), kStateGeometry));
     state_ = std::make_unique<gc::SessionState>(
-        *gc::SessionState::open(mapped_.bytes(), kGeometry, faults_));
+        *gc::SessionState::open(mapped_.bytes(), kStateGeometry, faults_));
   }
   gc::SessionState* operator->() { return state_.get(); }
 
@@ -47,7 +47,7 @@ class LaneStepsTest : public ::testing::Test {
     session->domain = worker.owner;
     session->attached = true;
     session->memory.state =
-        *pal::make_memfd("state", gc::state_bytes(kGeometry), pal::Seals::kSize);
+        *pal::make_memfd("state", gc::state_bytes(kStateGeometry), pal::Seals::kSize);
     auto state = std::make_unique<State>(session->memory.state);
     sessions_.add(std::move(session));
     return state;

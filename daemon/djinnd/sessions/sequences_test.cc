@@ -18,7 +18,7 @@
 namespace djinn::daemon {
 namespace {
 
-constexpr uint64_t kDevice = 1 << 20;
+constexpr uint64_t kDeviceBytes = 1 << 20;
 constexpr SessionId kSession{5};
 constexpr DeviceId kOther{DeviceKind::kFake, 0};
 constexpr ipc::SequenceGeometry kGeometry{1, 1, 1, 64, DType::kFloat32, 16};
@@ -62,9 +62,9 @@ class SequencesTest : public ::testing::Test, private Replies {
   HostExtents host_{memory_work_};
   testing::OwnExtents extents_{host_};
   testing::OwnExtents others_{host_};
-  const Devices devices_{std::array{DeviceMemory{kHostDevice, kDevice, extents_},
-                                    DeviceMemory{kOther, kDevice, others_}},
-                         kDevice, quotas_};
+  const Devices devices_{std::array{DeviceMemory{kHostDevice, kDeviceBytes, extents_},
+                                    DeviceMemory{kOther, kDeviceBytes, others_}},
+                         kDeviceBytes, quotas_};
   Memory& memory_ = devices_.first();
   SessionTable sessions_;
   const LaneSteps lane_steps_{clock_, sessions_};
@@ -81,7 +81,7 @@ class SequencesTest : public ::testing::Test, private Replies {
  protected:
   Sequences sequences_{
       clock_, devices_,   workers_.domains, workers_.events, workers_.refusals,
-      *this,  file_work_, sessions_,        lane_steps_,     {"/nowhere", 0, kDevice}};
+      *this,  file_work_, sessions_,        lane_steps_,     {"/nowhere", 0, kDeviceBytes}};
 };
 
 TEST_F(SequencesTest, a_group_whose_extent_cannot_be_made_is_refused_and_takes_no_slot) {

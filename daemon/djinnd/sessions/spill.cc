@@ -6,11 +6,11 @@
 
 #include "kernel/base/assert.h"
 #include "kernel/base/checked.h"
+#include "kernel/base/clock.h"
 
 namespace djinn::daemon {
 namespace {
 
-constexpr uint64_t kNsPerMs = 1'000'000;
 // A group or a directory that failed is left alone for so long.
 constexpr uint64_t kRetryNs = 10'000 * kNsPerMs;
 

@@ -35,7 +35,7 @@ int run(int argc, char** argv) {
     events += outcome.events;
     if (!outcome.failure) continue;
     ++found;
-    fmt::print("{}", text_of(outcome));
+    fmt::print("{}", outcome_text(outcome));
   }
   fmt::print("{} seeds, {} events: {} found something\n", count, events, found);
   return found > 0 ? 1 : 0;

@@ -410,7 +410,7 @@ Outcome simulate(uint64_t seed, Mistake mistake) {
   return outcome;
 }
 
-std::string text_of(const Outcome& outcome) {
+std::string outcome_text(const Outcome& outcome) {
   std::string text;
   if (!outcome.failure) return text;
   const std::vector<std::string>& lines = outcome.lines;

@@ -29,7 +29,7 @@ struct Outcome {
 Outcome simulate(uint64_t seed, Mistake mistake = Mistake::kNone);
 
 // What was found, and the line that repeats it.
-[[nodiscard]] std::string text_of(const Outcome& outcome);
+[[nodiscard]] std::string outcome_text(const Outcome& outcome);
 // Has the same printed where an assertion ends the process.
 void tell_on_abort();
 

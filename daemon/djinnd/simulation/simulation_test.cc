@@ -38,7 +38,7 @@ std::optional<Outcome> found_with(Mistake mistake) {
 TEST_F(Simulation, no_seed_finds_anything) {
   for (uint64_t seed = 1; seed <= kSeeds; ++seed) {
     const Outcome outcome = simulate(seed);
-    EXPECT_FALSE(outcome.failure) << text_of(outcome);
+    EXPECT_FALSE(outcome.failure) << outcome_text(outcome);
   }
 }
 
@@ -69,7 +69,7 @@ TEST_F(Simulation, all_memory_that_djinnd_makes_itself_fails_in_some_seed) {
 TEST_F(Simulation, a_failing_seed_prints_the_line_that_repeats_it) {
   const auto found = found_with(Mistake::kFreedIsNotTold);
   ASSERT_TRUE(found.has_value());
-  const std::string text = text_of(*found);
+  const std::string text = outcome_text(*found);
   EXPECT_NE(text.find("again: djinnd-simulation --seed " + std::to_string(found->seed)),
             std::string::npos)
       << text;

@@ -40,6 +40,8 @@ extern char** environ;
 
 namespace djinn::daemon::testing {
 
+inline constexpr uint64_t kMiB = 1 << 20;
+
 inline constexpr std::chrono::seconds kDeadline{60};
 
 // Polls a condition that another process brings about.
