@@ -188,7 +188,9 @@ Status draw(const ipc::GenerateBlock& block, exec::Lane& lane, const SequenceUse
       DJINN_CHECK(copy_row(lane, logits, row, scores));
       if (record.generated < block.min_new_tokens) forbid_stop_tokens(scores.numbers, block);
       const uint64_t offset = block.random_offset + record.generated * block.rows + row;
-      DJINN_CHECK(use.group->read_tokens(use.entry.bank, row, 0, tokens));
+      // Nothing else looks at what came before.
+      const bool is_penalised = block.repetition_penalty != 1.0f;
+      if (is_penalised) DJINN_CHECK(use.group->read_tokens(use.entry.bank, row, 0, tokens));
       DJINN_TRY(token, exec::sample(scores.numbers, tokens, rule_of(block), offset));
       if (stops(block, token)) record.finished_rows |= uint64_t{1} << row;
     }

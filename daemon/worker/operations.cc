@@ -226,26 +226,33 @@ Status copy_ids(exec::Lane& lane, const exec::StorageBinding& storage, uint64_t 
   return lane.copy_out(view, std::as_writable_bytes(out));
 }
 
+// ids: int64 [rows, tokens].
+template <typename Storage>
+Status keep_row(exec::Lane& lane, const Storage& ids, const SequenceUse& use, uint32_t row) {
+  std::array<int64_t, 512> part;
+  std::array<int32_t, part.size()> tokens;
+  for (uint64_t at = 0; at < use.tokens; at += part.size()) {
+    const auto some = std::span(part).first(std::min<uint64_t>(part.size(), use.tokens - at));
+    DJINN_CHECK(copy_ids(lane, ids, row * use.tokens + at, some));
+    std::ranges::transform(some, tokens.begin(), [](int64_t id) { return static_cast<int32_t>(id); });
+    DJINN_CHECK(use.group->write_tokens(use.entry.bank, row, use.past() + at,
+                                        std::span(tokens).first(some.size())));
+  }
+  return {};
+}
+
 // Keeps the ids that the client bound by role as the group's tokens, so that a generation can go
 // on.
 Status keep_token_ids(const srg::Graph& graph, exec::Lane& lane, const exec::RunBindings& bindings,
                       const SequenceUse& use) {
-  std::array<int64_t, 512> part;
+  const uint64_t count = uint64_t{use.entry.rows} * use.tokens;
   for (size_t i = 0; i < graph.storages.size(); ++i) {
-    const uint64_t count = uint64_t{use.entry.rows} * use.tokens;
     if (graph.storages[i].role != srg::InputRole::kTokenIds ||
         bindings.storages[i].bytes != count * sizeof(int64_t)) {
       continue;
     }
-    for (uint64_t at = 0; at < count; at += part.size()) {
-      const auto ids = std::span(part).first(std::min<uint64_t>(part.size(), count - at));
-      DJINN_CHECK(copy_ids(lane, bindings.storages[i], at, ids));
-      for (uint64_t n = 0; n < ids.size(); ++n) {
-        const auto row = static_cast<uint32_t>((at + n) / use.tokens);
-        const auto token = static_cast<int32_t>(ids[n]);
-        DJINN_CHECK(use.group->write_tokens(use.entry.bank, row, use.past() + (at + n) % use.tokens,
-                                            std::span(&token, 1)));
-      }
+    for (uint32_t row = 0; row < use.entry.rows; ++row) {
+      DJINN_CHECK(keep_row(lane, bindings.storages[i], use, row));
     }
   }
   return {};

@@ -51,6 +51,9 @@ Result<std::vector<vmu::Chunk>> Refs::Source::ask_chunks(std::span<const vmu::Ra
     wanted.push_back({place.offset, place.bytes});
     bytes += place.bytes;
   }
+  if (wanted.size() > limits::kRefChunks) {
+    return Error{ErrorCode::kOutOfMemory, "The free memory of the refs is in too many pieces."};
+  }
   DJINN_TRY(Grants::Answer answer,
             grants_.take(ipc::GrantKind::kRefs, session_, bytes, amount, std::move(wanted)));
   std::vector<vmu::Chunk> chunks;

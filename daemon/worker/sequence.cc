@@ -21,7 +21,7 @@ namespace {
 // A growth covers this many slots beyond the need, and is asked for when half of them are used. A
 // decode step takes milliseconds and a growth some hundred microseconds, so it comes in time.
 constexpr uint64_t kAheadTokens = 256;
-// What goes to a group's file or comes from it at a time: it stays in the caches on its way.
+// A group goes to its file and comes back in pieces of this, which stay in the caches on the way.
 constexpr uint64_t kFilePieceBytes = uint64_t{256} << 10;
 
 // The legal moves of a group, from and to (sequence.h).
@@ -235,7 +235,7 @@ Status Sequence::read_file() {
   });
 }
 
-// Of what is committed, by its offset, and room for its bytes on the host.
+// Visits all that is committed, piece by piece, with room for the bytes on the host.
 Status Sequence::for_each_piece(const Piece& visit) const {
   std::vector<std::byte> room(kFilePieceBytes);
   return layout_.for_each_range(0, committed(), [&](uint64_t offset, uint64_t bytes) -> Status {

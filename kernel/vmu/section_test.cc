@@ -566,6 +566,50 @@ TEST_F(chunked_section, a_chunk_that_nobody_uses_goes_and_its_place_is_used_agai
   EXPECT_EQ(it.window().watermark_bytes(), 0u);
 }
 
+TEST_F(chunked_section, a_hole_is_filled_with_one_chunk_however_small_what_comes_is) {
+  PersistentSection it = open();
+  const Range hole = it.allocate(16 * kMiB).value(), last = it.allocate(kMiB).value();
+  it.free(hole);
+  it.give_back_free();
+  const uint64_t asked = grants_.asked();
+  std::vector<uint64_t> sizes(100, 64 << 10);
+  ASSERT_TRUE(it.allocate_all(sizes));
+  for (int i = 0; i < 50; ++i) ASSERT_TRUE(it.allocate(100 << 10));
+  EXPECT_EQ(grants_.asked(), asked + 1);
+  EXPECT_EQ(grants_.chunks(), 2u);
+  EXPECT_TRUE(it.ranges().is_live(last));
+}
+
+TEST_F(chunked_section, holes_that_touch_are_one) {
+  PersistentSection it = open();
+  std::vector<Range> chunks;
+  for (int i = 0; i < 2; ++i) chunks.push_back(it.allocate(16 * kMiB).value());
+  const Range last = it.allocate(kMiB).value();
+  for (const size_t gone : {1, 0}) {
+    it.free(chunks[gone]);
+    it.give_back_free();
+  }
+  EXPECT_EQ(grants_.chunks(), 1u);
+  const Range over_both = it.allocate(20 * kMiB).value();
+  EXPECT_EQ(over_both.offset, 0u);
+  EXPECT_EQ(grants_.chunks(), 2u);
+  EXPECT_EQ(grants_.granted_bytes(), it.window().committed_bytes());
+  EXPECT_TRUE(it.ranges().is_live(last));
+}
+
+TEST_F(chunked_section, below_a_limit_a_hole_gets_what_is_needed) {
+  LedgerSource tight(24 * kMiB, pal_.get());
+  auto it = PersistentSection::open(*pal_, tight, tight.memory()).value();
+  const Range hole = it.allocate(16 * kMiB).value(), last = it.allocate(5 * kMiB).value();
+  it.free(hole);
+  it.give_back_free();
+  ASSERT_EQ(it.window().committed_bytes(), 8 * kMiB);
+  ASSERT_TRUE(tight.ask(std::array{Range{40 * kMiB, 10 * kMiB}}, Amount::kNeeded));  // another's
+  EXPECT_TRUE(it.allocate(kMiB));
+  EXPECT_EQ(it.window().committed_bytes(), 8 * kMiB + kPage);
+  EXPECT_TRUE(it.ranges().is_live(last));
+}
+
 TEST_F(chunked_section, a_successor_maps_the_chunks_where_they_were) {
   Range kept, dead;
   {

@@ -145,15 +145,26 @@ std::vector<Range> Window::holes_in(std::span<const Range> ranges) const {
       if (begin < end) pieces.push_back({begin, end - begin});
     }
   }
-  // Two ranges may have a page in common.
+  // Two ranges may have a page in common, or touch.
   std::ranges::sort(pieces, {}, &Range::offset);
   std::vector<Range> apart;
   for (const Range& piece : pieces) {
-    const uint64_t begin =
-        apart.empty() ? piece.offset : std::max(piece.offset, apart.back().end());
-    if (begin < piece.end()) apart.push_back({begin, piece.end() - begin});
+    const bool touches = !apart.empty() && piece.offset <= apart.back().end();
+    if (!touches) apart.push_back(piece);
+    if (touches) apart.back().bytes = std::max(apart.back().end(), piece.end()) - apart.back().offset;
   }
   return apart;
+}
+
+// The holes that the pieces lie in, each of which lies in one.
+std::vector<Range> Window::whole_holes(std::span<const Range> pieces) const {
+  std::vector<Range> whole;
+  for (const Range& piece : pieces) {
+    const auto hole = std::prev(holes_.upper_bound(piece.offset));
+    const Range found{hole->first, hole->second};
+    if (whole.empty() || whole.back() != found) whole.push_back(found);
+  }
+  return whole;
 }
 
 // The piece lies in one hole, or behind the watermark.
@@ -178,8 +189,19 @@ void Window::note_filled(Range piece) {
 void Window::note_hole(Range pages) {
   DJINN_ASSERT(pages.end() <= watermark_bytes_);
   for (const Range& piece : holes_in(std::span(&pages, 1))) note_filled(piece);
-  holes_[pages.offset] = pages.bytes;
   hole_bytes_ += pages.bytes;
+  const auto next = holes_.find(pages.end());
+  if (next != holes_.end()) {
+    pages.bytes += next->second;
+    holes_.erase(next);
+  }
+  const auto behind = holes_.lower_bound(pages.offset);
+  const auto before = behind == holes_.begin() ? holes_.end() : std::prev(behind);
+  if (before != holes_.end() && before->first + before->second == pages.offset) {
+    before->second += pages.bytes;
+  } else {
+    holes_[pages.offset] = pages.bytes;
+  }
 }
 
 void Window::lower_watermark() {
@@ -275,13 +297,18 @@ Status Window::cover(std::span<const Range> ranges) {
                  fmt::format("needs {} bytes, the section ends at {}", end_bytes, size())};
   }
   for (;;) {
-    const std::vector<Range> pieces = holes_in(ranges);
-    if (pieces.empty() && end_bytes <= watermark_bytes_) return {};
+    const std::vector<Range> needed = holes_in(ranges);
+    if (needed.empty() && end_bytes <= watermark_bytes_) return {};
+    // A chunk for each page of a hole would be too many.
+    const bool exact = has_parts() || holes_refused_;
+    const std::vector<Range> pieces = exact ? needed : whole_holes(needed);
     const uint64_t least = std::max(granules(end_bytes), watermark_bytes_);
     const uint64_t end = refused_end_ > least ? lesser_step(least) : first_step(least);
-    Status grown = grow_exactly_to(end, pieces, end > least ? Amount::kMore : Amount::kNeeded);
+    const bool is_more = end > least || pieces != needed;
+    Status grown = grow_exactly_to(end, pieces, is_more ? Amount::kMore : Amount::kNeeded);
     if (!grown && grown.error().code == ErrorCode::kPending) return grown;
-    const bool may_be_less = is_at_a_limit(grown) && end > least;
+    const bool may_be_less = is_at_a_limit(grown) && is_more;
+    holes_refused_ = may_be_less;
     refused_end_ = may_be_less ? end : 0;
     if (!grown && !may_be_less) return grown;
   }

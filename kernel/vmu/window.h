@@ -13,7 +13,7 @@
 //
 // invariant: watermark_bytes() <= size(); committed_bytes() equals what is granted, but while a
 // call runs.
-// invariant: holes do not overlap, and end below the watermark or at it.
+// invariant: no two holes touch, and none ends behind the watermark.
 // invariant: where extents have no parts, chunks and holes together are [0, watermark).
 // invariant: a call that fails leaves grants and committed memory as they were. But where undoing a
 // failed commit fails too, the grant stays, because the memory may be there; and chunks that were
@@ -123,6 +123,7 @@ class Window {
   [[nodiscard]] std::vector<Range> pages_of(std::span<const Range> ranges) const;
   // What of the holes lies in the ranges, piece by piece.
   [[nodiscard]] std::vector<Range> holes_in(std::span<const Range> ranges) const;
+  [[nodiscard]] std::vector<Range> whole_holes(std::span<const Range> pieces) const;
 
   // Where extents have parts, and where they have none: what open() finds.
   Status map_sparse(std::vector<Chunk> chunks);
@@ -155,7 +156,9 @@ class Window {
   uint64_t watermark_bytes_ = 0;
   Holes holes_;
   uint64_t hole_bytes_ = 0;   // of all holes
-  uint64_t refused_end_ = 0;  // growth up to here was refused, and that to less is on its way
+  // Growth up to here, and in whole holes, was refused, and that to less is on its way.
+  uint64_t refused_end_ = 0;
+  bool holes_refused_ = false;
 };
 
 }  // namespace djinn::vmu

@@ -15,7 +15,9 @@
 // child may make them, and send their descriptors. Whoever asks looks up in the callback for whom
 // the extent was, and frees it where they are gone.
 //
-// Where extents have no parts, all of one is there from its making on, and it is given back whole.
+// Where extents have no parts, all of one for refs is there from its making on, and is given back
+// whole. Sequence groups are sparse all the same, since they have no other layout yet: a device of
+// that kind is one of the host's memory.
 //
 // invariant: the bytes were granted before, and stay granted until the memory is free.
 // invariant: a callback is called once, on the loop; nothing is called once the source is
@@ -46,6 +48,7 @@ class ExtentSource {
   virtual ~ExtentSource() = default;
   // As pal::DeviceProperties says of the device.
   [[nodiscard]] virtual bool extents_have_parts() const = 0;
+  [[nodiscard]] virtual uint64_t granularity_bytes() const = 0;
 
   // A new extent of so many bytes, all zero. made: called at once, or later. Errors: kOutOfMemory,
   // kLimitExceeded (descriptors), kInvalidArgument (size).

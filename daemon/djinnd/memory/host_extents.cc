@@ -58,7 +58,12 @@ Result<std::vector<Fd>> duplicates_of(std::span<const Fd> extents) {
 
 void HostExtents::create(ExtentUse use, uint64_t bytes, Made made) {
   const Kind kind = kind_of(use);
-  made(pal::make_memfd(kind.name, bytes, kind.seals));
+  Result<Fd> extent = pal::make_memfd(kind.name, bytes, kind.seals);
+  if (extent.ok() && !have_parts_ && use == ExtentUse::kRefs) {
+    const Status committed = pal::commit_ahead(extent.value(), 0, bytes);
+    if (!committed) return made(committed.error());
+  }
+  made(std::move(extent));
 }
 
 Status HostExtents::seal(const Fd& extent) {

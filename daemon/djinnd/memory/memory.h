@@ -107,6 +107,7 @@ class Memory {
   [[nodiscard]] DeviceId device() const { return device_; }
   [[nodiscard]] uint64_t total_bytes() const { return ledger_.total_bytes(); }
   [[nodiscard]] uint64_t granted_bytes() const { return ledger_.granted_bytes(); }
+  [[nodiscard]] uint64_t free_bytes() const { return ledger_.free_bytes(); }
   // Whether the books balance: what holders have is what was granted, and exists. Error: kInternal.
   [[nodiscard]] Status check() const;
   // A session that holds more keeps it, and gets no more.

@@ -31,15 +31,17 @@ Error no_such_place() {
   return {ErrorCode::kInvalidArgument, "There is no room for memory in that place of the refs."};
 }
 
-// Whether the places are apart from each other and from all chunks, in the window, and of so many
-// bytes in all.
-bool are_free(const SessionMemory& memory, std::vector<ipc::MemoryRange> places, uint64_t bytes) {
+// Whether the places are of whole pages, apart from each other and from all chunks, in the window,
+// and of so many bytes in all.
+bool are_free(const SessionMemory& memory, std::vector<ipc::MemoryRange> places, uint64_t bytes,
+              uint64_t granularity) {
   for (const auto& [offset, extent] : memory.refs) places.push_back({offset, extent.bytes});
   std::ranges::sort(places, {}, &ipc::MemoryRange::offset);
   uint64_t end = 0;
   uint64_t held = 0;
   for (const ipc::MemoryRange& place : places) {
-    const bool fits = place.bytes > 0 && place.offset >= end &&
+    const bool fits = place.bytes > 0 && place.offset >= end && place.offset % granularity == 0 &&
+                      place.bytes % granularity == 0 &&
                       range_fits(place.offset, place.bytes, memory.ref_bytes_max);
     if (!fits) return false;
     end = place.offset + place.bytes;
@@ -49,7 +51,8 @@ bool are_free(const SessionMemory& memory, std::vector<ipc::MemoryRange> places,
 }
 
 // Errors: kOutOfMemory, kInvalidArgument.
-Status check_places(const SessionMemory& memory, const ipc::GrantRequest& request) {
+Status check_places(const SessionMemory& memory, const ipc::GrantRequest& request,
+                    uint64_t granularity) {
   if (memory.refs.size() + request.places.size() > limits::kRefChunks) {
     return Error{
         ErrorCode::kOutOfMemory,
@@ -57,7 +60,7 @@ Status check_places(const SessionMemory& memory, const ipc::GrantRequest& reques
                     "some.",
                     limits::kRefChunks)};
   }
-  if (!are_free(memory, request.places, request.bytes)) return no_such_place();
+  if (!are_free(memory, request.places, request.bytes, granularity)) return no_such_place();
   return {};
 }
 
@@ -69,7 +72,12 @@ Status RefGrants::check(const Session& session, const ipc::GrantRequest& request
     return over_quota(memory.ref_bytes_max);
   }
   if (is_in_chunks(session) == request.places.empty()) return no_such_place();
-  return request.places.empty() ? Status() : check_places(memory, request);
+  if (request.places.empty()) return {};
+  // Others are not to give way for it.
+  if (request.or_less && request.bytes > memory_of(session).free_bytes()) {
+    return Error{ErrorCode::kOutOfMemory, "So much more than is needed is not free."};
+  }
+  return check_places(memory, request, devices_.extents_of(session.device).granularity_bytes());
 }
 
 void RefGrants::on_request(WorkerKey key, const ipc::GrantRequest& event) {
@@ -99,6 +107,7 @@ void RefGrants::granted(const Ask& ask, const Status& status) {
   session->ref_bytes_granted += request.bytes;
   if (!is_in_chunks(*session)) return domains_.answer_grant(ask.key, request.request, status);
   session->ref_bytes_coming += request.bytes;
+  session->ref_makes.insert(request.request);
   std::vector<uint64_t> sizes;
   for (const ipc::MemoryRange& place : request.places) sizes.push_back(place.bytes);
   create_all(devices_.extents_of(session->device), ExtentUse::kRefs, std::move(sizes),
@@ -107,25 +116,28 @@ void RefGrants::granted(const Ask& ask, const Status& status) {
 
 void RefGrants::has_chunks(const Ask& ask, Result<std::vector<Fd>> made) {
   const ipc::GrantRequest& request = ask.request;
+  ExtentSource& extents = devices_.extents_of(ask.key.device);
   Session* const session = sessions_.find(request.session, ask.key);
+  // A worker that came since counts its requests from 1, too.
+  const bool is_asked = session != nullptr && session->attachment == ask.attachment &&
+                        session->ref_makes.erase(request.request) > 0;
   if (session != nullptr) session->ref_bytes_coming -= request.bytes;
-  // Else another worker may be, which has not asked.
-  const bool is_there =
-      session != nullptr && session->attached && session->attachment == ask.attachment;
-  const auto refuse = [&](Error why) {
-    devices_.extents_of(ask.key.device).free(*std::move(made), [] {});
-    made = std::move(why);
-  };
-  if (made.ok() && !(is_there && session->may_be_granted())) refuse(session_has_ended());
-  // It may have asked for the same place twice; and each chunk is a descriptor.
-  if (made.ok()) {
-    Status placed = check_places(session->memory, request);
-    if (placed) placed = check_descriptors_left(made->back());
-    if (!placed) refuse(placed.error());
+  if (!made.ok()) {
+    if (is_asked) domains_.answer_grant(ask.key, request.request, made.error());
+    return freed(request.session, request.bytes);
   }
-  if (session != nullptr && !made.ok()) release(*session, request.bytes);
-  if (!is_there) return;
-  if (!made.ok()) return domains_.answer_grant(ask.key, request.request, made.error());
+  Status placed = is_asked ? Status() : session_has_ended();
+  // It may have asked for the same place twice; and each chunk is a descriptor.
+  if (placed) placed = check_places(session->memory, request, extents.granularity_bytes());
+  if (placed) placed = check_descriptors_left(made->back());
+  if (!placed) {
+    if (session != nullptr) session->ref_bytes_freeing += request.bytes;
+    extents.free(*std::move(made), [this, id = request.session, bytes = request.bytes] {
+      chunk_freed(id, bytes);
+    });
+    if (is_asked) domains_.answer_grant(ask.key, request.request, placed);
+    return;
+  }
   std::vector<int> fds;
   for (size_t i = 0; i < request.places.size(); ++i) {
     const auto [at, is_new] = session->memory.refs.emplace(
@@ -161,18 +173,23 @@ void RefGrants::free_chunk(Session& session, uint64_t offset) {
             [this, id = session.id, bytes = chunk.mapped().bytes] { chunk_freed(id, bytes); });
 }
 
-// Nothing is left to do of a session that is gone: its grants went with it.
 void RefGrants::chunk_freed(SessionId id, uint64_t bytes) {
   Session* const session = sessions_.find(id);
-  if (session == nullptr) return;
-  DJINN_ASSERT(session->ref_bytes_freeing >= bytes);
-  session->ref_bytes_freeing -= bytes;
-  release(*session, bytes);
-  if (session->ref_bytes_freeing > 0) return;
+  if (session != nullptr) {
+    DJINN_ASSERT(session->ref_bytes_freeing >= bytes);
+    session->ref_bytes_freeing -= bytes;
+  }
+  freed(id, bytes);
+  if (session == nullptr || session->ref_bytes_freeing > 0) return;
   const WorkerKey key = session->worker();
   const auto asks = std::exchange(session->ref_asks, {});
   if (std::exchange(session->has_trimmed, false)) on_trimmed(key, ipc::RefsTrimmed{id});
   for (const ipc::GrantRequest& request : asks) on_request(key, request);
+}
+
+void RefGrants::freed(SessionId id, uint64_t bytes) {
+  Session* const session = sessions_.find(id);
+  session != nullptr ? release(*session, bytes) : late_.freed_late(id, bytes);
 }
 
 void RefGrants::release(Session& session, uint64_t bytes) const {
@@ -196,13 +213,17 @@ void RefGrants::on_trimmed(WorkerKey key, const ipc::RefsTrimmed& event) {
 
 void RefGrants::refuse_asks(Session& session) {
   for (const ipc::GrantRequest& request : std::exchange(session.ref_asks, {})) {
-    domains_.answer_grant(session.worker(), request.request, session_has_ended());
+    domains_.answer_grant(session.worker(), request.request, memory_is_given_up());
+  }
+  for (const uint64_t request : std::exchange(session.ref_makes, {})) {
+    domains_.answer_grant(session.worker(), request, memory_is_given_up());
   }
 }
 
 void RefGrants::worker_died(Session& session) {
   IdleRefs::worker_died(session);
   session.ref_asks.clear();
+  session.ref_makes.clear();
   session.has_trimmed = false;
 }
 

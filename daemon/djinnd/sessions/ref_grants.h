@@ -7,8 +7,10 @@
 //   freeing   a chunk that the worker gave back, until its memory is free: only then its grant
 //             ends, and whoever asks for more, or has trimmed, is heard
 //
+// More than a worker needs is given of what is free alone: nobody gives way for it.
+//
 // invariant: chunks of a session do not overlap, lie in its window, and together are what is
-// granted, but for those on their way to the worker and those that are being freed.
+// granted, but for those that are being made and those that are being freed.
 #pragma once
 
 #include <vector>
@@ -26,22 +28,33 @@
 
 namespace djinn::daemon {
 
+// Who keeps the account of a session that is gone.
+class LateChunks {
+ public:
+  // So many bytes of its chunks that were being made or freed are free.
+  virtual void freed_late(SessionId id, uint64_t bytes) = 0;
+
+ protected:
+  ~LateChunks() = default;
+};
+
 class RefGrants {
  public:
   RefGrants(const Devices& devices, Domains& domains, QuotaRefusals& refusals,
-            const SessionTable& sessions, IdleRefs& idle_refs)
+            const SessionTable& sessions, IdleRefs& idle_refs, LateChunks& late)
       : devices_(devices),
         domains_(domains),
         refusals_(refusals),
         sessions_(sessions),
-        idle_refs_(idle_refs) {}
+        idle_refs_(idle_refs),
+        late_(late) {}
 
   void on_request(WorkerKey key, const ipc::GrantRequest& event);
   // False when the worker gives back what it was not given.
   bool on_return(WorkerKey key, const ipc::GrantReturn& event);
   // What was not given back is waited for no more.
   void on_trimmed(WorkerKey key, const ipc::RefsTrimmed& event);
-  // The session ends: what its worker asked for is refused.
+  // What its worker asked for is given up, and it is told.
   void refuse_asks(Session& session);
   static void worker_died(Session& session);
 
@@ -64,6 +77,7 @@ class RefGrants {
   void has_chunks(const Ask& ask, Result<std::vector<Fd>> made);
   void free_chunk(Session& session, uint64_t offset);
   void chunk_freed(SessionId id, uint64_t bytes);
+  void freed(SessionId id, uint64_t bytes);
   void release(Session& session, uint64_t bytes) const;
 
   const Devices& devices_;
@@ -71,6 +85,7 @@ class RefGrants {
   QuotaRefusals& refusals_;
   const SessionTable& sessions_;
   IdleRefs& idle_refs_;
+  LateChunks& late_;
 };
 
 }  // namespace djinn::daemon

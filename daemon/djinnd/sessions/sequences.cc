@@ -229,8 +229,7 @@ void Sequences::refuse_asks(Session& session) const {
 
 void Sequences::refuse_asks(const Session& session, SequenceGroup& group) const {
   for (const ipc::GrantRequest& request : std::exchange(group.asks, {})) {
-    domains_.answer_grant(session.worker(), request.request,
-                          Error{ErrorCode::kCancelled, "What the memory was for is given up."});
+    domains_.answer_grant(session.worker(), request.request, memory_is_given_up());
   }
 }
 

@@ -183,6 +183,10 @@ Error session_has_ended() {
   return {ErrorCode::kCancelled, "The session has ended."};
 }
 
+Error memory_is_given_up() {
+  return {ErrorCode::kCancelled, "What the memory was for is given up."};
+}
+
 // --- what a client may ask for
 
 Result<uint64_t> check_staging_bytes(uint64_t asked) {

@@ -125,7 +125,8 @@ struct Session {
   // Of those granted (ref_grants.h): chunks that are being made, and that are being freed.
   uint64_t ref_bytes_coming = 0;
   uint64_t ref_bytes_freeing = 0;
-  std::vector<ipc::GrantRequest> ref_asks;  // that wait until no chunk is being freed
+  std::set<uint64_t> ref_makes;             // requests of its worker whose chunks are being made
+  std::vector<ipc::GrantRequest> ref_asks;  // likewise, that wait until no chunk is being freed
   bool has_trimmed = false;                 // and waits likewise
   bool trims = false;                       // see idle_refs.h
   uint64_t trimming_bytes = 0;              // of those granted, what its worker is to give back
@@ -164,8 +165,9 @@ struct Session {
   [[nodiscard]] bool moves_groups() const;
 };
 
-// The error for a worker that asks memory for what is no more.
+// The errors for a worker that asks memory for what is no more, or is wanted no more.
 [[nodiscard]] Error session_has_ended();
+[[nodiscard]] Error memory_is_given_up();
 
 // Checks what a client asked for against limits.h. Errors: kLimitExceeded.
 Result<uint64_t> check_staging_bytes(uint64_t asked);

@@ -75,7 +75,7 @@ Sessions::Sessions(const ConnectionHost& host, const Clock& clock, IdSource& ids
                  lane_steps_, std::move(spill)),
       deaths_(clock, domains, sessions_),
       idle_refs_(domains, sessions_, lane_steps_, sequences_.spill()),
-      ref_grants_(devices, domains, refusals, sessions_, idle_refs_),
+      ref_grants_(devices, domains, refusals, sessions_, idle_refs_, *this),
       departed_(host.loop, work.users, [this] { memory_stays(); }),
       attach_timer_(
           host.loop,
@@ -302,9 +302,11 @@ void Sessions::release(Session& session) {
   const uint64_t shared = session.memory.shared_bytes();
   const uint64_t state = SessionMemory::state_bytes();
   DJINN_ASSERT(memory_of(session).held_by(holder) >= shared + state);
-  const uint64_t extents = memory_of(session).held_by(holder) - shared - state;
+  const uint64_t late = session.ref_bytes_coming + session.ref_bytes_freeing;
+  const uint64_t extents = memory_of(session).held_by(holder) - shared - state - late;
   released_[id] = {session.domain, session.device, event_of(EventKind::kSessionRemoved, session),
-                   shared};
+                   shared, late};
+  if (late > 0) ++released_[id].parts;
   departed_.keep(id, session.domain, std::move(session.parted),
                  session.closer->own(std::move(session.memory.memory)), shared,
                  [this, id, shared] { freed(id, shared); });
@@ -336,6 +338,15 @@ void Sessions::freed(SessionId id, uint64_t bytes) {
   memory.release_all(holder);
   released_.erase(id);
   admit_from_line();
+}
+
+void Sessions::freed_late(SessionId id, uint64_t bytes) {
+  Released& session = released_.at(id);
+  DJINN_ASSERT(bytes <= session.late_bytes);
+  session.late_bytes -= bytes;
+  if (session.late_bytes == 0) return freed(id, bytes);
+  devices_.of(session.device).release(Memory::of_session(id), bytes);
+  session.freed_bytes += bytes;
 }
 
 // Where its client keeps what they share, of the rest: that may be for as long as the client likes.
@@ -642,7 +653,8 @@ uint64_t Sessions::held_up_bytes(DeviceId device) const {
       bytes += leaving_bytes_of(*session);
       continue;
     }
-    bytes += session->trimming_bytes;
+    // What it has given back already is held up by nobody.
+    bytes += session->trimming_bytes - std::min(session->trimming_bytes, session->ref_bytes_freeing);
     for (const auto& [index, group] : session->sequences.all()) {
       bytes += group.leaving_bytes() - group.freeing_bytes;
     }

@@ -63,7 +63,7 @@ struct SessionWork {
   UserQueues& users;  // asks who still has what a session shared with its client
 };
 
-class Sessions final : public Replies {
+class Sessions final : public Replies, private LateChunks {
  public:
   Sessions(const ConnectionHost& host, const Clock& clock, IdSource& ids, const Devices& devices,
            Quotas& quotas, Domains& domains, const Authority& authority, Events& events,
@@ -148,8 +148,9 @@ class Sessions final : public Replies {
     DeviceId device;
     std::optional<Event> event;  // until it is told
     uint64_t shared_bytes;       // with its client
+    uint64_t late_bytes;         // of chunks that were being made or freed when it went
     uint64_t freed_bytes = 0;
-    uint32_t parts = 3;  // not free yet: what it shares, its state, its extents
+    uint32_t parts = 3;  // not free yet: what it shares, its state, its extents; and what is late
   };
   // Said Hello, and is not given memory yet.
   struct InLine {
@@ -193,6 +194,7 @@ class Sessions final : public Replies {
   void leave(SessionId id);
   void release(Session& session);
   void freed(SessionId id, uint64_t bytes);
+  void freed_late(SessionId id, uint64_t bytes) override;
   // What comes free when the worker has let go of the session, which leaves.
   [[nodiscard]] uint64_t leaving_bytes_of(const Session& session) const;
   void emit_freed(Released& session);

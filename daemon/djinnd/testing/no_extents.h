@@ -15,6 +15,7 @@ class NoExtents final : public ExtentSource {
  public:
   using ExtentSource::free;
   [[nodiscard]] bool extents_have_parts() const override { return true; }
+  [[nodiscard]] uint64_t granularity_bytes() const override { return 4096; }
   void create(ExtentUse, uint64_t, Made) override { DJINN_ASSERT(false); }
   Status seal(const Fd&) override { return unwanted(); }
   [[nodiscard]] Status check_sealed(const Fd&, uint64_t) const override { return unwanted(); }
