@@ -234,7 +234,8 @@ Status keep_row(exec::Lane& lane, const Storage& ids, const SequenceUse& use, ui
   for (uint64_t at = 0; at < use.tokens; at += part.size()) {
     const auto some = std::span(part).first(std::min<uint64_t>(part.size(), use.tokens - at));
     DJINN_CHECK(copy_ids(lane, ids, row * use.tokens + at, some));
-    std::ranges::transform(some, tokens.begin(), [](int64_t id) { return static_cast<int32_t>(id); });
+    std::ranges::transform(some, tokens.begin(),
+                           [](int64_t id) { return static_cast<int32_t>(id); });
     DJINN_CHECK(use.group->write_tokens(use.entry.bank, row, use.past() + at,
                                         std::span(tokens).first(some.size())));
   }

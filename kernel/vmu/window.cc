@@ -151,7 +151,8 @@ std::vector<Range> Window::holes_in(std::span<const Range> ranges) const {
   for (const Range& piece : pieces) {
     const bool touches = !apart.empty() && piece.offset <= apart.back().end();
     if (!touches) apart.push_back(piece);
-    if (touches) apart.back().bytes = std::max(apart.back().end(), piece.end()) - apart.back().offset;
+    if (touches)
+      apart.back().bytes = std::max(apart.back().end(), piece.end()) - apart.back().offset;
   }
   return apart;
 }

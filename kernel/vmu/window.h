@@ -155,7 +155,7 @@ class Window {
   std::map<uint64_t, pal::Extent> chunks_;  // by offset
   uint64_t watermark_bytes_ = 0;
   Holes holes_;
-  uint64_t hole_bytes_ = 0;   // of all holes
+  uint64_t hole_bytes_ = 0;  // of all holes
   // Growth up to here, and in whole holes, was refused, and that to less is on its way.
   uint64_t refused_end_ = 0;
   bool holes_refused_ = false;

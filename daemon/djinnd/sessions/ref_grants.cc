@@ -132,9 +132,8 @@ void RefGrants::has_chunks(const Ask& ask, Result<std::vector<Fd>> made) {
   if (placed) placed = check_descriptors_left(made->back());
   if (!placed) {
     if (session != nullptr) session->ref_bytes_freeing += request.bytes;
-    extents.free(*std::move(made), [this, id = request.session, bytes = request.bytes] {
-      chunk_freed(id, bytes);
-    });
+    extents.free(*std::move(made),
+                 [this, id = request.session, bytes = request.bytes] { chunk_freed(id, bytes); });
     if (is_asked) domains_.answer_grant(ask.key, request.request, placed);
     return;
   }

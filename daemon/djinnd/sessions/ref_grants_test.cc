@@ -104,8 +104,7 @@ class RefGrantsTest : public ::testing::Test, private LateChunks {
   IdleRefs idle_refs_{workers_.domains, sessions_, lane_steps_, spill_};
 
  protected:
-  RefGrants grants_{devices_,  workers_.domains, workers_.refusals,
-                    sessions_, idle_refs_,       *this};
+  RefGrants grants_{devices_, workers_.domains, workers_.refusals, sessions_, idle_refs_, *this};
 };
 
 TEST_F(RefGrantsTest, an_extent_is_made_for_each_place) {

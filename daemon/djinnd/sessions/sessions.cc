@@ -654,7 +654,8 @@ uint64_t Sessions::held_up_bytes(DeviceId device) const {
       continue;
     }
     // What it has given back already is held up by nobody.
-    bytes += session->trimming_bytes - std::min(session->trimming_bytes, session->ref_bytes_freeing);
+    bytes +=
+        session->trimming_bytes - std::min(session->trimming_bytes, session->ref_bytes_freeing);
     for (const auto& [index, group] : session->sequences.all()) {
       bytes += group.leaving_bytes() - group.freeing_bytes;
     }
