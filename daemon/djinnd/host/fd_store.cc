@@ -266,7 +266,12 @@ std::vector<Model> FdStore::take_back(std::map<std::string, Fd> kept) {
     held_ += known.names.size() + 1;
     models.push_back(*std::move(model));
   }
-  for (const std::string& name : surplus) notifier_.take_out(name);
+  // Records go first, as in forget().
+  for (const bool records : {true, false}) {
+    for (const std::string& name : surplus) {
+      if (parse_record(name).has_value() == records) notifier_.take_out(name);
+    }
+  }
   // The store may have become smaller.
   while (held_ + kSpare > descriptors_max_ && !records_.empty()) {
     forget(std::prev(records_.end()));

@@ -33,7 +33,6 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
-using ::testing::UnorderedElementsAre;
 
 constexpr ModelId kModel{7};
 constexpr Owner kRoot = Owner::of_user(0);
@@ -167,7 +166,7 @@ TEST_F(FdStoreTest, a_record_of_another_boot_is_refused_and_taken_out_with_all_i
   kept[name + "record.4"] = *pal::make_sealed_memfd("record", ipc::encode(record));
   kept[name + "manifest.0"] = std::move(models_[kModel].manifest);
   EXPECT_TRUE(fd_store_->take_back(std::move(kept)).empty());
-  EXPECT_THAT(told(), UnorderedElementsAre(taken_out("record.4"), taken_out("manifest.0")));
+  EXPECT_THAT(told(), ElementsAre(taken_out("record.4"), taken_out("manifest.0")));
   EXPECT_EQ(fd_store_->descriptors(), 0u);
 }
 
@@ -184,7 +183,7 @@ TEST_F(FdStoreTest, a_model_of_a_device_that_is_gone_is_taken_out_with_all_its_p
   kept[name + "record.4"] = *pal::make_sealed_memfd("record", ipc::encode(record));
   kept[name + "extent.0"] = std::move(models_[kModel].extents[0]);
   EXPECT_TRUE(fd_store_->take_back(std::move(kept)).empty());
-  EXPECT_THAT(told(), UnorderedElementsAre(taken_out("record.4"), taken_out("extent.0")));
+  EXPECT_THAT(told(), ElementsAre(taken_out("record.4"), taken_out("extent.0")));
 }
 
 TEST_F(FdStoreTest, records_wait_for_a_systemd_that_does_not_read) {
