@@ -85,8 +85,8 @@ Status Session::map(const ipc::AttachSession& command, std::vector<Fd> fds, pal:
 Status Session::roll_back_open_step(const vmu::WindowMemory& memory, pal::DevicePal& pal) {
   DJINN_TRY(pal::Reservation whole, pal.reserve(memory.bytes));
   for (const vmu::Chunk& chunk : memory.chunks) {
-    DJINN_CHECK(pal.map(whole, chunk.offset, chunk.extent, 0, chunk.extent.bytes,
-                        pal::Access::kReadWrite));
+    DJINN_CHECK(
+        pal.map(whole, chunk.offset, chunk.extent, 0, chunk.extent.bytes, pal::Access::kReadWrite));
   }
   const auto copy = [&](uint64_t from, uint64_t to, uint64_t bytes) {
     return pal.copy(whole, from, to, bytes);
