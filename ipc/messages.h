@@ -680,8 +680,8 @@ struct SpillSequence {
   SequenceHandle sequence;
   friend bool operator==(const SpillSequence&, const SpillSequence&) = default;
 };
-// Gives back, between two steps, what is committed for the session's refs and holds none: in
-// GrantReturns. Answer: RefsTrimmed.
+// Gives back, between two steps, what is committed for the session's refs and holds none, and what
+// the lane's heap does not hold: in GrantReturns. Answer: RefsTrimmed.
 struct TrimRefs {
   SessionId session;
   friend bool operator==(const TrimRefs&, const TrimRefs&) = default;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// What sessions' refs took and take no more: djinnd as a process, with a worker without kernels.
+// What sessions' refs took and take no more, and what runs have left of a lane's heap: djinnd as a
+// process, with a worker without kernels.
 #include "daemon/djinnd/testing/contested_memory.h"
 
 namespace djinn::daemon {
@@ -103,6 +104,47 @@ TEST(IdleRefs, who_runs_nothing_for_a_while_gives_it_back_where_memory_gets_shor
   ASSERT_EQ(want_refs(host.client, 50 * kMiB), ErrorCode::kOk) << "over four fifths, with the rest";
   ASSERT_EQ(release(host.client, 1), ErrorCode::kOk);
   EXPECT_TRUE(eventually([&] { return host.sessions_bytes() == before; }));
+}
+
+TEST(IdleRefs, a_heap_is_kept_for_the_next_run_and_is_anothers_who_asks) {
+  IdleRefsHost host;
+  const auto lanes = [&] { return host.pool(ipc::MemoryPool::kLanes); };
+  const auto run = [&](TestClient& client) {
+    client.submit_graph(testing::graph_of("fake::take_heap", {2 * kLarge}));
+    return client.completion();
+  };
+  ASSERT_EQ(run(host.client), ErrorCode::kOk);
+  EXPECT_EQ(lanes().reserved_bytes, 2 * kLarge);
+  EXPECT_EQ(lanes().cached_bytes, 2 * kLarge);
+  EXPECT_EQ(lanes().evictable_bytes, 2 * kLarge);
+  EXPECT_EQ(host.pool().cached_bytes, 0u) << "of the heap nothing is counted twice";
+  EXPECT_EQ(want_refs(host.other, 2 * kLarge), ErrorCode::kOk);
+  EXPECT_EQ(lanes().reserved_bytes, 0u);
+  EXPECT_EQ(run(host.client), ErrorCode::kOutOfMemory) << "refs in use do not give way";
+  ASSERT_EQ(release(host.other, 1), ErrorCode::kOk);
+  EXPECT_EQ(run(host.client), ErrorCode::kOk);
+  EXPECT_EQ(lanes().cached_bytes, 2 * kLarge);
+}
+
+TEST(IdleRefs, a_heap_of_two_sessions_is_counted_once_and_goes_with_the_last) {
+  IdleRefsHost host;
+  const auto lanes = [&] { return host.pool(ipc::MemoryPool::kLanes); };
+  for (TestClient* client : {&host.client, &host.other}) {
+    client->submit_graph(testing::graph_of("fake::take_heap", {kLarge}));
+    ASSERT_EQ(client->completion(), ErrorCode::kOk);
+  }
+  EXPECT_EQ(lanes().cached_bytes, kLarge);
+  host.client.disconnect();
+  host.other.disconnect();
+  EXPECT_TRUE(eventually([&] { return lanes().reserved_bytes == 0; }));
+}
+
+TEST(IdleRefs, who_runs_nothing_for_a_while_leaves_its_heap_where_memory_gets_short) {
+  IdleRefsHost host({"--spill-after", "100ms"});
+  const auto lanes = [&] { return host.pool(ipc::MemoryPool::kLanes); };
+  host.client.submit_graph(testing::graph_of("fake::take_heap", {60 * kMiB}));
+  ASSERT_EQ(host.client.completion(), ErrorCode::kOk);
+  EXPECT_TRUE(eventually([&] { return lanes().reserved_bytes == 0; }));
 }
 
 TEST(IdleRefs, a_worker_that_dies_when_it_is_asked_costs_no_memory) {

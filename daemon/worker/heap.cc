@@ -35,8 +35,30 @@ Status GrantedHeap::allow(uint64_t bytes) {
   return {};
 }
 
-void GrantedHeap::settle(uint64_t bytes) {
+// A run that is refused here may do with what there is; else it is told by allow().
+Status GrantedHeap::prepare(uint64_t bytes) {
+  const uint64_t total = align_up(std::max<uint64_t>(bytes, 1), kStepBytes).value_or(UINT64_MAX);
+  while (total > granted_bytes_ && total < refused_bytes_) {
+    const auto answer =
+        grants_.take(ipc::GrantKind::kHeap, {}, total - granted_bytes_, vmu::Amount::kMore);
+    if (answer) {
+      granted_bytes_ += answer->bytes;
+    } else if (answer.error().code == ErrorCode::kPending) {
+      return answer.error();
+    } else {
+      refused_bytes_ = total;
+      doubling_refused_ = true;
+    }
+  }
+  return {};
+}
+
+void GrantedHeap::settle(uint64_t) {
   doubling_refused_ = false;
+}
+
+void GrantedHeap::trim(uint64_t bytes) {
+  refused_bytes_ = UINT64_MAX;
   const uint64_t keep = align_up(bytes, kStepBytes).value_or(granted_bytes_);
   if (keep >= granted_bytes_) return;
   grants_.give_back(ipc::GrantKind::kHeap, {}, granted_bytes_ - keep);

@@ -59,6 +59,32 @@ TEST_F(RunnerTest, a_run_that_computed_before_its_heap_was_there_is_repeated_and
   EXPECT_EQ(output(), kInputAndOne);
 }
 
+TEST_F(RunnerTest, the_second_run_of_what_needs_heap_asks_for_nothing_and_is_not_repeated) {
+  const srg::Graph graph = add_one("fake::take_heap", {20 << 20});
+  submit_run(graph, to_staging());
+  ASSERT_EQ(advance(), Runner::Advance::kWaiting);
+  answer();
+  ASSERT_EQ(advance(), Runner::Advance::kWaited);
+  ASSERT_EQ(ended(), ErrorCode::kOk);
+  const uint64_t repeated = counts_.read().runs_repeated;
+  for (int more = 0; more < 3; ++more) {
+    submit_run(graph, to_staging());
+    EXPECT_EQ(advance(), Runner::Advance::kWorked);
+    EXPECT_EQ(ended(), ErrorCode::kOk);
+  }
+  EXPECT_EQ(counts_.read().runs_repeated, repeated);
+  EXPECT_FALSE(grant_all());
+}
+
+TEST_F(RunnerTest, a_lane_that_is_trimmed_keeps_none_of_its_heap) {
+  submit_run(add_one("fake::take_heap", {20 << 20}), to_staging());
+  ASSERT_EQ(finish(), ErrorCode::kOk);
+  EXPECT_EQ(granted_bytes_[ipc::GrantKind::kHeap], 20u << 20);
+  lane_->trim();
+  grant_all();
+  EXPECT_EQ(granted_bytes_[ipc::GrantKind::kHeap], 0u);
+}
+
 TEST_F(RunnerTest, what_a_failed_run_would_have_made_is_poisoned) {
   submit_run(add_one("fake::fail"), to_ref());
   EXPECT_EQ(finish(), ErrorCode::kInvalidArgument);

@@ -109,6 +109,7 @@ void release(void* memory) {
 }
 
 Status Heap::allow(uint64_t bytes) {
+  most_bytes_ = std::max(most_bytes_, bytes);
   if (bytes > bytes_max_) return over_limit(bytes, bytes_max_);
   return owner_.allow(bytes);
 }
@@ -159,10 +160,23 @@ HeldBytes::~HeldBytes() {
   if (heap_ != nullptr) heap_->unhold(bytes_);
 }
 
+Status Heap::prepare(uint64_t bytes) {
+  DJINN_ASSERT(held_bytes_ == 0);
+  prepared_at_bytes_ = live_bytes();
+  most_bytes_ = 0;
+  const auto total = checked_add(prepared_at_bytes_, bytes);
+  return owner_.prepare(std::min(total.value_or(UINT64_MAX), bytes_max_));
+}
+
 void Heap::settle() {
   DJINN_ASSERT(held_bytes_ == 0);
   used_ = false;
   owner_.settle(live_bytes());
+}
+
+void Heap::trim() {
+  settle();
+  owner_.trim(live_bytes());
 }
 
 uint64_t Heap::live_bytes() {

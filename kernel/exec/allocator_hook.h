@@ -17,6 +17,7 @@
 // byte of a slab, even where a run differs from the recorded one.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -75,8 +76,16 @@ class Heap {
   // caller throws where not, as allocate() does.
   [[nodiscard]] bool hold(uint64_t bytes);
   void unhold(uint64_t bytes);
-  // Tells the owner what is still needed.
+  // A run begins that is likely to take so many bytes. Errors: as HeapOwner::prepare().
+  Status prepare(uint64_t bytes);
+  // The most that was asked for at once since prepare(), beside what lived then.
+  [[nodiscard]] uint64_t taken_bytes() const {
+    return most_bytes_ - std::min(most_bytes_, prepared_at_bytes_);
+  }
+  // Tells the owner what is still needed, which keeps the rest for the next run; after trim() it
+  // does not.
   void settle();
+  void trim();
   // Likewise, if there were allocations since it was told last.
   void settle_if_used() {
     if (used_) settle();
@@ -89,6 +98,8 @@ class Heap {
   std::optional<Error> refusal_;
   uint64_t bytes_max_ = UINT64_MAX;
   uint64_t held_bytes_ = 0;
+  uint64_t prepared_at_bytes_ = 0;
+  uint64_t most_bytes_ = 0;  // since prepare()
   bool used_ = false;
 };
 

@@ -100,7 +100,7 @@ class CpuLane final : public HostLane {
                 RunKind kind = RunKind::kReal);
   Status replay(const AdmittedGraph& graph, const RunBindings& bindings, Plan& plan);
   Status reserve(uint64_t bytes);
-  Status run_in_arena(const AdmittedGraph& graph, const RunBindings& bindings, const Plan& plan);
+  Status run_in_arena(const AdmittedGraph& graph, const RunBindings& bindings, Plan& plan);
   Result<std::span<std::byte>> room_for(const AdmittedGraph& graph, const RunBindings& bindings);
   Result<std::span<std::byte>> clean_memory(uint64_t bytes);
   void register_places(std::span<const OutputPlace> all);
@@ -158,6 +158,7 @@ Status CpuLane::compute_once(const Program& program, const RunBindings& bindings
   c10::InferenceMode inference_mode;
   DJINN_CHECK(check_bindings(admitted(program), bindings));
   DJINN_CHECK(check_size(program));
+  DJINN_CHECK(heap_.prepare(0));
   std::span<std::byte> memory;
   if (options_.planned) {
     DJINN_TRY(memory, room_for(admitted(program), bindings));
@@ -204,6 +205,7 @@ Status CpuLane::compute(const Program& program, const RunBindings& bindings) {
 Status CpuLane::run_planned(const Program& program, const RunBindings& bindings) {
   std::vector<int64_t> top = bucket_top(program.graph(), bindings.symbols);
   Plan& plan = plans_.plan(&program, top);
+  DJINN_CHECK(heap_.prepare(plan.heap_bytes));
   if (plan.records == 0 && !top.empty()) {
     respect_capacity(program.graph(), top);
     const Status rehearsed = rehearse(admitted(program), std::move(top), plan);
@@ -249,15 +251,16 @@ Status CpuLane::record(const AdmittedGraph& graph, const RunBindings& bindings, 
 }
 
 // It fits no plan, and is counted as such.
-Status CpuLane::run_in_arena(const AdmittedGraph& graph, const RunBindings& bindings,
-                             const Plan& plan) {
+Status CpuLane::run_in_arena(const AdmittedGraph& graph, const RunBindings& bindings, Plan& plan) {
   const uint64_t bytes = std::min(plan.planned_bytes, owner_.bytes_max);  // the rest: the heap's
   DJINN_TRY(const std::span<std::byte> memory, clean_memory(bytes));
   ++stats_.plan_misses;
   stats_.planned_bytes = plan.planned_bytes;
   stats_.peak_live_bytes = 0;
   Arena arena(memory, heap_);
-  return execute_on(arena, graph, bindings);
+  const Status status = execute_on(arena, graph, bindings);
+  plan.heap_bytes = heap_.taken_bytes();
+  return status;
 }
 
 Status CpuLane::replay(const AdmittedGraph& graph, const RunBindings& bindings, Plan& plan) {
@@ -265,6 +268,7 @@ Status CpuLane::replay(const AdmittedGraph& graph, const RunBindings& bindings, 
   if (slab_) slab_content_.make_clean(slab_->bytes(), plan.planned_bytes);
   Replayer replayer(plan.placements, slab_ ? slab_->bytes() : std::span<std::byte>(), heap_);
   const Status status = execute_on(replayer, graph, bindings);
+  plan.heap_bytes = heap_.taken_bytes();
   if (heap_.is_refused())
     return status;  // nothing is known yet; the run is repeated, or was too large
   if (replayer.fits()) {
@@ -393,7 +397,7 @@ Result<HeapBytes> CpuLane::allocate(uint64_t bytes) {
 
 void CpuLane::trim() {
   drop_outputs();
-  heap_.settle();
+  heap_.trim();
 }
 
 }  // namespace

@@ -28,6 +28,7 @@ struct Plan {
   std::vector<Placement> placements;
   uint64_t planned_bytes = 0;
   uint64_t peak_live_bytes = 0;
+  uint64_t heap_bytes = 0;  // that its last run took beside its places
   uint32_t records = 0;
   bool needs_record = true;
   bool in_arena = false;  // of planned_bytes, without places

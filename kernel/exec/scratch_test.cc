@@ -17,7 +17,13 @@ namespace {
 // Remembers the most that was asked for.
 struct Asked final : HeapOwner {
   uint64_t most = 0;
+  uint64_t prepared = 0;
+  Status begins;  // what a run is told that is about to
   uint64_t settled = UINT64_MAX;
+  Status prepare(uint64_t bytes) override {
+    prepared = bytes;
+    return begins;
+  }
   Status allow(uint64_t bytes) override {
     most = std::max(most, bytes);
     return {};
@@ -99,6 +105,30 @@ TEST_F(ScratchTest, is_that_of_a_row_for_each_thread) {
     EXPECT_GE(asked.most, before + kPairs * std::min<uint64_t>(rows, 2)) << rows;
     EXPECT_LT(asked.most, before + kPairs * std::min<uint64_t>(rows, 2) + kPairs) << rows;
   }
+}
+
+TEST_F(ScratchTest, is_asked_for_before_a_programs_next_run_begins) {
+  World planned({}, true);
+  LaneOptions options;
+  options.threads = 2;
+  options.grow_slab = planned.slab.grow();
+  options.heap = &asked;
+  planned.lane = *executor().make_lane(std::move(options));
+  ASSERT_TRUE(planned.admit(graph_of(calls()[0], 1)));
+  const uint64_t before = Heap::live_bytes();
+  const std::vector<at::Tensor> x{at::full({1}, 1, at::kByte)};
+  asked.begins = Error{ErrorCode::kPending, "on its way"};
+  EXPECT_FALSE(planned.run({}, x));
+  EXPECT_EQ(planned.lane->stats().begun, 0u) << "of the first, too, what it can do with";
+  asked.begins = {};
+  for (int run = 0; run < 3; ++run) ASSERT_EQ(message_of(planned.run({}, x)), "");
+  EXPECT_GE(asked.prepared, before + kPairs);
+  const uint64_t begun = planned.lane->stats().begun;
+  asked.begins = Error{ErrorCode::kPending, "on its way"};
+  const Status pending = planned.run({}, x);
+  ASSERT_FALSE(pending);
+  EXPECT_EQ(pending.error().code, ErrorCode::kPending);
+  EXPECT_EQ(planned.lane->stats().begun, begun);
 }
 
 TEST(Scratch, of_a_vocabularys_logits_asks_nobody) {

@@ -153,8 +153,13 @@ class HeapOwner {
   // The heap is about to hold so many bytes in all. An error refuses the allocation, and the run
   // ends with it.
   virtual Status allow(uint64_t bytes) = 0;
-  // The heap holds so many bytes; what was allowed beyond is not needed now.
+  // The heap holds so many bytes; what was allowed beyond is not needed until the next run.
   virtual void settle(uint64_t bytes) = 0;
+  // Likewise, and is not kept for the next run either.
+  virtual void trim(uint64_t) {}
+  // A run that has not begun is likely to hold so many bytes in all. The only error is kPending:
+  // more is on its way, and the run begins when it is there. Who may not have so much begins, too.
+  virtual Status prepare(uint64_t) { return {}; }
 };
 
 // Bytes of a lane's heap, which go back to it.
@@ -226,7 +231,7 @@ class Lane {
 
   // Bytes of this lane's heap, 64-byte aligned, of any content. Errors: what the heap's owner says.
   virtual Result<HeapBytes> allocate(uint64_t bytes) = 0;
-  // Drops the last run's outputs, and settles the heap.
+  // Drops the last run's outputs, and trims the heap.
   virtual void trim() = 0;
 
   // Drops the plans of a program that is about to go.

@@ -127,7 +127,7 @@ class FakeLane final : public HostLane {
     return run_once(program, bindings);
   }
   Status run_once(const Program& program, const RunBindings& bindings) override {
-    trim();
+    drop_outputs();
     ++stats_.runs;
     ++stats_.begun;
     const auto& fake = static_cast<const FakeProgram&>(program);
@@ -161,8 +161,8 @@ class FakeLane final : public HostLane {
     return HeapBytes(DeviceAddress(memory), HeapDeleter{release});
   }
   void trim() override {
-    outputs_.clear();
-    kept_.clear();
+    drop_outputs();
+    if (options_.heap != nullptr) options_.heap->trim(0);
   }
   void forget(const Program& program) override {
     if (static_cast<const FakeProgram&>(program).has("fake::stick")) hang();
@@ -173,6 +173,11 @@ class FakeLane final : public HostLane {
 
  private:
   using Made = std::map<srg::ValueId, std::vector<std::byte>>;
+
+  void drop_outputs() {
+    outputs_.clear();
+    kept_.clear();
+  }
 
   Status call(const FakeProgram& program, const srg::Node& node, const RunBindings& bindings,
               Made& made) {

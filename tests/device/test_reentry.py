@@ -6,8 +6,11 @@ import faulthandler
 import gc
 import os
 import signal
+import sys
 import threading
-from collections.abc import Callable, Iterator
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +18,7 @@ import djinn
 import pytest
 import torch
 import transformers
+from djinn.torch import notice, replay
 from llama import GREEDY
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -326,6 +330,81 @@ def test_a_signal_s_handler(ghost: Any, act: Act, expected: torch.Tensor) -> Non
     finally:
         signal.signal(signal.SIGUSR1, before)
     assert calls == ["called", "done"] and torch.equal(tokens, expected)
+
+
+def at_each_line(functions: Sequence[Callable[..., Any]], act: Act, work: Act) -> int:
+    """Does the work as often as it has lines in these functions, each time with the act before
+    another one, where a signal's handler may come. Gives how often."""
+    codes = {function.__code__ for function in functions}
+    chosen = passed = 0
+
+    def at_line(frame: Any, event: str, _arg: Any) -> Any:
+        nonlocal passed
+        if frame.f_code not in codes:
+            return None
+        if event == "line":
+            passed += 1
+            if passed == chosen:
+                act()
+        return at_line
+
+    before = sys.gettrace()
+    while passed >= chosen:
+        chosen, passed = chosen + 1, 0
+        sys.settrace(at_line)
+        try:
+            work()
+        finally:
+            sys.settrace(before)
+    return chosen - 1
+
+
+def test_a_signal_s_handler_that_tells_what_is_being_told() -> None:
+    said = count()
+
+    def tell() -> None:
+        number = next(said)
+        kinds = [f"{'ab'[i]} sentence of a kind " + "x" * number for i in range(2)]
+
+        def tell_all() -> None:
+            for kind in kinds:
+                notice.once(kind)
+
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            handler.append(tell_all)
+            notice.once(kinds[0])
+        texts = [str(one.message) for one in told]
+        assert len(texts) == len(set(texts)), "a sentence is told once"
+
+    handler: list[Act] = []
+    assert at_each_line([notice.once], lambda: handler.pop()(), tell) > 3
+
+
+def test_a_signal_s_handler_amid_what_is_known_of_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(replay, "KEYS_MAX", 3)
+    monkeypatch.setattr(replay, "PROGRAMS_MAX", 2)
+    replays: dict[Any, Any] = {}
+    keys = count()
+
+    def call(key: int) -> None:
+        seen = replay._seen(replays, key)
+        seen.programs.append(None)
+        replay._make_room(replays, seen)
+
+    def handle() -> None:
+        for _ in range(3):
+            call(next(keys))
+
+    def work() -> None:
+        for _ in range(3):
+            call(next(keys))
+        last = next(keys)
+        call(last)
+        call(last)
+        assert len(replays) <= replay.KEYS_MAX and last in replays
+
+    assert at_each_line([replay._seen, replay._make_room], handle, work) > 20
 
 
 def test_a_destructor(ghost: Any, act: Act, expected: torch.Tensor) -> None:

@@ -241,3 +241,34 @@ def test_what_is_not_warm_is_seen(device_daemon: Daemon, counted: Counted) -> No
         counted.count(lambda: session.define(TRIPLE.replace("3)", "5)"))(x=np.ones(16, np.float32)))
     assert {"recvmsg", "sendmsg"} <= counted.worker.keys()
     assert {"recvmsg", "sendmsg"} <= counted.client.keys()
+
+
+CALLS: dict[str, Callable[[torch.Tensor], Any]] = {
+    "add": lambda x: x + 1,
+    "sort": torch.sort,
+    "topk": lambda x: torch.topk(x, 100),
+    "masked select": lambda x: x[x > 0],
+    "nonzero": torch.nonzero,
+    "unique": torch.unique,
+    "svd": lambda x: torch.linalg.svd(x[: 1 << 16].view(256, 256)),
+    "conv2d": lambda x: torch.nn.functional.conv2d(
+        x.view(8, 16, 128, 128), x[: 32 * 16 * 9].view(32, 16, 3, 3)
+    ),
+}
+
+
+def first_of(result: Any) -> torch.Tensor:
+    return result if isinstance(result, torch.Tensor) else result[0]
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_a_call_that_was_made_before_is_begun_once(device_daemon: Daemon, call: str) -> None:
+    x = torch.randn(1 << 21, generator=torch.Generator().manual_seed(7))
+    ours = x.to(djinn.torch.device)
+    expected = first_of(CALLS[call](x))
+    first_of(CALLS[call](ours)).cpu()
+    before = device_daemon.worker()["runs_repeated"]
+    for _ in range(3):
+        result = first_of(CALLS[call](ours)).cpu()
+        assert torch.allclose(result, expected, rtol=1e-4, atol=1e-3)
+    assert device_daemon.worker()["runs_repeated"] == before

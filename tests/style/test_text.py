@@ -101,6 +101,14 @@ def test_headers_open_with_their_nouns() -> None:
     expect_none([f for f, body in bodies.items() if not body.startswith(("//", "/*"))])
 
 
+def test_locks_of_the_python_package_may_be_taken_twice() -> None:
+    """By a signal's handler, or a destructor, that comes while its own thread has them."""
+    ours = [path for path in files_with(".py") if path.startswith("python/djinn/")]
+    assert ours
+    plain = r"\bthreading\.(Lock|Semaphore|BoundedSemaphore)\(|\bimport .*\bLock\b"
+    expect_none([place for path in ours for place in places(path, plain)])
+
+
 def test_a_todo_has_a_type_and_a_reason() -> None:
     code = [f for f in files_with(*CODE, "CMakeLists.txt") if not f.startswith("tests/style/")]
     expect_none([place for path in code for place in places(path, TODO)])

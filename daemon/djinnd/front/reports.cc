@@ -651,7 +651,7 @@ ipc::MemoryReport Reports::sessions_report(const Memory& memory) const {
   report.device = text_of(memory.device());
   report.pool = ipc::MemoryPool::kSessions;
   report.reserved_bytes = memory.held_by(vmu::HolderKind::kSession);
-  report.cached_bytes = sessions_.idle_refs().bytes(memory.device());
+  report.cached_bytes = sessions_.idle_refs().bytes(memory.device()).refs;
   report.evictable_bytes =
       report.cached_bytes + sessions_.sequences().spill().evictable_bytes(memory.device());
   for (const auto& [id, session] : sessions_.all()) {
@@ -661,14 +661,16 @@ ipc::MemoryReport Reports::sessions_report(const Memory& memory) const {
   return report;
 }
 
-// Slabs and heaps are their workers' as long as these live.
-ipc::MemoryReport Reports::lanes_report(const Memory& memory) {
+// Slabs are their workers' as long as these live.
+ipc::MemoryReport Reports::lanes_report(const Memory& memory) const {
   ipc::MemoryReport report;
   report.device = text_of(memory.device());
   report.pool = ipc::MemoryPool::kLanes;
   report.reserved_bytes =
       memory.held_by(vmu::HolderKind::kLane) + memory.held_by(vmu::HolderKind::kHeap);
   report.mapped_bytes = report.reserved_bytes;
+  report.cached_bytes = sessions_.idle_refs().bytes(memory.device()).heaps;
+  report.evictable_bytes = report.cached_bytes;
   return report;
 }
 

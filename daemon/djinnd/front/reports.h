@@ -94,7 +94,7 @@ class Reports {
   [[nodiscard]] ipc::DeviceReport report_of(const Memory& memory) const;
   [[nodiscard]] ipc::MemoryReport weights_report(const Memory& memory) const;
   [[nodiscard]] ipc::MemoryReport sessions_report(const Memory& memory) const;
-  [[nodiscard]] static ipc::MemoryReport lanes_report(const Memory& memory);
+  [[nodiscard]] ipc::MemoryReport lanes_report(const Memory& memory) const;
 
   Loop& loop_;
   const Clock& clock_;

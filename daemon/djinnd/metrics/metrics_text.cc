@@ -293,7 +293,7 @@ void put_runs(Page& page, const ipc::WorkerStats& counts) {
                counts.plan_misses);
   page.counter("djinn_runs_repeated_total",
                "Runs that were begun, given up because memory for them was on its way, and begun "
-               "anew; a worker's first is one.",
+               "anew, because an operator took more than its lane had until then.",
                counts.runs_repeated);
   page.counter("djinn_plan_records_total", "Plans that were recorded, or recorded anew.",
                counts.plan_records);

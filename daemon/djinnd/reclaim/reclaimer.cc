@@ -68,7 +68,7 @@ bool Reclaimer::make_room(uint64_t bytes) {
   watch_waiting();
   const std::vector<Model*> candidates = models_.residency().candidates(device());
   uint64_t coming = coming_bytes();
-  uint64_t possible = coming + sessions_.idle_refs().bytes(device()) +
+  uint64_t possible = coming + sessions_.idle_refs().bytes(device()).all() +
                       sessions_.sequences().spill().evictable_bytes(device());
   for (const Model* model : candidates) possible += model->bytes;
   if (possible < bytes) return false;

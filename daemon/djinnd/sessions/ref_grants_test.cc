@@ -17,6 +17,7 @@
 #include "daemon/djinnd/testing/no_workers.h"
 #include "daemon/djinnd/testing/own_extents.h"
 #include "daemon/djinnd/testing/run_until.h"
+#include "daemon/djinnd/workers/lane_memory.h"
 #include "ipc/limits.h"
 #include "kernel/base/owned_state_for_tests.h"
 #include "kernel/pal/memfd.h"
@@ -101,7 +102,8 @@ class RefGrantsTest : public ::testing::Test, private LateChunks {
 
   testing::NoWorkers workers_{loop_, clock_};
   const Spill spill_{clock_, devices_, workers_.domains, sessions_, lane_steps_, {"", 0, 0}};
-  IdleRefs idle_refs_{workers_.domains, sessions_, lane_steps_, spill_};
+  const LaneMemory lanes_{devices_, workers_.domains, workers_.refusals};
+  IdleRefs idle_refs_{workers_.domains, lanes_, sessions_, lane_steps_, spill_};
 
  protected:
   RefGrants grants_{devices_, workers_.domains, workers_.refusals, sessions_, idle_refs_, *this};

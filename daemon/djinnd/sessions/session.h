@@ -130,6 +130,7 @@ struct Session {
   bool has_trimmed = false;                 // and waits likewise
   bool trims = false;                       // see idle_refs.h
   uint64_t trimming_bytes = 0;              // of those granted, what its worker is to give back
+  uint64_t trimming_heap_bytes = 0;         // and of its worker's heap
   std::optional<uint64_t> trimmed_at;       // the commit at which it had given back what could go
   SequenceSlots sequences;
   bool attached = false;    // the present worker was told of it

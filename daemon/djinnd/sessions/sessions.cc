@@ -53,8 +53,8 @@ Error no_such_device(const std::string& asked, const Devices& devices) {
 Sessions::Sessions(const ConnectionHost& host, const Clock& clock, IdSource& ids,
                    const Devices& devices, Quotas& quotas, Domains& domains,
                    const Authority& authority, Events& events, QuotaRefusals& refusals,
-                   const SessionWork& work, Inquiries& inquiries, SessionListener& listener,
-                   SpillRules spill)
+                   const LaneMemory& lanes, const SessionWork& work, Inquiries& inquiries,
+                   SessionListener& listener, SpillRules spill)
     : loop_(host.loop),
       clock_(clock),
       ids_(ids),
@@ -74,7 +74,7 @@ Sessions::Sessions(const ConnectionHost& host, const Clock& clock, IdSource& ids
       sequences_(clock, devices, domains, events, refusals, *this, work.files, sessions_,
                  lane_steps_, std::move(spill)),
       deaths_(clock, domains, sessions_),
-      idle_refs_(domains, sessions_, lane_steps_, sequences_.spill()),
+      idle_refs_(domains, lanes, sessions_, lane_steps_, sequences_.spill()),
       ref_grants_(devices, domains, refusals, sessions_, idle_refs_, *this),
       departed_(host.loop, work.users, [this] { memory_stays(); }),
       attach_timer_(
@@ -630,7 +630,7 @@ uint64_t Sessions::leaving_bytes(DeviceId device, std::optional<Owner> user) con
       bytes += leaving_bytes_of(*session);
       continue;
     }
-    bytes += session->trimming_bytes;
+    bytes += idle_refs_.coming_bytes(*session);
     for (const auto& [index, group] : session->sequences.all()) bytes += group.leaving_bytes();
   }
   return bytes;
@@ -654,8 +654,8 @@ uint64_t Sessions::held_up_bytes(DeviceId device) const {
       continue;
     }
     // What it has given back already is held up by nobody.
-    bytes +=
-        session->trimming_bytes - std::min(session->trimming_bytes, session->ref_bytes_freeing);
+    bytes += idle_refs_.coming_bytes(*session) -
+             std::min(session->trimming_bytes, session->ref_bytes_freeing);
     for (const auto& [index, group] : session->sequences.all()) {
       bytes += group.leaving_bytes() - group.freeing_bytes;
     }

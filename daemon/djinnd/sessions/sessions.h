@@ -67,8 +67,8 @@ class Sessions final : public Replies, private LateChunks {
  public:
   Sessions(const ConnectionHost& host, const Clock& clock, IdSource& ids, const Devices& devices,
            Quotas& quotas, Domains& domains, const Authority& authority, Events& events,
-           QuotaRefusals& refusals, const SessionWork& work, Inquiries& inquiries,
-           SessionListener& listener, SpillRules spill);
+           QuotaRefusals& refusals, const LaneMemory& lanes, const SessionWork& work,
+           Inquiries& inquiries, SessionListener& listener, SpillRules spill);
 
   // While draining, nobody new gets a session; observers do.
   void set_draining(bool draining) { draining_ = draining; }

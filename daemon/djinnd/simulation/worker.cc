@@ -285,8 +285,10 @@ void Worker::answer_body(const ipc::WakeLane&, const std::vector<Fd>&) {
   say({ipc::LaneAwake{}});
 }
 
-// It may have less than it told.
+// It may have less than it told, and keep of its heap what lives.
 void Worker::answer_body(const ipc::TrimRefs& c, const std::vector<Fd>&) {
+  give_back_heap();
+  if (ending_) return;
   const auto session = sessions_.find(c.session);
   if (session != sessions_.end()) give_back_refs(c.session, session->second);
   if (!ending_) say({ipc::RefsTrimmed{c.session}});
@@ -403,6 +405,13 @@ void Worker::give_back_refs(SessionId id, AttachedSession& session) {
   say({ipc::GrantReturn{ipc::GrantKind::kRefs, id, {}, bytes, offset}});
 }
 
+void Worker::give_back_heap() {
+  if (heap_bytes_ == 0) return;
+  const uint64_t bytes = machine_.between(1, heap_bytes_);
+  heap_bytes_ -= bytes;
+  say({ipc::GrantReturn{ipc::GrantKind::kHeap, {}, {}, bytes}});
+}
+
 void Worker::bring_back() {
   auto& [id, session] = any_of(machine_, sessions_);
   for (const auto& [handle, group] : session.groups) {
@@ -414,11 +423,7 @@ void Worker::bring_back() {
 
 void Worker::give_something_back() {
   auto& [id, session] = any_of(machine_, sessions_);
-  if (machine_.one_in(3) && heap_bytes_ > 0) {
-    const uint64_t bytes = machine_.between(1, heap_bytes_);
-    heap_bytes_ -= bytes;
-    return say({ipc::GrantReturn{ipc::GrantKind::kHeap, {}, {}, bytes}});
-  }
+  if (machine_.one_in(3) && heap_bytes_ > 0) return give_back_heap();
   if (session.ref_bytes_granted > 0 && machine_.one_in(2)) return give_back_refs(id, session);
   if (session.groups.empty()) return;
   auto& [handle, group] = any_of(machine_, session.groups);

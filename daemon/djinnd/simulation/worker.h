@@ -115,6 +115,7 @@ class Worker final : public Child {
   [[nodiscard]] uint64_t some_bytes();
   void run_something();
   void end_step(SessionId id, AttachedSession& session);
+  void give_back_heap();
   void bring_back();
 
   Machine& machine_;

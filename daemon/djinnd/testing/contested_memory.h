@@ -27,10 +27,10 @@ struct ContestedMemory {
     other.greet();
     observer.greet(true);
   }
-  // Of what sessions have.
-  ipc::MemoryReport pool() {
+  // Of what sessions have, or others.
+  ipc::MemoryReport pool(ipc::MemoryPool of = ipc::MemoryPool::kSessions) {
     for (const auto& pool : observer.ask<ipc::MemoryList>(ipc::ListMemory{}).pools) {
-      if (pool.pool == ipc::MemoryPool::kSessions) return pool;
+      if (pool.pool == of) return pool;
     }
     return {};
   }

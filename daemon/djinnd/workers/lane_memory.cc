@@ -76,6 +76,12 @@ bool LaneMemory::on_grant_return(WorkerKey key, const ipc::GrantReturn& event) {
   return true;
 }
 
+uint64_t LaneMemory::heap_bytes(WorkerKey key) const {
+  const auto found = known_.find(key);
+  if (found == known_.end()) return 0;
+  return devices_.of(key.device).held_by(Memory::of_heap(found->second.number));
+}
+
 void LaneMemory::worker_died(WorkerKey key) {
   ++known(key).deaths;
   Memory& memory = devices_.of(key.device);

@@ -3,7 +3,8 @@
 // LaneMemory: what is granted to the lanes of workers, and to no session.
 //
 //   slab   an extent that djinnd has made; a new one replaces the former
-//   heap   what the lane takes beside its slab, for recordings and copies of inputs
+//   heap   what the lane takes beside its slab, for recordings and copies of inputs; kept for its
+//          next runs, and taken back when others want it (sessions/idle_refs.h)
 //
 // invariant: a lane has what was granted to it until it gives it back or its worker is dead.
 #pragma once
@@ -33,6 +34,8 @@ class LaneMemory {
   // False when the worker gives back more than it was given, which it must not live to repeat.
   bool on_grant_return(WorkerKey key, const ipc::GrantReturn& event);
   void worker_died(WorkerKey key);
+  // What the worker's heap was granted, and has not given back.
+  [[nodiscard]] uint64_t heap_bytes(WorkerKey key) const;
 
  private:
   friend struct DaemonForTests;

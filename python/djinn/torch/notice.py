@@ -3,7 +3,6 @@
 
 import re
 import sys
-import threading
 import warnings
 
 from djinn.errors import PerformanceWarning
@@ -13,17 +12,15 @@ GHOSTS = "/usr/share/doc/python3-djinn/GHOSTS.md (in a clone docs/GHOSTS.md)"
 
 OURS = ("djinn", "transformers", "torch", "contextlib")
 
-_told: set[str] = set()
-_turn = threading.Lock()
+_told: dict[str, object] = {}
 
 
 def once(sentence: str) -> None:
     """Sentences that differ in their numbers alone are of one kind."""
     kind = re.sub(r"\d+", "0", sentence)
-    with _turn:
-        if kind in _told:
-            return
-        _told.add(kind)
+    mine = object()
+    if _told.setdefault(kind, mine) is not mine:  # in one go, whoever else comes here meanwhile
+        return
     warnings.warn(sentence, PerformanceWarning, stacklevel=_users_level())
 
 

@@ -40,7 +40,8 @@ LOOKS = (
 )
 
 _inside = threading.local()
-_turn = threading.Lock()
+# Between any two lines that it covers, a signal's handler may come here in the same thread.
+_turn = threading.RLock()
 
 
 @dataclass
@@ -162,21 +163,23 @@ def _seen(replays: dict[Any, _Seen], key: Any) -> _Seen:
     with _turn:
         seen = replays.pop(key, None) or _Seen()
         replays[key] = seen
-        while len(replays) > KEYS_MAX:
-            del replays[next(iter(replays))]
+        if len(replays) > KEYS_MAX:
+            for oldest in list(replays)[:-KEYS_MAX]:
+                replays.pop(oldest, None)
     return seen
 
 
 def _make_room(replays: dict[Any, _Seen], newest: _Seen) -> None:
     """Forgets what was used longest ago. djinnd keeps a program as long as its template lives."""
     with _turn:
-        programs = sum(len(one.programs) for one in replays.values())
-        for key, one in list(replays.items()):
+        known = list(replays.items())
+        programs = sum(len(one.programs) for _, one in known)
+        for key, one in known:
             if programs <= PROGRAMS_MAX:
                 return
             if one.programs and one is not newest:
                 programs -= len(one.programs)
-                del replays[key]
+                replays.pop(key, None)
 
 
 def _take_apart(args: Any, kwargs: Any) -> _Call:
