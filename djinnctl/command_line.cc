@@ -113,7 +113,8 @@ JsonStyle json_style(const std::string& name) {
 
 void add_options(CLI::App& app, Invocation& invocation, std::string& style) {
   app.add_option("-H,--host", invocation.host,
-                 "where djinnd listens, as unix:PATH [$DJINN_HOST, the user's, the system's]")
+                 "where djinnd listens, as unix:PATH or a path from / "
+                 "[$DJINN_HOST, the user's, the system's]")
       ->type_name("ADDRESS");
   app.add_flag("-j{short},--json{short}", style, "JSON instead of tables [short: in one line]")
       ->check(CLI::IsMember({"short", "pretty", "off"}));

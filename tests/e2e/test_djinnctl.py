@@ -321,6 +321,7 @@ def test_help_has_one_word_for_each_value(daemon: Daemon) -> None:
     options = re.findall(r"^  (-\S.*?)(?:  +|$)", text, re.MULTILINE)
     assert "--timeout SECONDS" in options
     assert "-H, --host ADDRESS" in options
+    assert "as unix:PATH or a path from /" in " ".join(text.split())
     assert "-j, --json[=short|pretty|off]" in options
     verbs = re.findall(r"^  ([a-z]+)  ", text, re.MULTILINE)
     shape = r"  (-\w, )?(--[a-z-]+)?( [A-Za-z_]+| \[[A-Z]+\])?(\[=[a-z|]+\])?(  |$)"
