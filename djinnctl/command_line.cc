@@ -9,7 +9,6 @@
 
 #include <CLI/CLI.hpp>
 #include <chrono>
-#include <cmath>
 #include <condition_variable>
 #include <mutex>
 #include <string_view>
@@ -20,6 +19,7 @@
 #include "djinnctl/nearest.h"
 #include "djinnctl/output.h"
 #include "djinnctl/screen.h"
+#include "djinnctl/text.h"
 
 namespace djinn::ctl {
 namespace {
@@ -113,7 +113,8 @@ JsonStyle json_style(const std::string& name) {
 
 void add_options(CLI::App& app, Invocation& invocation, std::string& style) {
   app.add_option("-H,--host", invocation.host,
-                 "where djinnd listens, as unix:PATH [$DJINN_HOST, the user's, the system's]")
+                 "where djinnd listens, as unix:PATH or a path from / "
+                 "[$DJINN_HOST, the user's, the system's]")
       ->type_name("ADDRESS");
   app.add_flag("-j{short},--json{short}", style, "JSON instead of tables [short: in one line]")
       ->check(CLI::IsMember({"short", "pretty", "off"}));
@@ -123,15 +124,12 @@ void add_options(CLI::App& app, Invocation& invocation, std::string& style) {
   app.add_flag_callback(
       "--no-pager", [] {}, "for scripts: output is never paged");
   app.add_flag("-q,--quiet", invocation.quiet, "nothing on stderr: the exit code tells");
-  app.add_option("--timeout", invocation.timeout_s, "give up after so many seconds [never]")
-      ->type_name("SECONDS")
-      ->check([](const std::string& text) {
-        double seconds = 0;
-        const bool is_one = CLI::detail::lexical_cast(text, seconds);
-        return is_one && seconds >= 0.001 && seconds <= 1e6
-                   ? std::string()
-                   : fmt::format("'{}' is no number of seconds from 0.001 to 1000000.", text);
-      });
+  app.add_option_function<std::string>(
+         "--timeout",
+         [&](const std::string& text) { invocation.timeout_ms = wait_ms_of(text).value(); },
+         "give up after so long, like 10s; a number alone: seconds [never]")
+      ->type_name("TIME")
+      ->check([](const std::string& text) { return wait_fault(text, "1ms", "1000000s"); });
   app.set_version_flag("--version", std::string("djinnctl ") + DJINN_VERSION);
 }
 
@@ -151,13 +149,12 @@ bool timeout_is_quiet = false;  // for the signal handler, which can be given no
 // The whole command ends then, wherever it waits. There is nothing to tidy up: djinnd does so when
 // the connection closes.
 void set_timeout(const Invocation& invocation) {
-  if (invocation.timeout_s <= 0) return;
+  if (invocation.timeout_ms == 0) return;
   timeout_is_quiet = invocation.quiet;
   ::signal(SIGALRM, give_up);
-  const double seconds = std::floor(invocation.timeout_s);
   itimerval timer{};
-  timer.it_value.tv_sec = static_cast<time_t>(seconds);
-  timer.it_value.tv_usec = static_cast<suseconds_t>((invocation.timeout_s - seconds) * 1e6);
+  timer.it_value.tv_sec = static_cast<time_t>(invocation.timeout_ms / 1000);
+  timer.it_value.tv_usec = static_cast<suseconds_t>(invocation.timeout_ms % 1000 * 1000);
   ::setitimer(ITIMER_REAL, &timer, nullptr);
 }
 

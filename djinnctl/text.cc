@@ -11,6 +11,8 @@
 #include <charconv>
 #include <utility>
 
+#include "kernel/base/units.h"
+
 namespace djinn::ctl {
 namespace {
 
@@ -214,21 +216,19 @@ uint64_t now_ns() {
   return SystemClock().wall_ns();
 }
 
-std::optional<uint64_t> milliseconds_of(std::string_view text) {
-  if (text == "forever") return ipc::kKeepForever;
-  if (text == "0") return 0;
-  constexpr std::array<std::pair<std::string_view, uint64_t>, 5> kUnits{
-      {{"s", 1000}, {"m", 60'000}, {"min", 60'000}, {"h", 3'600'000}, {"d", 86'400'000}}};
-  uint64_t number = 0;
-  const char* const end = text.data() + text.size();
-  const auto [rest, error] = std::from_chars(text.data(), end, number);
-  if (error != std::errc()) return std::nullopt;
-  for (const auto& [unit, factor] : kUnits) {
-    if (std::string_view(rest, static_cast<size_t>(end - rest)) != unit) continue;
-    if (number > UINT64_MAX / factor) return std::nullopt;
-    return number * factor;
-  }
-  return std::nullopt;
+std::optional<uint64_t> stay_ms_of(std::string_view text) {
+  return text == "forever" ? ipc::kKeepForever : milliseconds_of(text);
+}
+
+std::optional<uint64_t> wait_ms_of(std::string_view text) {
+  return milliseconds_of(text, NoUnit::kSeconds);
+}
+
+std::string wait_fault(std::string_view text, std::string_view least, std::string_view most) {
+  const auto time = wait_ms_of(text);
+  if (time && *time >= wait_ms_of(least) && *time <= wait_ms_of(most)) return {};
+  return fmt::format("'{}' is no time from {} to {}, like 10 (seconds), 10s or 5m.", text, least,
+                     most);
 }
 
 std::string cut(std::string_view line, size_t columns) {

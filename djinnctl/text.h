@@ -82,9 +82,13 @@ class Harmless {
 // By the wall clock, in nanoseconds since the epoch.
 [[nodiscard]] uint64_t now_ns();
 
-// "30s", "10m", "2h", "1d", "0", "forever" (ipc::kKeepForever); nothing for anything else, a number
-// without a unit too.
-[[nodiscard]] std::optional<uint64_t> milliseconds_of(std::string_view text);
+// How long a model is to stay: a time, "0", or "forever" (ipc::kKeepForever).
+[[nodiscard]] std::optional<uint64_t> stay_ms_of(std::string_view text);
+// A time, or a number of seconds.
+[[nodiscard]] std::optional<uint64_t> wait_ms_of(std::string_view text);
+// What is wrong with one that is to be within these bounds, which are times; empty if nothing is.
+[[nodiscard]] std::string wait_fault(std::string_view text, std::string_view least,
+                                     std::string_view most);
 
 // The first columns of a line; never half of a UTF-8 character, and no isolate stays open.
 [[nodiscard]] std::string cut(std::string_view line, size_t columns);

@@ -112,13 +112,22 @@ TEST(Text, cut_halves_no_character) {
 }
 
 TEST(Text, times_to_stay) {
-  EXPECT_EQ(milliseconds_of("30s"), 30'000u);
-  EXPECT_EQ(milliseconds_of("10m"), 600'000u);
-  EXPECT_EQ(milliseconds_of("0"), 0u);
-  EXPECT_EQ(milliseconds_of("forever"), ipc::kKeepForever);
-  for (const char* wrong :
-       {"", "m", "30", "-1", "1y", "5 m", "99999999999999999999", "999999999999999999d"}) {
-    EXPECT_FALSE(milliseconds_of(wrong).has_value()) << wrong;
+  EXPECT_EQ(stay_ms_of("10m"), 600'000u);
+  EXPECT_EQ(stay_ms_of("0"), 0u);
+  EXPECT_EQ(stay_ms_of("forever"), ipc::kKeepForever);
+  for (const char* wrong : {"", "m", "30", "for ever"}) {
+    EXPECT_FALSE(stay_ms_of(wrong).has_value()) << wrong;
+  }
+}
+
+TEST(Text, times_to_wait_are_within_their_bounds) {
+  for (const char* right : {"0.1", "100ms", "7", "1 min", "1h", "3600"}) {
+    EXPECT_EQ(wait_fault(right, "100ms", "1h"), "") << right;
+  }
+  for (const char* wrong : {"", "0", "99ms", "0.09", "61m", "3601", "forever", "soon"}) {
+    EXPECT_EQ(
+        wait_fault(wrong, "100ms", "1h"),
+        "'" + std::string(wrong) + "' is no time from 100ms to 1h, like 10 (seconds), 10s or 5m.");
   }
 }
 

@@ -31,8 +31,8 @@ struct Invocation {
   std::string host;  // as --host gives it
   JsonStyle json = JsonStyle::kOff;
   Table::Layout layout;
-  bool quiet = false;    // nothing on stderr: the exit code tells
-  double timeout_s = 0;  // of the whole command; 0: none
+  bool quiet = false;       // nothing on stderr: the exit code tells
+  uint64_t timeout_ms = 0;  // of the whole command; 0: none
   [[nodiscard]] bool wants_json() const { return json != JsonStyle::kOff; }
 };
 

@@ -22,7 +22,7 @@ struct LoadOptions {
 
   // A time to stay would mean nothing to a model that is pinned.
   [[nodiscard]] client::Retention retention() const {
-    const auto keep_alive_ms = milliseconds_of(keep_alive);
+    const auto keep_alive_ms = stay_ms_of(keep_alive);
     const bool goes = no_pin || keep_alive_ms.has_value();  // and so ends what an earlier load said
     return {pin || !goes, keep_alive_ms, goes};
   }
@@ -82,8 +82,8 @@ void add_load(CommandLine& line) {
               "ends your pin: stay so long after the last use, like 10m, 0, forever")
       .called("TIME")
       .checked([](const std::string& text) {
-        return milliseconds_of(text) ? std::string()
-                                     : "no time with its unit, like 30s, 10m, 2h, nor 0, forever";
+        return stay_ms_of(text) ? std::string()
+                                : "no time with its unit, like 30s, 10m, 2h, nor 0, forever";
       })
       .excludes(pin)
       .excludes(no_pin);

@@ -19,10 +19,14 @@ namespace {
 
 struct TopOptions {
   bool batch = false;
-  double delay_s = 2;
+  std::string delay = "2s";
   uint32_t count = 0;  // views; 0: without end
   std::string sort = "memory";
 };
+
+std::chrono::milliseconds delay_of(const TopOptions& options) {
+  return std::chrono::milliseconds(wait_ms_of(options.delay).value());
+}
 
 Result<TopSample> look(client::Client& client) {
   TopSample sample;
@@ -48,9 +52,10 @@ Status print_view(const Invocation& invocation, client::Client& client, const To
 
 Status run_batch(const Invocation& invocation, client::Client& client, const TopOptions& options) {
   const TopSort sort = *top_sort_named(options.sort);
+  const auto delay = delay_of(options);
   std::optional<TopSample> before;
   for (uint32_t view = 0; options.count == 0 || view < options.count; ++view) {
-    if (view > 0) std::this_thread::sleep_for(std::chrono::duration<double>(options.delay_s));
+    if (view > 0) std::this_thread::sleep_for(delay);
     DJINN_TRY(TopSample now, look(client));
     DJINN_CHECK(print_view(invocation, client, now, before ? &*before : nullptr, sort));
     before = std::move(now);
@@ -60,6 +65,7 @@ Status run_batch(const Invocation& invocation, client::Client& client, const Top
 
 Status run_live(client::Client& client, const TopOptions& options) {
   DJINN_TRY(const Screen screen, Screen::open());
+  const auto delay = delay_of(options);
   TopSort sort = *top_sort_named(options.sort);
   std::optional<TopSample> before;
   for (uint32_t view = 0; options.count == 0 || view < options.count; ++view) {
@@ -69,7 +75,7 @@ Status run_live(client::Client& client, const TopOptions& options) {
     DJINN_CHECK(
         screen.show(top_frame(now, before ? &*before : nullptr, sort, layout) + '\n' + help));
     before = std::move(now);
-    const auto key = screen.key(static_cast<int>(options.delay_s * 1000));
+    const auto key = screen.key(static_cast<int>(delay.count()));
     if (key == 'q') return {};
     if (key == 's') sort = next(sort);
   }
@@ -96,9 +102,9 @@ void add_top(CommandLine& line) {
   verb.option("-n,--count", options->count, "so many views [without end]")
       .called("COUNT")
       .between(uint32_t{1}, UINT32_MAX);
-  verb.option("-d,--delay", options->delay_s, "seconds between views [2]")
-      .called("SECONDS")
-      .between(0.1, 3600.0);
+  verb.option("-d,--delay", options->delay, "time between views; a number alone: seconds [2s]")
+      .called("TIME")
+      .checked([](const std::string& text) { return wait_fault(text, "100ms", "1h"); });
   verb.option("--sort", options->sort, "order: memory, rate, age or user [memory]")
       .called("ORDER")
       .one_of({"memory", "rate", "age", "user"});

@@ -63,8 +63,8 @@ struct OpenModel {
   std::string label;  // for people, shown by djinnctl; not an identity
   bool has_plan = false;
   bool pin = false;  // stays resident without a lease until unloaded (djinnctl load)
-  // How long it stays after its last lease has ended, 0 or kKeepForever among them. The latest
-  // request that says so decides; nothing: as djinnd is configured.
+  // How long it stays after its last lease has ended, 0 or kKeepForever among them: of each user
+  // the latest, of all users the longest. Nothing: as the user said before, or as configured.
   std::optional<uint64_t> keep_alive_ms{};
   // Where the files are, as whoever asks calls it, or empty; for people, as the label is. Shown to
   // that user and to administrators.

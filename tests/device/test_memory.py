@@ -116,6 +116,27 @@ def test_how_much_there_is_can_be_asked_before_the_first_tensor(device_daemon: D
     assert run_alone(device_daemon, ASK_FIRST) == "True\n0 12.0\n"
 
 
+ASK_NOBODY = """
+import os
+os.environ["DJINN_HOST"] = "/nonexistent/djinnd.sock"
+import torch, djinn.torch
+
+device = torch.remote_accelerator
+for ask in (device.mem_get_info, device.memory_summary, device.get_device_properties):
+    try:
+        ask()
+    except RuntimeError as error:
+        print("No djinnd answers at /nonexistent/djinnd.sock" in str(error))
+print(device.memory_allocated(), device.max_memory_allocated(), device.memory_reserved())
+"""
+
+
+def test_what_connects_says_why_there_is_no_session_and_the_rest_is_zero(
+    device_daemon: Daemon,
+) -> None:
+    assert run_alone(device_daemon, ASK_NOBODY) == "True\nTrue\nTrue\n0 0 0\n"
+
+
 def test_the_device_has_a_name_and_properties() -> None:
     (torch.ones(1, device=DEVICE) + 1).cpu()
     found = module().get_device_properties(0)

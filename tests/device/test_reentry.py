@@ -4,11 +4,13 @@ it neither hangs nor sees other values, and what called it ends as it would have
 
 import faulthandler
 import gc
+import io
 import os
 import signal
 import sys
 import threading
 import warnings
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from itertools import count
 from pathlib import Path
@@ -60,12 +62,32 @@ def drawn_in_djinnd() -> int:
 # --- kinds of use: each checks what it gets -------------------------------------------------------
 
 
-USES = ["read", "compute", "repr", "item", "upload", "generate", "load", "loss"]
+USES = ["read", "compute", "repr", "item", "upload", "forward", "generate", "load", "loss"]
+USES += ["save", "memory"]
+FEW = ["compute", "forward", "loss"]  # of what is called between operators, in many ways
 
 
 @pytest.fixture(params=USES)
-def act(request: Any, device: torch.device, ghost: Any, checkpoint: Path, expected: Any) -> Act:
+def act(
+    request: Any, device: torch.device, ghost: Any, local: Any, checkpoint: Path, expected: Any
+) -> Act:
     x = torch.arange(4.0).to(device)
+
+    def forward() -> None:
+        with torch.no_grad():
+            assert torch.equal(ghost(IDS.to(device)).logits.cpu(), local(IDS).logits)
+
+    def save() -> None:
+        file = io.BytesIO()
+        torch.save({"x": x, "y": x + 1}, file)
+        file.seek(0)
+        found = torch.load(file, map_location="cpu")
+        assert torch.equal(found["y"], found["x"] + 1)
+
+    def memory() -> None:
+        torch.remote_accelerator.empty_cache()
+        assert "in all" in torch.remote_accelerator.memory_summary()
+        assert torch.remote_accelerator.memory_allocated() > 0
 
     def loss() -> None:
         with torch.enable_grad():
@@ -96,7 +118,8 @@ def act(request: Any, device: torch.device, ghost: Any, checkpoint: Path, expect
         assert torch.equal(again.lm_head.weight, ghost.lm_head.weight)
 
     uses = {"read": read, "compute": compute, "repr": show, "item": item, "upload": upload}
-    return (uses | {"loss": loss, "generate": generate, "load": load})[request.param]
+    uses |= {"forward": forward, "generate": generate, "load": load, "loss": loss}
+    return (uses | {"save": save, "memory": memory})[request.param]
 
 
 def once(act: Act) -> tuple[Act, list[str]]:
@@ -419,6 +442,33 @@ def test_a_destructor(ghost: Any, act: Act, expected: torch.Tensor) -> None:
     assert calls == ["called", "done"] and torch.equal(tokens, expected)
 
 
+def test_a_finalizer(ghost: Any, act: Act, expected: torch.Tensor) -> None:
+    first, calls = once(act)
+
+    class Dying:
+        pass
+
+    held = [Dying()]
+    weakref.finalize(held[0], first)
+    tokens = generated(ghost, streamer=Streamer(lambda _: held.clear()))
+    assert calls == ["called", "done"] and torch.equal(tokens, expected)
+
+
+def test_a_callback_of_the_garbage_collector(ghost: Any, act: Act, expected: torch.Tensor) -> None:
+    """What is raised in one is only printed."""
+    first, calls = once(act)
+
+    def call(phase: str, details: dict[str, int]) -> None:
+        first()
+
+    gc.callbacks.append(call)
+    try:
+        tokens = generated(ghost, streamer=Streamer(lambda _: gc.collect()))
+    finally:
+        gc.callbacks.remove(call)
+    assert calls == ["called", "done"] and torch.equal(tokens, expected)
+
+
 def test_a_logits_processor(ghost: Any, act: Act, expected: torch.Tensor) -> None:
     class Processor(transformers.LogitsProcessor):
         def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
@@ -452,6 +502,104 @@ def test_a_forward_hook(ghost: Any, local: Any, act: Act, which: str) -> None:
     handle.remove()
     assert calls == ["called", "done"]
     assert torch.equal(logits.cpu(), local(IDS).logits)
+
+
+class Linear(torch.nn.Linear):
+    """Small whole numbers, on the device."""
+
+    def __init__(self, device: torch.device) -> None:
+        super().__init__(2, 2, bias=False)
+        with torch.no_grad():
+            self.weight.copy_(torch.tensor([[1.0, 2.0], [3.0, 4.0]]))
+        self.to(device)
+
+
+@pytest.mark.parametrize("which", ["full_backward_hook", "full_backward_pre_hook"])
+def test_a_module_s_backward_hook(device: torch.device, act: Act, which: str) -> None:
+    first, calls = once(act)
+    linear = Linear(device)
+    getattr(linear, f"register_{which}")(lambda *_: first())
+    x = torch.ones(1, 2).to(device).requires_grad_()
+    linear(x).sum().backward()
+    assert calls == ["called", "done"]
+    assert (x.grad.tolist(), linear.weight.grad.tolist()) == ([[4, 6]], [[1, 1], [1, 1]])
+
+
+def test_a_hook_after_a_gradient_was_accumulated(device: torch.device, act: Act) -> None:
+    first, calls = once(act)
+    linear = Linear(device)
+    linear.weight.register_post_accumulate_grad_hook(lambda _: first())
+    for _ in range(2):
+        linear(torch.ones(1, 2).to(device)).sum().backward()
+    assert calls == ["called", "done"] and linear.weight.grad.tolist() == [[2, 2], [2, 2]]
+
+
+@pytest.mark.parametrize("which", ["step_pre_hook", "step_post_hook", "closure"])
+def test_an_optimizer_s_hook(device: torch.device, act: Act, which: str) -> None:
+    first, calls = once(act)
+    linear = Linear(device)
+    optimizer = torch.optim.SGD(linear.parameters(), lr=1.0)
+
+    def closure() -> torch.Tensor:
+        if which == "closure":
+            first()
+        optimizer.zero_grad()
+        loss = linear(torch.ones(1, 2).to(device)).sum()
+        loss.backward()
+        return loss
+
+    if which != "closure":
+        getattr(optimizer, f"register_{which}")(lambda *_: first())
+    assert optimizer.step(closure).item() == 10
+    assert calls == ["called", "done"] and linear.weight.tolist() == [[0, 1], [2, 3]]
+
+
+@pytest.mark.parametrize("act", FEW, indirect=True)
+@pytest.mark.parametrize("kind", ["module", "optimizer"])
+@pytest.mark.parametrize("which", ["pre", "post", "load_pre", "load_post"])
+def test_a_hook_of_a_state_dict(device: torch.device, act: Act, kind: str, which: str) -> None:
+    first, calls = once(act)
+    linear = Linear(device)
+    of: Any = linear
+    if kind == "optimizer":
+        of = torch.optim.SGD(linear.parameters(), lr=0.5, momentum=0.5)
+        linear(torch.ones(1, 2).to(device)).sum().backward()
+        of.step()
+    name = {"load_pre": "load_state_dict_pre_hook", "load_post": "load_state_dict_post_hook"}
+    getattr(of, "register_" + name.get(which, f"state_dict_{which}_hook"))(lambda *_: first())
+    before = linear.weight.tolist()
+    of.load_state_dict(of.state_dict())
+    assert calls == ["called", "done"] and linear.weight.tolist() == before
+
+
+def test_the_showing_of_a_warning(device: torch.device, act: Act, monkeypatch: Any) -> None:
+    """PyTorch's own warning, from the middle of a function of its in C++."""
+    first, calls = once(act)
+    x = torch.arange(3.0).to(device).requires_grad_()
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        monkeypatch.setattr(warnings, "showwarning", lambda *_, **__: first())
+        y = x * 2
+        assert y.grad is None
+    assert calls == ["called", "done"] and y.tolist() == [0, 2, 4]
+
+
+@pytest.mark.parametrize("event", ["call", "return", "c_call", "c_return"])
+def test_a_profiler(ghost: Any, act: Act, expected: torch.Tensor, event: str) -> None:
+    """At the first event of the device's own files, during a generation."""
+    first, calls = once(act)
+    own = str(Path(djinn.__file__).parent)
+
+    def profile(frame: Any, what: str, argument: Any) -> None:
+        if what == event and frame.f_code.co_filename.startswith(own):
+            first()
+
+    sys.setprofile(profile)
+    try:
+        tokens = generated(ghost)
+    finally:
+        sys.setprofile(None)
+    assert calls == ["called", "done"] and torch.equal(tokens, expected)
 
 
 def test_torch_function(device: torch.device, act: Act) -> None:

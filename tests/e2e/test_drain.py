@@ -71,23 +71,43 @@ def test_a_drain_waits_until_the_last_session_has_left(byte_model: Path) -> None
     with running() as daemon:
         with daemon.connect("one"), daemon.connect("two") as two:
             late = ctl(daemon, "drain", "--wait=0")
-            assert (late.code, "2 sessions are left" in late.err) == (7, True)
+            assert late.code == 7
+            first, second = late.err.splitlines()[:2]
+            assert first == "djinnctl: djinnd is draining; 2 sessions are left"
+            assert second.startswith("djinnctl: 2 sessions are left after 0 s.")
             assert "djinnctl resume" in late.err
             assert draining(daemon)
             command = [str(BIN / "djinnctl"), "--host", daemon.host, "drain", "--wait"]
             with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as waiting:
                 assert waiting.stderr is not None
-                assert waiting.stderr.readline() == "djinnctl: 2 sessions are left\n"
+                assert waiting.stderr.readline() == f"{first}\n"
                 two.close()
                 assert waiting.stderr.readline() == "djinnctl: 1 session is left\n"
                 assert waiting.poll() is None
                 ctl(daemon, "resume")
                 assert "Somebody has ended the drain" in waiting.stderr.read()
                 assert waiting.wait(60) == 1
+            # One that does not wait tells how many are left, too.
+            now = ctl(daemon, "drain")
+            assert (now.code, now.out) == (0, b"")
+            assert now.err == "djinnctl: djinnd is draining; 1 session is left\n"
+            assert ctl(daemon, "-q", "drain").err == ""
         # Nobody but who only looks.
-        assert ctl(daemon, "drain", "--wait=60").code == 0
-        assert ctl(daemon, "drain", "--wait", "60").code == 0
+        nobody = (0, "djinnctl: djinnd is draining; no session is left\n")
+        for wait in (["--wait=60"], ["--wait", "1m"], ["--wait"], []):
+            done = ctl(daemon, "drain", *wait)
+            assert (done.code, done.err) == nobody
         assert ctl(daemon, "drain", "--wait=soon").code == 2
+
+
+def test_a_resume_says_where_nothing_was_drained() -> None:
+    with running() as daemon:
+        ctl(daemon, "drain")
+        for told in ("", *["djinnctl: djinnd was not draining\n"] * 2):
+            done = ctl(daemon, "resume")
+            assert (done.code, done.out, done.err) == (0, b"", told)
+        assert ctl(daemon, "-q", "resume").err == ""
+        assert ctl(daemon, "resume", "-j").items() == [{"draining": False}]
 
 
 def test_systemd_is_told_how_many_sessions_a_drain_has_left(systemd: Systemd) -> None:

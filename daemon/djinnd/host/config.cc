@@ -22,6 +22,7 @@
 #include "ipc/messages.h"
 #include "kernel/base/assert.h"
 #include "kernel/base/fd.h"
+#include "kernel/base/units.h"
 
 namespace djinn::daemon {
 namespace {
@@ -108,16 +109,15 @@ Status set_hang_timeout(std::string_view text, Options& options) {
 
 Status set_keep_alive(std::string_view text, Options& options) {
   const auto time = milliseconds_of(text);
-  const bool none = text == "0";
-  if (!time && !none && text != "forever") {
+  if (!time && text != "forever") {
     return expected("a time like \"5min\", \"0\", or \"forever\"");
   }
-  options.keep_alive_ms = none ? 0 : time.value_or(ipc::kKeepForever);
+  options.keep_alive_ms = time.value_or(ipc::kKeepForever);
   return {};
 }
 
 Status set_drain_timeout(std::string_view text, Options& options) {
-  const auto time = text == "0" ? std::optional<uint64_t>(0) : milliseconds_of(text);
+  const auto time = milliseconds_of(text);
   if (!time || *time > 3'600'000) return expected("a time from \"0\" to \"60min\"");
   options.drain_timeout_ms = *time;
   return {};

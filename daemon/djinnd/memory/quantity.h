@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Quantities as people write them, in the configuration and on the command line: a whole number and
-// a unit, "12GiB", "5min", "80%".
+// Memory as people write it, in the configuration and on the command line: "12GiB", "80%". Times
+// are read by kernel/base/units.h.
 //
 //   amount   bytes, or a share of the memory that may be granted
 #pragma once
@@ -15,8 +15,6 @@ namespace djinn::daemon {
 // A number without a unit, or with KiB, MiB, GiB, TiB. Nothing where it is no such thing or too
 // large.
 [[nodiscard]] std::optional<uint64_t> bytes_of(std::string_view text);
-// A number with ms, s, min, h, d.
-[[nodiscard]] std::optional<uint64_t> milliseconds_of(std::string_view text);
 [[nodiscard]] std::optional<uint64_t> number_of(std::string_view text);
 // A number from 1 to 100, with % or without.
 [[nodiscard]] std::optional<uint32_t> percent_of(std::string_view text);
