@@ -143,6 +143,7 @@ class FakeLane final : public HostLane {
       }
     }
     for (const srg::ValueId id : fake.graph().outputs) keep(fake, id, bindings, made[id]);
+    if (options_.heap != nullptr) options_.heap->settle(0);
     return {};
   }
   [[nodiscard]] std::span<const OutputView> outputs() const override { return outputs_; }

@@ -425,7 +425,7 @@ def test_a_signal_s_handler_amid_what_is_known_of_calls(monkeypatch: pytest.Monk
         last = next(keys)
         call(last)
         call(last)
-        assert len(replays) <= replay.KEYS_MAX and last in replays
+        assert len(replays) <= replay.KEYS_MAX
 
     assert at_each_line([replay._seen, replay._make_room], handle, work) > 20
 
