@@ -15,7 +15,7 @@
 namespace djinn::ctl {
 namespace {
 
-// The parser says "SECONDS:FLOAT in [0.1 - 10]" and "TIER:{host,disk}".
+// The parser says "SHARE:FLOAT in [0 - 1]" and "TIER:{host,disk}".
 std::string value_word(const CLI::Option& option) {
   const std::string type = option.get_type_name();
   return type.substr(0, type.find(':'));
@@ -52,11 +52,8 @@ class Formatter : public CLI::Formatter {
   }
 
   std::string make_option_desc(const CLI::Option* option) const override {
-    return wrapped(option->get_description(), kColumns - get_column_width());
+    return wrapped(option->get_description(), kHelpColumns - get_column_width());
   }
-
- private:
-  static constexpr size_t kColumns = 80;
 };
 
 // Prints what --help of these verbs does.

@@ -44,7 +44,7 @@ class Option {
   explicit Option(CLI::Option& option) : option_(&option) {}
 
   Option required() const;
-  // What help calls its value: "SECONDS".
+  // What help calls its value: "TIME".
   Option called(const std::string& word) const;
   Option one_of(std::vector<std::string> values) const;
   // T: of the bounds, double or uint32_t.

@@ -455,17 +455,20 @@ def test_a_finalizer(ghost: Any, act: Act, expected: torch.Tensor) -> None:
 
 
 def test_a_callback_of_the_garbage_collector(ghost: Any, act: Act, expected: torch.Tensor) -> None:
-    """What is raised in one is only printed."""
+    """Of a collection between two tokens. What is raised in one is only printed."""
     first, calls = once(act)
 
     def call(phase: str, details: dict[str, int]) -> None:
         first()
 
-    gc.callbacks.append(call)
-    try:
-        tokens = generated(ghost, streamer=Streamer(lambda _: gc.collect()))
-    finally:
-        gc.callbacks.remove(call)
+    def collect(_: int) -> None:
+        gc.callbacks.append(call)
+        try:
+            gc.collect(0)
+        finally:
+            gc.callbacks.remove(call)
+
+    tokens = generated(ghost, streamer=Streamer(collect))
     assert calls == ["called", "done"] and torch.equal(tokens, expected)
 
 

@@ -260,7 +260,7 @@ Quota& quota_of(const SectionKey& section, std::vector<NamedQuota>& quotas) {
 constexpr std::string_view kDevicePrefix = "device.";
 constexpr std::string_view kLimitSuffix = ".limit";
 
-// "device.NAME.limit", of a device beside the host; nothing for other keys.
+// What limit_key() is of; nothing for other keys, and for that of the host.
 std::optional<DeviceId> limited_device(std::string_view key) {
   if (!key.starts_with(kDevicePrefix) || !key.ends_with(kLimitSuffix)) return std::nullopt;
   if (key.size() <= kDevicePrefix.size() + kLimitSuffix.size()) return std::nullopt;
@@ -533,6 +533,10 @@ Status apply_setting(std::string_view key, std::string_view value, Options& opti
   }
   options.written[std::string(key)] = value;
   return {};
+}
+
+std::string limit_key(DeviceId device) {
+  return fmt::format("{}{}{}", kDevicePrefix, text_of(device), kLimitSuffix);
 }
 
 std::vector<ipc::SettingReport> settings_in_force(const Options& options, const Options& running) {

@@ -42,6 +42,8 @@ struct Setting {
 [[nodiscard]] std::span<const Setting> settings();
 // Sets the option of that key. Errors: kInvalidArgument, what the value should be.
 Status apply_setting(std::string_view key, std::string_view value, Options& options);
+// "device.NAME.limit": the key of what is granted of a device beside the host.
+[[nodiscard]] std::string limit_key(DeviceId device);
 
 // What a key is that nobody knows. Refused: whoever checks or reloads has just written it, and a
 // limit that is misspelt binds nobody. Ignored: a start must succeed with a key of another version.

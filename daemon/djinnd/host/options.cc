@@ -63,8 +63,7 @@ class HelpFormatter : public CLI::Formatter {
     return option->get_type_size() == 0 ? "" : " " + type.substr(0, type.find(':'));
   }
   std::string make_option_desc(const CLI::Option* option) const override {
-    constexpr size_t kColumns = 80;
-    return wrapped(option->get_description(), kColumns - get_column_width());
+    return wrapped(option->get_description(), kHelpColumns - get_column_width());
   }
 };
 
@@ -197,9 +196,9 @@ Result<uint64_t> limit_of(const Options& options, DeviceId device, uint64_t devi
   const uint64_t bytes = written->second.of(device_bytes);
   if (bytes <= device_bytes) return bytes;
   return Error{ErrorCode::kInvalidArgument,
-               fmt::format("device.{}.limit is {}, and the device has {}. Write at most that, or a "
-                           "share like \"80%\".",
-                           text_of(device), size_text(bytes), size_text(device_bytes))};
+               fmt::format("{} is {}, and the device has {}. Write at most that, or a share like "
+                           "\"80%\".",
+                           limit_key(device), size_text(bytes), size_text(device_bytes))};
 }
 
 Status fill_in(Options& options) {
@@ -230,7 +229,7 @@ Status fill_in(Options& options) {
   }
   for (const auto& [device, limit] : options.device_limits) {
     if (options.test_device_bytes > 0 && device == kTestDevice) continue;
-    const std::string key = fmt::format("device.{}.limit", text_of(device));
+    const std::string key = limit_key(device);
     options.written.erase(key);  // it is not in force
     options.config_warnings.push_back(key + " is ignored: djinnd has no such device");
   }

@@ -10,9 +10,8 @@
 #include <algorithm>
 #include <utility>
 
-#include "daemon/djinnd/memory/host_extents.h"
-#include "daemon/djinnd/testing/own_extents.h"
 #include "daemon/djinnd/testing/run_until.h"
+#include "daemon/djinnd/testing/two_devices.h"
 #include "kernel/base/owned_state_for_tests.h"
 #include "kernel/pal/memfd.h"
 
@@ -79,14 +78,10 @@ class LoadQueueTest : public ::testing::Test {
   uint64_t held_by(LoadId load) { return memory_.held_by(Memory::of_load(load)); }
 
   Loop loop_;
-  const Quotas quotas_;
-  WorkQueue memory_work_{loop_, "memory"};
-  HostExtents host_{memory_work_};
-  testing::OwnExtents extents_{host_};
-  testing::OwnExtents others_{host_};
-  const Devices devices_{std::array{DeviceMemory{kHostDevice, kDevice, extents_},
-                                    DeviceMemory{kOther, kDevice, others_}},
-                         kDevice, quotas_};
+  testing::TwoDevices two_{loop_, kOther, kDevice};
+  testing::OwnExtents& extents_ = two_.of_host;
+  testing::OwnExtents& others_ = two_.of_other;
+  const Devices& devices_ = two_.devices;
   Memory& memory_ = devices_.first();
   FakeListener listener_;
 

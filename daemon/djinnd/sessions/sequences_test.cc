@@ -7,10 +7,9 @@
 
 #include <vector>
 
-#include "daemon/djinnd/memory/host_extents.h"
 #include "daemon/djinnd/testing/no_workers.h"
-#include "daemon/djinnd/testing/own_extents.h"
 #include "daemon/djinnd/testing/run_until.h"
+#include "daemon/djinnd/testing/two_devices.h"
 #include "ipc/limits.h"
 #include "kernel/base/owned_state_for_tests.h"
 #include "kernel/pal/process_state.h"
@@ -41,7 +40,7 @@ class SequencesTest : public ::testing::Test, private Replies {
   }
   void free_all() {
     int done = 0;
-    memory_work_.close({}, [&] { ++done; });
+    two_.work.close({}, [&] { ++done; });
     file_work_.close({}, [&] { ++done; });
     testing::run_until(loop_, "all is freed", [&] { return done == 2; });
   }
@@ -56,16 +55,11 @@ class SequencesTest : public ::testing::Test, private Replies {
 
   Loop loop_;
   const SystemClock clock_;
-  const Quotas quotas_;
-  WorkQueue memory_work_{loop_, "memory"};
+  testing::TwoDevices two_{loop_, kOther, kDeviceBytes};
+  testing::OwnExtents& extents_ = two_.of_host;
+  testing::OwnExtents& others_ = two_.of_other;
+  Memory& memory_ = two_.devices.first();
   WorkQueue file_work_{loop_, "files"};
-  HostExtents host_{memory_work_};
-  testing::OwnExtents extents_{host_};
-  testing::OwnExtents others_{host_};
-  const Devices devices_{std::array{DeviceMemory{kHostDevice, kDeviceBytes, extents_},
-                                    DeviceMemory{kOther, kDeviceBytes, others_}},
-                         kDeviceBytes, quotas_};
-  Memory& memory_ = devices_.first();
   SessionTable sessions_;
   const LaneSteps lane_steps_{clock_, sessions_};
   std::vector<ipc::DaemonReply> replies_;
@@ -80,8 +74,8 @@ class SequencesTest : public ::testing::Test, private Replies {
 
  protected:
   Sequences sequences_{
-      clock_, devices_,   workers_.domains, workers_.events, workers_.refusals,
-      *this,  file_work_, sessions_,        lane_steps_,     {"/nowhere", 0, kDeviceBytes}};
+      clock_, two_.devices, workers_.domains, workers_.events, workers_.refusals,
+      *this,  file_work_,   sessions_,        lane_steps_,     {"/nowhere", 0, kDeviceBytes}};
 };
 
 TEST_F(SequencesTest, a_group_whose_extent_cannot_be_made_is_refused_and_takes_no_slot) {

@@ -6,9 +6,8 @@
 
 #include <gtest/gtest.h>
 
-#include "daemon/djinnd/memory/host_extents.h"
 #include "daemon/djinnd/testing/no_workers.h"
-#include "daemon/djinnd/testing/own_extents.h"
+#include "daemon/djinnd/testing/two_devices.h"
 
 namespace djinn::daemon {
 namespace {
@@ -42,14 +41,10 @@ class LaneMemoryTest : public ::testing::Test {
 
   Loop loop_;
   const SystemClock clock_;
-  const Quotas quotas_;
-  WorkQueue work_{loop_, "memory"};
-  HostExtents host_{work_};
-  testing::OwnExtents extents_{host_};
-  testing::OwnExtents others_{host_};
-  const Devices devices_{std::array{DeviceMemory{kHostDevice, kDevice, extents_},
-                                    DeviceMemory{kOther.device, kDevice, others_}},
-                         kDevice, quotas_};
+  testing::TwoDevices two_{loop_, kOther.device, kDevice};
+  testing::OwnExtents& extents_ = two_.of_host;
+  testing::OwnExtents& others_ = two_.of_other;
+  const Devices& devices_ = two_.devices;
   Memory& memory_ = devices_.first();
   testing::NoWorkers workers_{loop_, clock_};
   LaneMemory lanes_{devices_, workers_.domains, workers_.refusals};
