@@ -454,6 +454,7 @@ def test_a_loss_stays_recorded_until_it_is_read(stats) -> None:  # noqa: ANN001
 
 def test_what_an_optimizer_s_first_step_makes_is_computed_once(device_daemon: Daemon) -> None:
     """Its state is new memory, many times what the session had until now."""
+    torch.zeros(1, device=DEVICE).cpu()  # so there is a worker
     before = device_daemon.worker()["runs_repeated"]
     twins = [[torch.zeros(512, 384, device=where) for _ in range(20)] for where in ("cpu", DEVICE)]
     for tensors in twins:
