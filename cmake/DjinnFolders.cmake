@@ -18,7 +18,8 @@
 # But for TORCH, a test's files are compiled eight at a time (CMake's unity build), in asan those of
 # libraries too: what headers and templates cost is paid once for all, which halves a build from
 # nothing. So the anonymous namespaces of a folder's files must not use one name twice. The tsan
-# preset compiles each file by itself, and sees what it forgets to include.
+# preset compiles each file by itself, and sees what it forgets to include. The wings of djinnd are
+# compiled file by file too: the simulation links files of its own in place of some of theirs.
 
 function(djinn_sources out)
   file(GLOB all CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/*.cc)
@@ -42,6 +43,9 @@ function(djinn_library name)
   add_library(djinn-${name} STATIC ${sources})
   set_target_properties(djinn-${name} PROPERTIES LINKER_LANGUAGE CXX OUTPUT_NAME djinn_${name})
   djinn_wire(djinn-${name} USES ${ARG_USES} LINKS ${ARG_LINKS})
+  if(name MATCHES "^djinnd-")
+    set_target_properties(djinn-${name} PROPERTIES UNITY_BUILD OFF)
+  endif()
   if(NOT ARG_THROWS)
     target_compile_options(djinn-${name} PRIVATE
       $<$<COMPILE_LANGUAGE:CXX>:-fno-exceptions> $<$<COMPILE_LANGUAGE:CXX>:-fno-rtti>)
