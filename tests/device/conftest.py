@@ -87,7 +87,7 @@ def told(monkeypatch: pytest.MonkeyPatch) -> Callable[[], AbstractContextManager
 
     @contextmanager
     def listen() -> Iterator[list[str]]:
-        monkeypatch.setattr(notice, "_told", set())
+        monkeypatch.setattr(notice, "_told", {})
         sentences: list[str] = []
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always", djinn.PerformanceWarning)
