@@ -54,6 +54,13 @@ def wait_until_hashed(daemon: Host) -> None:
     )
 
 
+def memory_in_use(daemon: Host) -> int:
+    """What is granted, less what lanes keep for their next runs and leave to whoever asks."""
+    pools = ctl(daemon, "mem", "-j").items()
+    kept = sum(pool["cached_bytes"] for pool in pools if pool["pool"] == "lanes")
+    return int(daemon.status()["memory_granted_bytes"]) - int(kept)
+
+
 def events_of(daemon: Host, kind: str) -> list[dict[str, Any]]:
     """The recent ones of a kind."""
     records = filter(str.strip, ctl(daemon, "events", "-j").out.decode().split("\x1e"))

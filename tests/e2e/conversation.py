@@ -9,7 +9,8 @@ from private_daemon import Daemon
 
 ROWS, PROMPT, STEPS = 4, 9, 3
 VOCABULARY = 257
-STAGING_BYTES = 1 << 20  # enough for its logits
+# Enough for its logits, and so much that a lane's heap is little beside it.
+STAGING_BYTES = 16 << 20
 
 
 class Talk:

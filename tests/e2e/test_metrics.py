@@ -18,6 +18,7 @@ from typing import Any
 import djinn
 import numpy as np
 import pytest
+from command_line import memory_in_use
 from conversation import STAGING_BYTES, Talk
 from private_daemon import DEADLINE_S, ROOT, THREADS, running, wait_until
 from safetensors.numpy import save_file
@@ -234,10 +235,10 @@ def test_conversations_that_go_to_disk_and_come_back_are_told(
 ) -> None:
     with running() as host, host.connect("alone", staging_bytes=STAGING_BYTES) as session:
         Talk(session, byte_model).turn()
-        needed = host.status()["memory_granted_bytes"]
+        needed = memory_in_use(host)
 
     # So little is free that who is idle gives way.
-    memory = ("--memory", str(needed * 11 // 10), "--spill-after-ms", "200")
+    memory = ("--memory", str(needed * 114 // 100), "--spill-after-ms", "200")
     served = Served(systemd, *memory, "--spill-directory", str(tmp_path / "spilled"))
     with systemd.connect(staging_bytes=STAGING_BYTES) as session:
         talk = Talk(session, byte_model)

@@ -13,7 +13,7 @@ from pathlib import Path
 import djinn
 import pytest
 from broken_disk import mounted
-from command_line import ctl, events_of
+from command_line import ctl, events_of, memory_in_use
 from conversation import Talk, talk_to
 from mute_files import FileServer, require_fuse
 from private_daemon import Daemon, open_files, running, wait_until
@@ -39,7 +39,7 @@ def take_turns(
             between()
         sessions = ctl(host, "mem", "-j").items()
         (pool,) = [pool for pool in sessions if pool["pool"] == "sessions"]
-        return said, host.status()["memory_granted_bytes"], pool["evictable_bytes"]
+        return said, memory_in_use(host), pool["evictable_bytes"]
 
 
 @pytest.fixture(scope="module")
