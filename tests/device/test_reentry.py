@@ -20,7 +20,7 @@ import djinn
 import pytest
 import torch
 import transformers
-from djinn.torch import notice, replay
+from djinn.torch import notice, replay, state
 from llama import GREEDY
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -470,6 +470,26 @@ def test_a_callback_of_the_garbage_collector(ghost: Any, act: Act, expected: tor
 
     tokens = generated(ghost, streamer=Streamer(collect))
     assert calls == ["called", "done"] and torch.equal(tokens, expected)
+
+
+def test_no_collection_falls_into_a_capture(ghost: Any) -> None:
+    """What it calls would be captured as if the model's code had."""
+    captures: list[bool] = []
+
+    def call(phase: str, details: dict[str, int]) -> None:
+        captures.append(getattr(state._thread, "captures", False))
+
+    kept = gc.get_threshold()
+    gc.callbacks.append(call)
+    gc.set_threshold(1)
+    try:
+        for _ in range(3):  # of a size that nobody has used: the second one is captured
+            ghost(torch.ones((3, 11), dtype=torch.int64, device=ghost.device))
+    finally:
+        gc.set_threshold(*kept)
+        gc.callbacks.remove(call)
+    assert captures and not any(captures)
+    assert gc.isenabled()
 
 
 def test_a_logits_processor(ghost: Any, act: Act, expected: torch.Tensor) -> None:

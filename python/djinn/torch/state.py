@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What is known of each ghost, and when it is out of date: what generation and replay share."""
 
+import gc
 import threading
 import weakref
 from collections.abc import Iterator
@@ -164,6 +165,8 @@ def _default_device(mode: Any) -> str:
 def capturing() -> Iterator[None]:
     """A capture in this thread, forgotten if it was not finished."""
     cached = torch.is_autocast_cache_enabled()
+    collects = gc.isenabled()
+    gc.disable()  # what a collection calls would be captured
     _device.capture_begin()
     torch.set_autocast_cache_enabled(False)  # it would keep casts that were captured
     _thread.captures = True
@@ -173,6 +176,8 @@ def capturing() -> Iterator[None]:
         _thread.captures = False
         _device.capture_abort()
         torch.set_autocast_cache_enabled(cached)
+        if collects:
+            gc.enable()
 
 
 def first_line(error: BaseException) -> str:
