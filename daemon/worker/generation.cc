@@ -180,16 +180,18 @@ Status draw(const ipc::GenerateBlock& block, exec::Lane& lane, const SequenceUse
   DJINN_ASSERT(length < use.group->committed());  // the drawn token's slot
   static thread_local Scores scores;
   static thread_local std::vector<int32_t> tokens;
-  tokens.reserve(use.group->layout().capacity());
-  tokens.resize(length);
+  // Nothing else looks at what came before.
+  const bool is_penalised = block.repetition_penalty != 1.0f;
+  if (is_penalised) {
+    tokens.reserve(use.group->layout().capacity());
+    tokens.resize(length);
+  }
   for (uint32_t row = 0; row < block.rows; ++row) {
     int32_t token = block.pad_token;
     if (!(record.finished_rows >> row & 1)) {
       DJINN_CHECK(copy_row(lane, logits, row, scores));
       if (record.generated < block.min_new_tokens) forbid_stop_tokens(scores.numbers, block);
       const uint64_t offset = block.random_offset + record.generated * block.rows + row;
-      // Nothing else looks at what came before.
-      const bool is_penalised = block.repetition_penalty != 1.0f;
       if (is_penalised) DJINN_CHECK(use.group->read_tokens(use.entry.bank, row, 0, tokens));
       DJINN_TRY(token, exec::sample(scores.numbers, tokens, rule_of(block), offset));
       if (stops(block, token)) record.finished_rows |= uint64_t{1} << row;

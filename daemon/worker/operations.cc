@@ -227,8 +227,8 @@ Status copy_ids(exec::Lane& lane, const exec::StorageBinding& storage, uint64_t 
 }
 
 // ids: int64 [rows, tokens].
-template <typename Storage>
-Status keep_row(exec::Lane& lane, const Storage& ids, const SequenceUse& use, uint32_t row) {
+Status keep_row(exec::Lane& lane, const exec::StorageBinding& ids, const SequenceUse& use,
+                uint32_t row) {
   std::array<int64_t, 512> part;
   std::array<int32_t, part.size()> tokens;
   for (uint64_t at = 0; at < use.tokens; at += part.size()) {
