@@ -33,9 +33,7 @@ Result<PersistentSection> PersistentSection::reopen(pal::DevicePal& pal, GrantSo
 // Who is refused has to do with what they hold and do not use.
 Status PersistentSection::cover(std::span<const Range> ranges) {
   Status covered = window_.cover(ranges);
-  const bool at_a_limit = !covered && (covered.error().code == ErrorCode::kQuotaExceeded ||
-                                       covered.error().code == ErrorCode::kOutOfMemory);
-  if (at_a_limit && give_back_free() > 0) covered = window_.cover(ranges);
+  if (is_at_a_limit(covered) && give_back_free() > 0) covered = window_.cover(ranges);
   return covered;
 }
 

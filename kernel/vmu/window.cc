@@ -12,12 +12,13 @@
 #include "kernel/base/checked.h"
 
 namespace djinn::vmu {
-namespace {
 
 bool is_at_a_limit(const Status& status) {
   return !status && (status.error().code == ErrorCode::kQuotaExceeded ||
                      status.error().code == ErrorCode::kOutOfMemory);
 }
+
+namespace {
 
 uint64_t sum_of(std::span<const Range> ranges) {
   uint64_t bytes = 0;

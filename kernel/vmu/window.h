@@ -75,6 +75,9 @@ struct WindowMemory {
   }
 };
 
+// Whether less could be had.
+[[nodiscard]] bool is_at_a_limit(const Status& status);
+
 class Window {
  public:
   // Grants are asked for in steps of this, so that growing is rare; the last one before a limit may
