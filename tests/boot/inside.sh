@@ -95,6 +95,7 @@ has_block_device() { (($(stat -c %Hd "$MODEL") != 0)); }
 bytes_read() { status | grep -o '"bytes_read":[0-9]*' | cut -d: -f2; }
 read_nothing() { [[ $(bytes_read) == 0 ]] || { bytes_read; return 1; }; }
 is_resident() { says "$id" djinnctl ps; }
+asks_djinnd() { [[ $(systemctl show --property=MainPID --value "$1") != 0 ]]; }
 has_pinned_model() { djinnctl --json ps | grep '"name":"bytes".*"pinned":true'; }
 speak() { djinnctl generate "$MODEL" --prompt "The " --max-new-tokens 20 --greedy; }
 speaks() { [[ $(speak) == "$1" ]]; }
@@ -347,6 +348,14 @@ systemctl stop djinnd.service
 check "a stopped djinnd has no model" has_value NFileDescriptorStore 0
 systemctl start djinnd.service
 check "the next one has it again" eventually has_pinned_model
+systemctl stop "$loads"
+systemctl kill --kill-who=main --signal=STOP djinnd.service
+systemctl start --no-block "$loads"
+check "a load that waits for djinnd" eventually asks_djinnd "$loads"
+check "is stopped" systemctl stop "$loads"
+check "and that is no failure" is inactive systemctl is-active "$loads"
+systemctl kill --kill-who=main --signal=CONT djinnd.service
+systemctl start "$loads"
 check "one that is not there" refuses 1 systemctl start djinn-load@nowhere.service
 check "is told of by its unit" says "nowhere" journalctl -u djinn-load@nowhere.service --no-pager
 check "and djinnd serves" says bytes djinnctl ps
