@@ -11,18 +11,11 @@
 
 #include "daemon/djinnd/host/version.h"
 #include "daemon/djinnd/loop/log.h"
-#include "ipc/codec/control_codec.h"
 #include "kernel/base/assert.h"
 #include "kernel/base/size_text.h"
 
 namespace djinn::daemon {
 namespace {
-
-// The pause after which the next spare worker starts: a domain that just lost its worker needs the
-// cores more.
-constexpr uint64_t kNextWorkerAfterMs = 100;
-// As long as it may take to find that a model is resident: then the loader comes back.
-constexpr uint64_t kNextLoaderAfterMs = 10;
 
 // Who may connect; of a socket that was passed, its unit knows.
 std::string whom_it_serves(const Options& options) {
@@ -57,22 +50,6 @@ Error stopping() {
   return {ErrorCode::kDisconnected, "djinnd is stopping."};
 }
 
-std::optional<ChildReady> read_worker_ready(const ipc::Datagram& message) {
-  const auto event = ipc::decode_worker_event(message.bytes);
-  if (!event.ok()) return std::nullopt;
-  const auto* ready = std::get_if<ipc::WorkerReady>(&event.value().body);
-  if (ready == nullptr) return std::nullopt;
-  return ChildReady{ready->threads, ready->landlock_abi, ready->seccomp};
-}
-
-std::optional<ChildReady> read_loader_ready(const ipc::Datagram& message) {
-  const auto event = ipc::decode_loader_event(message.bytes);
-  if (!event.ok()) return std::nullopt;
-  const auto* ready = std::get_if<ipc::LoaderReady>(&event.value().body);
-  if (ready == nullptr) return std::nullopt;
-  return ChildReady{0, ready->landlock_abi, ready->seccomp};
-}
-
 }  // namespace
 
 Daemon::Daemon(Loop& loop, const Clock& clock, const Options& options, ReloadOptions reload_options,
@@ -95,11 +72,10 @@ Daemon::Daemon(Loop& loop, const Clock& clock, const Options& options, ReloadOpt
       turn_(loop, [this] { take_turn(); }),
       next_turn_(loop, [this] { take_turn(); }),
       events_(clock),
+      spare_kinds_(options_, traffic_.workers, traffic_.loaders),
       spare_workers_({loop, spawner_, deferred_close_, stragglers_}, devices_of(options),
-                     [this](DeviceId device) { return workers_of(device); }),
-      spare_loaders_({loop, spawner_, deferred_close_, stragglers_},
-                     {"loader", ErrorCode::kLoaderLost, kNextLoaderAfterMs,
-                      [this] { return loader_program(); }, &read_loader_ready, traffic_.loaders}),
+                     [this](DeviceId device) { return spare_kinds_.workers(device); }),
+      spare_loaders_({loop, spawner_, deferred_close_, stragglers_}, spare_kinds_.loaders()),
       devices_(memories_of(options, host_extents_, fake_extents_), options.session_quota_bytes,
                quotas_),
       refusals_(clock, events_),
@@ -113,16 +89,11 @@ Daemon::Daemon(Loop& loop, const Clock& clock, const Options& options, ReloadOpt
       models_(loop, clock, ids_, spare_loaders_, devices_, quotas_, domains_, sessions_, events_,
               *this, options.keep_alive_ms),
       reclaimers_(loop, devices_, models_, sessions_, events_, options.thresholds),
-      programs_(ids_, domains_, models_, sessions_, events_,
-                [this](SessionId id) {
-                  const Session* const session = sessions_.find(id);
-                  return session != nullptr && session->attached;
-                }),
+      programs_(ids_, domains_, models_, sessions_, events_),
       stats_(loop, domains_),
       reports_(loop, clock, devices_, quotas_, domains_, models_, programs_, sessions_, events_,
                stats_, deferred_close_, turns_),
-      service_(
-          loop, clock, notifier_, [this] { return is_healthy(); }, [this] { return describe(); }),
+      service_(loop, clock, notifier_, *this),
       drain_(loop, clock, sessions_, events_, service_, options.drain_timeout_ms.value_or(0)),
       reload_(loop, options_, std::move(reload_options), devices_, quotas_, sessions_, models_,
               reclaimers_, reports_, drain_, events_, service_),
@@ -133,8 +104,7 @@ Daemon::Daemon(Loop& loop, const Clock& clock, const Options& options, ReloadOpt
                options.user_mode ? std::optional(Owner::of_user(::geteuid())) : std::nullopt),
       requests_(devices_, domains_, sessions_, models_, programs_, reports_, user_work_, turns_,
                 drain_),
-      fd_store_(notifier_, devices_, store_size(),
-                [this](const Model& model, const std::string& why) { not_kept(model, why); }),
+      fd_store_(notifier_, devices_, events_, store_size()),
       metrics_(loop, clock, events_, traffic_, devices_, domains_, models_, programs_,
                sessions_.sequences().spill(), stats_, reports_, drain_, service_, fd_store_,
                journal_, notifier_, deferred_close_) {
@@ -255,16 +225,6 @@ void Daemon::models_changed() {
   service_.changed();
 }
 
-void Daemon::not_kept(const Model& model, const std::string& why) {
-  DJINN_ASSERT(model.phase == ModelPhase::kResident);
-  Event event{EventKind::kModelNotKept,
-              fmt::format("model {} would not outlive a restart: {}", text_of(model.id), why),
-              model.owner()};
-  event.model = model.id;
-  event.bytes = model.bytes;
-  events_.emit(std::move(event));
-}
-
 Service::StatusLine Daemon::describe() const {
   const auto& models = models_.table().all();
   uint64_t loading = 0, bytes = 0, read = 0;
@@ -371,38 +331,6 @@ void Daemon::asked_for_memory(WorkerKey key, const ipc::GrantRequest& event) {
   }
   LaneMemory::is_of_lane(event.kind) ? lanes_.on_grant_request(key, event)
                                      : sessions_.on_grant_request(key, event);
-}
-
-SparePool::Kind Daemon::workers_of(DeviceId device) {
-  return {"worker",           ErrorCode::kWorkerLost,
-          kNextWorkerAfterMs, [this, device] { return worker_program(device); },
-          &read_worker_ready, traffic_.workers};
-}
-
-// Threads that spin for long take the cores from everybody else (libgomp reads this when it is
-// loaded, so it must be in the environment). Where they are bound to cores, as some hosts' settings
-// say, those of all users would share the same ones, and a confined worker may not bind them.
-ChildProgram Daemon::worker_program(DeviceId device) {
-  const uint64_t memory_bytes = devices_.of(device).total_bytes();
-  ChildProgram program{device == kTestDevice ? options_.test_device_worker : options_.worker,
-                       {"--device", text_of(device), "--threads", std::to_string(options_.threads),
-                        "--memory-bytes", std::to_string(memory_bytes)},
-                       {"GOMP_SPINCOUNT=5000", "OMP_DYNAMIC=false", "OMP_PROC_BIND=false",
-                        "OMP_NUM_THREADS=" + std::to_string(options_.threads)}};
-  const bool first = workers_started_++ == 0;
-  if (options_.test_fault_at > 0 && (first || options_.test_fault_every)) {
-    program.arguments.insert(program.arguments.end(),
-                             {"--fault-at", std::to_string(options_.test_fault_at)});
-  }
-  if (options_.test_pal_fault_at > 0 && first) {
-    program.arguments.insert(program.arguments.end(),
-                             {"--pal-fault-at", std::to_string(options_.test_pal_fault_at)});
-  }
-  return program;
-}
-
-ChildProgram Daemon::loader_program() const {
-  return {options_.loader, {}, {}, true};
 }
 
 }  // namespace djinn::daemon

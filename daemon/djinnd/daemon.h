@@ -4,7 +4,6 @@
 // connections that djinnd does not serve.
 #pragma once
 
-#include <functional>
 #include <memory>
 
 #include "daemon/djinnd/access/arrivals.h"
@@ -40,6 +39,7 @@
 #include "daemon/djinnd/reclaim/reclaimers.h"
 #include "daemon/djinnd/sessions/hang_watchdog.h"
 #include "daemon/djinnd/sessions/sessions.h"
+#include "daemon/djinnd/spare_kinds.h"
 #include "daemon/djinnd/workers/domains.h"
 #include "daemon/djinnd/workers/lane_memory.h"
 #include "daemon/djinnd/workers/spare_pool.h"
@@ -53,7 +53,8 @@ namespace djinn::daemon {
 class Daemon final : public WorkerListener,
                      private Arrivals::Door,
                      private SessionListener,
-                     private ModelListener {
+                     private ModelListener,
+                     private Service::Subject {
  public:
   Daemon(Loop& loop, const Clock& clock, const Options& options, ReloadOptions reload_options,
          uint64_t seed);
@@ -85,13 +86,9 @@ class Daemon final : public WorkerListener,
   void model_gone(ModelId id) override;
   void models_changed() override;
   void asked_for_memory(WorkerKey key, const ipc::GrantRequest& event);
-  void not_kept(const Model& model, const std::string& why);
-  [[nodiscard]] bool is_healthy();
+  [[nodiscard]] bool is_healthy() override;
   void emit(EventKind kind, std::string text);
-  [[nodiscard]] Service::StatusLine describe() const;
-  [[nodiscard]] SparePool::Kind workers_of(DeviceId device);
-  [[nodiscard]] ChildProgram worker_program(DeviceId device);
-  [[nodiscard]] ChildProgram loader_program() const;
+  [[nodiscard]] Service::StatusLine describe() const override;
 
   Options options_;
   Loop& loop_;
@@ -117,6 +114,7 @@ class Daemon final : public WorkerListener,
   Events events_;
   Inquiries inquiries_;
   PeerTraffic traffic_;
+  SpareKinds spare_kinds_;
   SpareWorkers spare_workers_;
   SparePool spare_loaders_;
   Quotas quotas_;
@@ -139,7 +137,6 @@ class Daemon final : public WorkerListener,
   Requests requests_;
   FdStore fd_store_;
   Metrics metrics_;
-  uint64_t workers_started_ = 0;
   std::unique_ptr<Listener> listener_;
 };
 

@@ -377,7 +377,14 @@ void FdStore::forget_unsent() {
 }
 
 void FdStore::leave_out(const Model& model, const std::string& why) {
-  if (not_kept_.insert(model.id).second) tell_not_kept_(model, why);
+  DJINN_ASSERT(model.phase == ModelPhase::kResident);
+  if (!not_kept_.insert(model.id).second) return;
+  Event event{EventKind::kModelNotKept,
+              fmt::format("model {} would not outlive a restart: {}", text_of(model.id), why),
+              model.owner()};
+  event.model = model.id;
+  event.bytes = model.bytes;
+  events_.emit(std::move(event));
 }
 
 Status FdStore::give_record(ModelId id, Record& record, std::vector<std::byte> bytes) {

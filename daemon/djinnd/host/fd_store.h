@@ -19,12 +19,12 @@
 // Where systemd does not listen nothing is kept, and nothing is lost but time.
 #pragma once
 
-#include <functional>
 #include <map>
 #include <set>
 #include <string>
 #include <vector>
 
+#include "daemon/djinnd/events/events.h"
 #include "daemon/djinnd/host/notifier.h"
 #include "daemon/djinnd/memory/devices.h"
 #include "daemon/djinnd/models/model.h"
@@ -33,15 +33,13 @@ namespace djinn::daemon {
 
 class FdStore {
  public:
-  // Of a resident model that is not kept; told once, until it is kept or gone.
-  using NotKept = std::function<void(const Model&, const std::string& why)>;
-
-  // devices: that models may be on. descriptors_max: that systemd holds for us.
-  FdStore(Notifier& notifier, const Devices& devices, size_t descriptors_max, NotKept not_kept)
+  // devices: that models may be on. events: hear of a resident model that is not kept, once until
+  // it is kept or gone. descriptors_max: that systemd holds for us.
+  FdStore(Notifier& notifier, const Devices& devices, Events& events, size_t descriptors_max)
       : notifier_(notifier),
         devices_(devices),
-        descriptors_max_(descriptors_max),
-        tell_not_kept_(std::move(not_kept)) {}
+        events_(events),
+        descriptors_max_(descriptors_max) {}
 
   // What the predecessor left, by name: complete models, resident. The rest is taken out of the
   // store, with a line in the log.
@@ -81,8 +79,8 @@ class FdStore {
 
   Notifier& notifier_;
   const Devices& devices_;
+  Events& events_;
   size_t descriptors_max_;
-  NotKept tell_not_kept_;
   std::map<ModelId, Record> records_;
   size_t held_ = 0;
   std::set<ModelId> not_kept_;

@@ -50,8 +50,12 @@ class FdStoreTest : public ::testing::Test {
     path.copy(address_.sun_path, sizeof address_.sun_path - 1);
     ::setenv("NOTIFY_SOCKET", path.c_str(), 1);
     notifier_.emplace();
-    fd_store_.emplace(*notifier_, devices_, kStoreMax,
-                      [this](const Model&, const std::string& why) { not_kept_.push_back(why); });
+    events_.listen([this](const Event& event) {
+      EXPECT_EQ(event.kind, EventKind::kModelNotKept);
+      EXPECT_EQ(event.model, kModel);
+      not_kept_.push_back(event.text);
+    });
+    fd_store_.emplace(*notifier_, devices_, events_, kStoreMax);
     Model& model = models_[kModel];
     model.id = kModel;
     model.key().domain = kRoot;
@@ -123,6 +127,8 @@ class FdStoreTest : public ::testing::Test {
   sockaddr_un address_{};
   Fd systemd_;
   std::vector<std::string> not_kept_;
+  const SystemClock clock_;
+  Events events_{clock_};
   Loop loop_;
   WorkQueue work_{loop_, "memory"};
   HostExtents extents_{work_};

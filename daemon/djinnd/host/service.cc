@@ -47,21 +47,17 @@ bool make_ready(const Fd& socket, int family, int type) {
 
 }  // namespace
 
-Service::Service(Loop& loop, const Clock& clock, Notifier& notifier, std::function<bool()> check,
-                 std::function<StatusLine()> describe)
+Service::Service(Loop& loop, const Clock& clock, Notifier& notifier, Subject& subject)
     : clock_(clock),
       notifier_(notifier),
-      check_(std::move(check)),
-      describe_(std::move(describe)),
+      subject_(subject),
       watchdog_{watchdog_interval_ns()},
       look_every_ns_(look_every_ns(watchdog_.interval_ns)),
       watch_(loop, [this] { look(); }),
-      tell_(loop, [this] { tell(); }) {
-  DJINN_ASSERT(check_ != nullptr && describe_ != nullptr);
-}
+      tell_(loop, [this] { tell(); }) {}
 
 void Service::ready() {
-  notifier_.say("READY=1\nSTATUS=" + describe_().text);
+  notifier_.say("READY=1\nSTATUS=" + subject_.describe().text);
   if (look_every_ns_ == 0 || watch_.active()) return;
   due_ns_ = clock_.monotonic_ns();
   look();
@@ -80,7 +76,7 @@ void Service::changed() {
 }
 
 void Service::tell() {
-  const StatusLine line = describe_();
+  const StatusLine line = subject_.describe();
   notifier_.say_word("STATUS=" + line.text);
   if (line.progresses) tell_.start_once(kProgressEveryMs);
 }
@@ -95,7 +91,7 @@ void Service::look() {
   DJINN_ASSERT(look_every_ns_ > 0);
   const uint64_t now_ns = clock_.monotonic_ns();
   watchdog_.lag_ns = now_ns - std::min(now_ns, due_ns_);
-  if (check_()) {
+  if (subject_.is_healthy()) {
     notifier_.say_word("WATCHDOG=1");
     ++watchdog_.answers;
   }

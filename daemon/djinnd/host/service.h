@@ -9,7 +9,6 @@
 // invariant: WATCHDOG=1 is said from the loop, after the check has passed, and never else.
 #pragma once
 
-#include <functional>
 #include <map>
 #include <optional>
 #include <string>
@@ -29,10 +28,17 @@ class Service {
     std::string text;
     bool progresses = false;  // and is to be told again soon
   };
-  // check: the process's own opinion of its health, asked on the loop a few times in each watchdog
-  // interval. describe: the status line.
-  Service(Loop& loop, const Clock& clock, Notifier& notifier, std::function<bool()> check,
-          std::function<StatusLine()> describe);
+  // Whose service it is; asked on the loop.
+  class Subject {
+   public:
+    // Its own opinion, asked for a few times in each watchdog interval.
+    virtual bool is_healthy() = 0;
+    virtual StatusLine describe() const = 0;
+
+   protected:
+    ~Subject() = default;
+  };
+  Service(Loop& loop, const Clock& clock, Notifier& notifier, Subject& subject);
 
   // Clients may connect: what was started for us may go on.
   void ready();
@@ -40,7 +46,7 @@ class Service {
   void reloading();
   // The end, which systemd waits for, may take so long from now on.
   void extend_timeout(uint64_t ms);
-  // The status line that describe gives has changed.
+  // What describe() says has changed.
   void changed();
   // The end has begun; systemd waits for it.
   void stopping();
@@ -58,8 +64,7 @@ class Service {
 
   const Clock& clock_;
   Notifier& notifier_;
-  std::function<bool()> check_;
-  std::function<StatusLine()> describe_;
+  Subject& subject_;
   Watchdog watchdog_;
   uint64_t look_every_ns_ = 0;  // 0: nobody watches
   uint64_t due_ns_ = 0;         // the next look

@@ -19,7 +19,7 @@
 namespace djinn::daemon {
 namespace {
 
-class ServiceTest : public ::testing::Test {
+class ServiceTest : public ::testing::Test, public Service::Subject {
  protected:
   ServiceTest() {
     sockaddr_un address{};
@@ -56,19 +56,21 @@ class ServiceTest : public ::testing::Test {
   }
 
   std::unique_ptr<Service> service() {
-    return std::make_unique<Service>(
-        loop_, clock_, *(notifier_ = std::make_unique<Notifier>()),
-        [this] { return ++checks_ < 3; },
-        [this] {
-          return Service::StatusLine{"state " + std::to_string(++lines_), lines_ < 3};
-        });
+    return std::make_unique<Service>(loop_, clock_, *(notifier_ = std::make_unique<Notifier>()),
+                                     *this);
+  }
+
+  bool is_healthy() override { return ++checks_ < 3; }
+  Service::StatusLine describe() const override {
+    return {"state " + std::to_string(++lines_), lines_ < 3};
   }
 
   Fd systemd_{::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0)};
   Loop loop_;
   const SystemClock clock_;
   std::unique_ptr<Notifier> notifier_;
-  int checks_ = 0, lines_ = 0;
+  int checks_ = 0;
+  mutable int lines_ = 0;
 };
 
 TEST_F(ServiceTest, is_ready_with_its_state_and_ends_with_a_word) {

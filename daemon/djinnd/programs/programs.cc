@@ -19,7 +19,7 @@ void Programs::define(const Waiter& waiter, WorkerKey key, ModelId model, Payloa
   const Status begun = admit(waiter, key, model, std::move(graph));
   if (begun) return;
   ++counts_.refused;
-  replies_.refuse(waiter, begun.error());
+  sessions_.refuse(waiter, begun.error());
 }
 
 Status Programs::admit(const Waiter& waiter, WorkerKey key, ModelId model, Payload graph) {
@@ -73,11 +73,16 @@ void Programs::forget(const Program& program) {
   table_.erase(program.id);
 }
 
+bool Programs::is_attached(SessionId session) const {
+  const Session* const found = sessions_.find(session);
+  return found != nullptr && found->attached;
+}
+
 void Programs::tell(Program& program) {
   DJINN_ASSERT(program.graph != nullptr);
   const bool again = program.phase == ProgramPhase::kAdmitted;
   const bool is_due = again || std::ranges::any_of(program.waiters, [this](const Waiter& waiter) {
-                        return is_attached_(waiter.session);
+                        return is_attached(waiter.session);
                       });
   if (program.told || !is_due || !domains_.ready(program.worker)) return;
   program.told = true;
@@ -96,8 +101,8 @@ void Programs::session_attached(SessionId session) {
 
 void Programs::answer(const Program& program, const Waiter& waiter, bool was_cached) {
   DJINN_ASSERT(program.phase == ProgramPhase::kAdmitted);
-  replies_.reply(waiter,
-                 {waiter.number, ipc::ProgramDefined{program.id, was_cached, program.outputs}});
+  sessions_.reply(waiter,
+                  {waiter.number, ipc::ProgramDefined{program.id, was_cached, program.outputs}});
 }
 
 void Programs::on_program_added(WorkerKey key, const ipc::ProgramAdded& event) {
@@ -114,7 +119,7 @@ void Programs::on_program_added(WorkerKey key, const ipc::ProgramAdded& event) {
   program->workload = event.workload;
   const bool is_awaited = !program->waiters.empty();
   for (const Waiter& waiter : std::exchange(program->waiters, {})) {
-    replies_.owe(waiter, [this, id = program->id, number = waiter.number]() -> ipc::DaemonReply {
+    sessions_.owe(waiter, [this, id = program->id, number = waiter.number]() -> ipc::DaemonReply {
       const Program* const defined = table_.find(id);
       if (defined == nullptr) {
         return {number, ipc::Failed{ErrorCode::kNotFound,
@@ -147,7 +152,7 @@ void Programs::refuse(Program& program, const Error& error) {
   const WorkerKey key = program.worker;
   const std::vector<Waiter> waiters = std::move(program.waiters);
   table_.erase(program.id);
-  replies_.refuse_each(waiters, error);
+  sessions_.refuse_each(waiters, error);
   forget_left_over(key);
 }
 
@@ -193,7 +198,7 @@ void Programs::model_gone(ModelId model) {
     Program& program = *table_.find(id);
     const std::vector<Waiter> waiters = std::move(program.waiters);
     forget(program);
-    replies_.refuse_each(waiters, {ErrorCode::kCancelled, "The model was unloaded meanwhile."});
+    sessions_.refuse_each(waiters, {ErrorCode::kCancelled, "The model was unloaded meanwhile."});
   }
 }
 

@@ -4,16 +4,14 @@
 // each new worker. Start with program_table.h.
 #pragma once
 
-#include <functional>
 #include <set>
 #include <span>
-#include <utility>
 
-#include "daemon/djinnd/access/replies.h"
 #include "daemon/djinnd/loop/id_source.h"
 #include "daemon/djinnd/loop/sealed.h"
 #include "daemon/djinnd/models/models.h"
 #include "daemon/djinnd/programs/program_table.h"
+#include "daemon/djinnd/sessions/sessions.h"
 #include "daemon/djinnd/workers/domains.h"
 #include "daemon/djinnd/workers/worker_key.h"
 
@@ -21,16 +19,8 @@ namespace djinn::daemon {
 
 class Programs {
  public:
-  // is_attached: whether a session has its user's worker. Who has none, since it ended others, has
-  // no new graph looked at.
-  Programs(IdSource& ids, Domains& domains, Models& models, Replies& replies, Events& events,
-           std::function<bool(SessionId)> is_attached)
-      : ids_(ids),
-        domains_(domains),
-        models_(models),
-        replies_(replies),
-        events_(events),
-        is_attached_(std::move(is_attached)) {}
+  Programs(IdSource& ids, Domains& domains, Models& models, Sessions& sessions, Events& events)
+      : ids_(ids), domains_(domains), models_(models), sessions_(sessions), events_(events) {}
 
   // graph: what the client sent.
   void define(const Waiter& waiter, WorkerKey key, ModelId model, Payload graph);
@@ -65,6 +55,9 @@ class Programs {
  private:
   Status admit(const Waiter& waiter, WorkerKey key, ModelId model, Payload graph);
   Status make_room(WorkerKey key, uint64_t bytes);
+  // Whether it has its user's worker. Who has none, since it ended others, has no new graph looked
+  // at.
+  [[nodiscard]] bool is_attached(SessionId session) const;
   // Tells the worker of it, if that is due.
   void tell(Program& program);
   [[nodiscard]] ProgramId blamed(WorkerKey key, const DeathAdmitting& death) const;
@@ -78,9 +71,8 @@ class Programs {
   IdSource& ids_;
   Domains& domains_;
   Models& models_;
-  Replies& replies_;
+  Sessions& sessions_;
   Events& events_;
-  std::function<bool(SessionId)> is_attached_;
   ProgramTable table_;
   Counts counts_;
 };

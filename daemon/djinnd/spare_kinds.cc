@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "daemon/djinnd/spare_kinds.h"
+
+#include <optional>
+#include <string>
+#include <variant>
+
+#include "ipc/codec/control_codec.h"
+
+namespace djinn::daemon {
+namespace {
+
+// The pause after which the next spare worker starts: a domain that just lost its worker needs the
+// cores more.
+constexpr uint64_t kNextWorkerAfterMs = 100;
+// As long as it may take to find that a model is resident: then the loader comes back.
+constexpr uint64_t kNextLoaderAfterMs = 10;
+
+std::optional<ChildReady> read_worker_ready(const ipc::Datagram& message) {
+  const auto event = ipc::decode_worker_event(message.bytes);
+  if (!event.ok()) return std::nullopt;
+  const auto* ready = std::get_if<ipc::WorkerReady>(&event.value().body);
+  if (ready == nullptr) return std::nullopt;
+  return ChildReady{ready->threads, ready->landlock_abi, ready->seccomp};
+}
+
+std::optional<ChildReady> read_loader_ready(const ipc::Datagram& message) {
+  const auto event = ipc::decode_loader_event(message.bytes);
+  if (!event.ok()) return std::nullopt;
+  const auto* ready = std::get_if<ipc::LoaderReady>(&event.value().body);
+  if (ready == nullptr) return std::nullopt;
+  return ChildReady{0, ready->landlock_abi, ready->seccomp};
+}
+
+}  // namespace
+
+SparePool::Kind SpareKinds::workers(DeviceId device) {
+  return {"worker",           ErrorCode::kWorkerLost,
+          kNextWorkerAfterMs, [this, device] { return worker_program(device); },
+          &read_worker_ready, worker_traffic_};
+}
+
+SparePool::Kind SpareKinds::loaders() {
+  return {"loader",           ErrorCode::kLoaderLost,
+          kNextLoaderAfterMs, [this] { return ChildProgram{options_.loader, {}, {}, true}; },
+          &read_loader_ready, loader_traffic_};
+}
+
+// Threads that spin for long take the cores from everybody else (libgomp reads this when it is
+// loaded, so it must be in the environment). Where they are bound to cores, as some hosts' settings
+// say, those of all users would share the same ones, and a confined worker may not bind them.
+ChildProgram SpareKinds::worker_program(DeviceId device) {
+  const uint64_t memory_bytes =
+      device == kTestDevice ? options_.test_device_bytes : options_.memory_bytes;
+  ChildProgram program{device == kTestDevice ? options_.test_device_worker : options_.worker,
+                       {"--device", text_of(device), "--threads", std::to_string(options_.threads),
+                        "--memory-bytes", std::to_string(memory_bytes)},
+                       {"GOMP_SPINCOUNT=5000", "OMP_DYNAMIC=false", "OMP_PROC_BIND=false",
+                        "OMP_NUM_THREADS=" + std::to_string(options_.threads)}};
+  const bool first = workers_started_++ == 0;
+  if (options_.test_fault_at > 0 && (first || options_.test_fault_every)) {
+    program.arguments.insert(program.arguments.end(),
+                             {"--fault-at", std::to_string(options_.test_fault_at)});
+  }
+  if (options_.test_pal_fault_at > 0 && first) {
+    program.arguments.insert(program.arguments.end(),
+                             {"--pal-fault-at", std::to_string(options_.test_pal_fault_at)});
+  }
+  return program;
+}
+
+}  // namespace djinn::daemon

@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// SpareKinds: how workers and loaders are started, as djinnd's options say.
+#pragma once
+
+#include "daemon/djinnd/host/options.h"
+#include "daemon/djinnd/loop/traffic.h"
+#include "daemon/djinnd/workers/spare_pool.h"
+#include "kernel/base/device_id.h"
+
+namespace djinn::daemon {
+
+// Loop's thread.
+class SpareKinds {
+ public:
+  // workers, loaders: the traffic with all of the kind. What is given outlives this, which outlives
+  // the pools that it describes.
+  SpareKinds(const Options& options, Traffic& workers, Traffic& loaders)
+      : options_(options), worker_traffic_(workers), loader_traffic_(loaders) {}
+
+  [[nodiscard]] SparePool::Kind workers(DeviceId device);
+  [[nodiscard]] SparePool::Kind loaders();
+
+ private:
+  [[nodiscard]] ChildProgram worker_program(DeviceId device);
+
+  const Options& options_;
+  Traffic& worker_traffic_;
+  Traffic& loader_traffic_;
+  uint64_t workers_started_ = 0;
+};
+
+}  // namespace djinn::daemon
