@@ -5,9 +5,11 @@
 
 What runs:
 * every test that CMake knows in build/release and build/asan, and in the full tier in build/tsan
-  (a GoogleTest program each, or a plain program that counts as one test), two at a time, but those
-  with the property RUN_SERIAL alone;
-* pytest: tests/style, then the other folders of tests/, two at a time.
+  (a GoogleTest program each, or a plain program that counts as one test), as many at a time as
+  there are cores; then those with the property RUN_SERIAL, which wait more than they compute, two
+  at a time;
+* pytest: tests/style, then the other folders of tests/, one more at a time than there are cores,
+  since they wait for half of the time; a folder of many files in two shares.
 
 Tiers: a GoogleTest whose name begins with `ci_` or `full_`, a CTest test with the label `ci` or
 `full`, and a pytest test with that mark are left out of `quick`; `full` ones of the default too.
@@ -29,6 +31,7 @@ import sys
 import threading
 import time
 import xml.etree.ElementTree as ElementTree
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
@@ -46,6 +49,8 @@ RUNNING: set[int] = set()  # process groups
 SAYING = threading.Lock()
 SKIP_EXIT_CODE = 77  # of a plain program, as in Automake
 TAIL_LINES = 60
+CORES = len(os.sched_getaffinity(0))
+FILES_OF_A_SHARE = 30
 
 SANITIZER_ENVIRONMENT = {
     "ASAN_OPTIONS": "detect_leaks=1:strict_string_checks=1:detect_stack_use_after_return=1",
@@ -234,14 +239,23 @@ def skip_reason(log: Path | None, name: str) -> str:
     return f": {found[1]}" if found else ""
 
 
-def run_pytest(folder: Path, selection: Selection, stream: bool) -> Outcome:
-    outcome = Outcome(f"pytest/{folder.name}")
-    report = RESULTS / f"pytest-{folder.name}.xml"
+@dataclass(frozen=True)
+class Share:
+    """Of the tests of a folder, what one pytest runs."""
+
+    name: str
+    paths: list[Path]
+
+
+def run_pytest(share: Share, selection: Selection, stream: bool) -> Outcome:
+    outcome = Outcome(f"pytest/{share.name}")
+    report = RESULTS / f"pytest-{share.name}.xml"
     report.unlink(missing_ok=True)
     outcome.log = report.with_suffix(".log")
     command = [
         *(sys.executable, "-m", "pytest", f"--junitxml={report}", "--tb=short", "-p"),
-        *("no:cacheprovider", "-v" if stream else "-q", *selection.pytest_arguments(), folder),
+        *("no:cacheprovider", "-v" if stream else "-q", *selection.pytest_arguments()),
+        *map(str, share.paths),
     ]
     environment = {
         **os.environ,
@@ -347,13 +361,23 @@ def print_outcome(outcome: Outcome) -> None:
     say("\n".join(lines))
 
 
-def folders_of_tests() -> list[Path]:
-    """Of tests/; a test that stands elsewhere would never run."""
+def shares_of(folder: Path) -> list[Share]:
+    """Its files are dealt out, for neighbours are alike."""
+    files = sorted(folder.rglob("test_*.py"))
+    count = -(-len(files) // FILES_OF_A_SHARE)
+    if count == 1:
+        return [Share(folder.name, [folder])]
+    return [Share(f"{folder.name}-{i + 1}", files[i::count]) for i in range(count)]
+
+
+def shares_of_tests() -> list[Share]:
+    """Of tests/, the largest folders first; a test that stands elsewhere would never run."""
     top = ROOT / "tests"
     strays = [*top.glob("test_*.py"), *(ROOT / "python").rglob("test_*.py")]
     assert not strays, f"tests stand in folders of tests/, and not here: {strays}"
-    folders = {top / path.relative_to(top).parts[0] for path in top.rglob("test_*.py")}
-    return sorted(folders - {STYLE})
+    files = Counter(top / path.relative_to(top).parts[0] for path in top.rglob("test_*.py"))
+    del files[STYLE]
+    return [share for folder, _ in files.most_common() for share in shares_of(folder)]
 
 
 def run_all(selection: Selection) -> list[Outcome]:
@@ -368,8 +392,8 @@ def run_all(selection: Selection) -> list[Outcome]:
         if not selection.text or outcome.passed + outcome.failed + outcome.skipped:
             print_outcome(outcome)
 
-    def do_two_at_a_time(works: list[Callable[[], Outcome]]) -> None:
-        with concurrent.futures.ThreadPoolExecutor(2) as pool:
+    def do(works: list[Callable[[], Outcome]], at_a_time: int) -> None:
+        with concurrent.futures.ThreadPoolExecutor(at_a_time) as pool:
             futures = [pool.submit(work) for work in works]
             try:
                 for future in concurrent.futures.as_completed(futures):
@@ -380,14 +404,10 @@ def run_all(selection: Selection) -> list[Outcome]:
                     kill_group(leader)
                 raise
 
-    done(run_pytest(STYLE, selection, stream=False))
-    do_two_at_a_time([partial(run_program, p, selection) for p in programs if not p.serial])
-    for program in programs:
-        if program.serial:
-            done(run_program(program, selection))
-    do_two_at_a_time(
-        [partial(run_pytest, folder, selection, stream=True) for folder in folders_of_tests()]
-    )
+    done(run_pytest(Share(STYLE.name, [STYLE]), selection, stream=False))
+    do([partial(run_program, p, selection) for p in programs if not p.serial], CORES)
+    do([partial(run_program, p, selection) for p in programs if p.serial], 2)
+    do([partial(run_pytest, s, selection, stream=True) for s in shares_of_tests()], CORES + 1)
     return outcomes
 
 
