@@ -4,10 +4,10 @@
     run_tests.py [quick|full|TEXT]
 
 What runs:
-* every test that CMake knows in build/release and build/asan, and in the full tier in build/tsan
-  (a GoogleTest program each, or a plain program that counts as one test), as many at a time as
-  there are cores; then those with the property RUN_SERIAL, which wait more than they compute, two
-  at a time;
+* every test that CMake knows in build/release and build/asan, and in the full tier in build/tsan,
+  whose worker's are in the default one, too (a GoogleTest program each, or a plain program that
+  counts as one test), as many at a time as there are cores; then those with the property
+  RUN_SERIAL, which wait more than they compute, two at a time;
 * pytest: tests/style, then the other folders of tests/, one more at a time than there are cores,
   since they wait for half of the time; a folder of many files in two shares.
 
@@ -42,6 +42,7 @@ ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "build" / "test"
 STYLE = ROOT / "tests" / "style"
 PRESETS = ("release", "asan")
+TSAN_OF_DEFAULT = "worker"  # the program of many threads
 TIERS_LEFT_OUT = {"quick": ("ci", "full"), "default": ("full",), "full": ()}
 PROGRAM_TIMEOUT_S = 900
 PYTEST_TIMEOUT_S = 7200  # the full tier compiles all packages twice
@@ -57,29 +58,6 @@ SANITIZER_ENVIRONMENT = {
     "UBSAN_OPTIONS": "print_stacktrace=1:halt_on_error=1",
     "TSAN_OPTIONS": f"halt_on_error=1:suppressions={ROOT}/tests/tsan.supp",
 }
-
-
-@dataclass(frozen=True)
-class Selection:
-    tier: str  # a key of TIERS_LEFT_OUT
-    text: str  # "" for all
-
-    @property
-    def presets(self) -> tuple[str, ...]:
-        return (*PRESETS, "tsan") if self.tier == "full" and not self.text else PRESETS
-
-    def gtest_filter(self, program: str) -> str:
-        """The value of GTEST_FILTER."""
-        wanted = "*" if not self.text or self.text in program else f"*{self.text}*"
-        left_out = [f"*.{tier}_*" for tier in TIERS_LEFT_OUT[self.tier]]
-        return wanted + ("-" + ":".join(left_out) if left_out else "")
-
-    def takes_program(self, labels: list[str]) -> bool:
-        return not set(labels) & set(TIERS_LEFT_OUT[self.tier])
-
-    def pytest_arguments(self) -> list[str]:
-        marks = " and ".join(f"not {tier}" for tier in TIERS_LEFT_OUT[self.tier])
-        return [*(["-m", marks] if marks else []), *(["-k", self.text] if self.text else [])]
 
 
 @dataclass
@@ -141,6 +119,34 @@ def program_from(preset: str, test: dict) -> Program:
         serial=bool(properties.get("RUN_SERIAL", False)),
         timeout_s=float(properties.get("TIMEOUT", PROGRAM_TIMEOUT_S)),
     )
+
+
+@dataclass(frozen=True)
+class Selection:
+    tier: str  # a key of TIERS_LEFT_OUT
+    text: str  # "" for all
+
+    def programs(self) -> list[Program]:
+        presets = PRESETS if self.text or self.tier == "quick" else (*PRESETS, "tsan")
+        return [p for preset in presets for p in programs_of(preset) if self.takes(p)]
+
+    def takes(self, program: Program) -> bool:
+        if program.preset == "tsan" and self.tier == "default":
+            return program.name == TSAN_OF_DEFAULT
+        if set(program.labels) & set(TIERS_LEFT_OUT[self.tier]):
+            return False
+        # A plain program is one test, and its name is the program's.
+        return program.is_gtest or self.text in program.name
+
+    def gtest_filter(self, program: str) -> str:
+        """The value of GTEST_FILTER."""
+        wanted = "*" if not self.text or self.text in program else f"*{self.text}*"
+        left_out = [f"*.{tier}_*" for tier in TIERS_LEFT_OUT[self.tier]]
+        return wanted + ("-" + ":".join(left_out) if left_out else "")
+
+    def pytest_arguments(self) -> list[str]:
+        marks = " and ".join(f"not {tier}" for tier in TIERS_LEFT_OUT[self.tier])
+        return [*(["-m", marks] if marks else []), *(["-k", self.text] if self.text else [])]
 
 
 def environment_of(program: Program, selection: Selection, report: Path) -> dict[str, str]:
@@ -381,10 +387,7 @@ def shares_of_tests() -> list[Share]:
 
 
 def run_all(selection: Selection) -> list[Outcome]:
-    programs = [p for preset in selection.presets for p in programs_of(preset)]
-    programs = [p for p in programs if selection.takes_program(p.labels)]
-    if selection.text:  # a plain program is one test, and its name is the program's
-        programs = [p for p in programs if p.is_gtest or selection.text in p.name]
+    programs = selection.programs()
     outcomes: list[Outcome] = []
 
     def done(outcome: Outcome) -> None:
