@@ -203,7 +203,7 @@ void trace(const Fd& foreign) {
   (void)process.kill();
 }
 
-// warm: every kind of call was made once before the confinement.
+// If `warm`, every kind of call is made once before the confinement.
 void confined(const char* how, bool warm, const Fd& foreign) {
   GpuProcess process;
   process.must({{"do", "init"}});

@@ -67,7 +67,8 @@ size_t import_mapped(GpuProcess& process, const Fd& fd, bool write, uint64_t byt
   return index;
 }
 
-// How many words of the memory behind a descriptor differ from the seed's, seen by a new process.
+// Gives how many words of the memory behind a descriptor differ from the seed's, as a new process
+// sees it.
 json unlike(const Fd& fd, uint32_t seed) {
   try {
     Ready reader;

@@ -44,7 +44,7 @@ size_t attribute_bytes(uint32_t abi) {
   return abi >= 6 ? 24 : abi >= 4 ? 16 : 8;
 }
 
-// A ruleset that handles everything and allows nothing.
+// Applies a ruleset that handles every right and allows none.
 Status restrict_files(uint32_t abi) {
   RulesetAttributes attributes;
   attributes.handled_access_fs = file_rights(abi);
@@ -64,7 +64,8 @@ struct FilterReleaser {
 };
 using Filter = std::unique_ptr<void, FilterReleaser>;
 
-// Allowed with any arguments: they work on descriptors, memory and threads that we have already.
+// These are allowed with any arguments: they work on descriptors, memory and threads that we have
+// already.
 constexpr int kAllowed[] = {
     // descriptors
     SCMP_SYS(read), SCMP_SYS(readv), SCMP_SYS(pread64), SCMP_SYS(preadv), SCMP_SYS(preadv2),
@@ -92,14 +93,14 @@ constexpr int kAllowed[] = {
     SCMP_SYS(getrandom), SCMP_SYS(getrusage), SCMP_SYS(sysinfo), SCMP_SYS(uname), SCMP_SYS(getuid),
     SCMP_SYS(geteuid), SCMP_SYS(getgid), SCMP_SYS(getegid)};
 
-// The commands that say to which process the kernel sends a descriptor's signals are not among
-// them.
+// The commands that choose the process to which the kernel sends a descriptor's signals are left
+// out.
 constexpr int kDescriptorCommands[] = {F_DUPFD, F_DUPFD_CLOEXEC, F_GETFD,     F_SETFD,   F_GETFL,
                                        F_SETFL, F_GET_SEALS,     F_ADD_SEALS, F_GETLEASE};
 
-// Requests of NVIDIA's driver that a worker makes once its context is there, as an H200's driver
-// 580.159 was traced by bench/cuda/confinement. The filter sees the request of an ioctl, not whose
-// descriptor it is for. None of these makes a descriptor, as 217, the export to a DMA-BUF, would.
+// A worker makes these requests of NVIDIA's driver once its context is there (traced on an H200,
+// driver 580.159, by bench/cuda/confinement). The filter sees a request, and not its device. None
+// of these makes a descriptor; request 217, the export to a DMA-BUF, would.
 constexpr scmp_datum_t kDriverLetter = 'F' << 8;
 constexpr scmp_datum_t kDriverRequests[] = {
     0x27,  // map memory
@@ -107,19 +108,20 @@ constexpr scmp_datum_t kDriverRequests[] = {
     0x2a,  // control an object
     0x2b,  // make an object
 };
-// Those of its unified memory have neither a letter nor a size.
+// The requests of the driver's unified memory have neither a letter nor a size.
 constexpr scmp_datum_t kUnifiedMemoryRequests[] = {
     0x17, 0x18,  // a stream
     0x21, 0x22,  // map and unmap
     0x49,        // map, too
 };
 
-// Of a request its letter and number: between drivers the size above them may differ. And all that
-// the kernel looks at (asm-generic/ioctl.h).
+// The first mask compares letter and number alone, because the size in the upper bits may differ
+// between drivers. The second one compares all 32 bits, which is all that the kernel looks at
+// (asm-generic/ioctl.h).
 constexpr scmp_datum_t kLetterAndNumber = 0xffff;
 constexpr scmp_datum_t kWholeRequest = 0xffffffff;
 
-// The first refusal of a rule is kept; adding rules reads as a list.
+// Adds rules to a filter, and keeps the first failure, so that each call need not be checked.
 class Rules {
  public:
   explicit Rules(scmp_filter_ctx filter) : filter_(filter) {}
@@ -150,8 +152,8 @@ constexpr scmp_datum_t datum(int64_t value) {
 
 void add_rules(Rules& rules, Role role) {
   for (const int call : kAllowed) rules.allow(call);
-  // Asks about a descriptor: glibc's fstat, and the loader's statx. With a path and this flag stat
-  // still answers for a file; it opens nothing.
+  // These two ask about a descriptor, as glibc's fstat and the loader's statx do. With a path and
+  // this flag stat still answers for a file, but it opens nothing.
   rules.allow_if(SCMP_SYS(newfstatat), SCMP_A3(SCMP_CMP_MASKED_EQ, AT_EMPTY_PATH, AT_EMPTY_PATH));
   rules.allow_if(SCMP_SYS(statx), SCMP_A2(SCMP_CMP_MASKED_EQ, AT_EMPTY_PATH, AT_EMPTY_PATH));
   // Threads, and no processes. clone3 hides its flags behind a pointer: glibc then falls back.
@@ -192,7 +194,7 @@ Status restrict_calls(Role role) {
   Rules rules(filter.get());
   add_rules(rules, role);
   int failure = rules.failure();
-  // All threads, those of warm-up too.
+  // The filter binds all threads, also those that the warm-up has started.
   if (failure == 0) failure = -seccomp_attr_set(filter.get(), SCMP_FLTATR_CTL_TSYNC, 1);
   if (failure == 0) failure = -seccomp_load(filter.get());
   if (failure == 0) return {};

@@ -56,7 +56,8 @@ void BusFrames::pass(std::span<const std::byte> in, std::vector<std::byte>& out)
   }
 }
 
-// No line begins as a message does: they are in capitals, and none of them says B.
+// A line of the handshake never begins like a message: its commands are in capitals, and none
+// begins with B.
 std::span<const std::byte> BusFrames::begin(std::span<const std::byte> in) {
   const bool message = in[0] == kLittleEndian || in[0] == kBigEndian;
   place_ = message ? Place::kHead : Place::kLine;

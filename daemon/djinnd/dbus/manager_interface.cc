@@ -21,7 +21,7 @@ int append(sd_bus_message* reply, uint64_t number) {
   return ::sd_bus_message_append(reply, "t", number);
 }
 
-// Unprivileged: sd-bus would else decide by itself, with calls that block.
+// Without this flag sd-bus would decide by itself who may call, and block while it asks.
 constexpr uint64_t kOpen = SD_BUS_VTABLE_UNPRIVILEGED;
 constexpr uint64_t kTells = SD_BUS_VTABLE_PROPERTY_EMITS_CHANGE;
 

@@ -32,7 +32,7 @@ bool is_field(std::string_view line) {
          std::ranges::all_of(line.substr(colon), is_text);
 }
 
-// "GET /path?query HTTP/1.1"
+// Reads a line such as "GET /path?query HTTP/1.1".
 HttpRequest read_first_line(std::string_view line) {
   DJINN_ASSERT(line.find(kEndOfLine) == line.npos);
   HttpRequest request{State::kMalformed};

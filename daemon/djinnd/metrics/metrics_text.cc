@@ -39,7 +39,7 @@ constexpr std::array<const char*, ipc::kOperations> kOperationNames = {
     "write_ref", "release_refs", "crop_sequence", "reorder_sequence"};
 static_assert(kGroupPlaceNames.back() != nullptr && kOperationNames.back() != nullptr);
 
-// Families in the making, in the order in which they are told.
+// Collects the families in the order in which they are told.
 class Page {
  public:
   void begin(MetricType type, const char* name, const char* help) {
@@ -373,7 +373,7 @@ uint64_t count_descriptors() {
 }  // namespace
 
 ProcessBasics read_process_basics() {
-  // proc(5) numbers them: user time, system time, threads, addresses, pages.
+  // The fields are numbered as in proc(5): user time, system time, threads, addresses, pages.
   constexpr size_t kUser = 14, kSystem = 15, kThreads = 20, kVirtual = 23, kResident = 24;
   ProcessBasics basics;
   const std::vector<uint64_t> fields = stat_fields(read_proc_file("/proc/self/stat"));

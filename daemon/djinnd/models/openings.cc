@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// In the order of an open, from top to bottom.
+// The functions stand in the order in which an open calls them.
 #include "daemon/djinnd/models/openings.h"
 
 #include <fmt/format.h>

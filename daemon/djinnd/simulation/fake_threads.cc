@@ -13,7 +13,7 @@ namespace djinn::daemon {
 
 using simulation::Machine;
 
-// Who starts a thread of their own has no place here.
+// The simulated machine has one thread, so a part of djinnd that starts its own gets an error.
 Result<std::thread> start_thread(const char* name, std::function<void()> /*work*/) {
   return Error{ErrorCode::kSystem, std::string("A simulated machine has no thread: ") + name};
 }

@@ -55,11 +55,11 @@ constexpr uint64_t kSpillDies = 13;
 constexpr uint64_t kSpillHangs = 14;
 constexpr uint64_t kSpillFails = 15;
 
-// Carries what djinnd and the worker say, on a thread for each direction, until one of them is
-// gone: then the process ends.
+// Carries messages between djinnd and the worker, on a thread for each direction. When one of the
+// two is gone, the process ends.
 class Relay {
  public:
-  // sent: comes with the worker's first word, if it is valid.
+  // If `sent` is valid, it goes to djinnd with the worker's first message.
   Relay(Fd djinnd, Fd worker, Fd sent)
       : djinnd_(std::move(djinnd)),
         worker_(std::move(worker)),
@@ -92,7 +92,7 @@ class Relay {
     for (const Fd& fd : message.fds) fds.push_back(fd.get());
     return to.send(message.bytes, fds).ok();
   }
-  // That the session's staging begins with.
+  // Gives the number with which the session's staging begins.
   uint32_t& number_of(SessionId session) {
     const auto staging = memory_.at(session).bytes().subspan(ipc::SessionLayout::kStagingOffset);
     return *reinterpret_cast<uint32_t*>(staging.data());
@@ -101,7 +101,7 @@ class Relay {
     if (!djinnd_.send(ipc::encode(event))) ::_exit(0);
   }
 
-  // Whether the worker is to hear of it.
+  // Handles a command of djinnd's. False if the worker is not to hear of it.
   template <typename Body>
   bool look(const Body&, const std::vector<Fd>&) {
     return true;
@@ -183,7 +183,7 @@ Result<std::unique_ptr<pal::DevicePal>> make_pal(DeviceId device) {
   return made;
 }
 
-// The arguments are the worker's, but --sends; its channel is one to the relay.
+// The worker gets the arguments except for --sends, and a channel to the relay.
 int run(int argc, char** argv) {
   ipc::SocketPair pair = *ipc::make_socket_pair();
   std::string inner = std::to_string(pair.left.release());
