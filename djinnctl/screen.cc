@@ -49,7 +49,8 @@ void call_at(int number, void (*handler)(int)) {
   ::_exit(128 + number);
 }
 
-// Ctrl-Z: the shell gets its terminal, until this goes on. Without a shell it goes on at once.
+// After Ctrl-Z the shell has the terminal until this process goes on. Without a shell it goes on at
+// once.
 void paused(int number) {
   const int error = errno;
   give_terminal_back();

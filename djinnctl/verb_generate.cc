@@ -39,7 +39,7 @@ std::vector<int32_t> end_tokens(const client::Generator& generator) {
   return {tokens.begin(), tokens.end()};
 }
 
-// Tokens to stdout as they come, and a last newline.
+// Writes tokens to stdout as they come, and a newline at the end.
 Status stream(client::Generator& generator, const GenerateCommand& command) {
   const bool terminal = out_is_terminal();
   Harmless harmless;

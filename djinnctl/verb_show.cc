@@ -73,7 +73,7 @@ constexpr std::array<Word, 19> kWords{{{"model", "bytes", "SIZE"},
                                        {"", "device", "DEVICE"},
                                        {"model", "until", "UNTIL"}}};
 
-// The word of the tables, else that of JSON.
+// Gives the word that the tables have for the field, or else the field's name in JSON.
 std::string word_for(const std::string& kind, const std::string& field) {
   for (const Word& word : kWords) {
     const bool is_of_kind = *word.kind == '\0' || word.kind == kind;

@@ -29,13 +29,13 @@ constexpr uint64_t kSpinNs = 40'000;
 // A wait that was slept through may have been so long for the two wake-ups alone: after one that
 // was no longer, the next is spun for again. Else both sides would stay asleep for good.
 constexpr uint64_t kShortWaitNs = 4 * kSpinNs;
-// A few runs of a small model.
+// This is enough for a few runs of a small model.
 constexpr uint64_t kStagingCommitMin = 64 * 1024;
-// What has_room() counts for a submission's binding block: that of a hundred tensors.
+// has_room() counts this much for a submission's binding block. It is enough for a hundred tensors.
 constexpr uint64_t kBlockBytes = 4096;
 constexpr std::string_view kScheme = "unix:";
 
-// What a list may have that changes while it is read, page by page.
+// A list that changes while its pages are read has at most this many items.
 constexpr size_t kSessionsListed = size_t{2} * limits::kSessions;
 constexpr size_t kModelsListed = size_t{2} * limits::kModels;
 constexpr size_t kUsersListed = kSessionsListed + kModelsListed;  // who is there has one of them
@@ -79,7 +79,7 @@ Result<std::string> resolve_host(const std::string& host) {
   const char* const runtime = ::getenv("XDG_RUNTIME_DIR");
   const std::string of_user = runtime ? std::string(runtime) + "/djinn/djinnd.sock" : "";
   if (!of_user.empty() && ::access(of_user.c_str(), F_OK) == 0) return of_user;
-  // Where neither listens, it is the one that systemd starts, if there is one.
+  // If there is no socket of either, the host is the service's if systemd would start it.
   const bool is_there = ::access(kServiceSocket, F_OK) == 0 || service_is_installed();
   return of_user.empty() || is_there ? kServiceSocket : of_user;
 }
@@ -232,8 +232,8 @@ Result<LeasedProgram> Client::lease_program(const srg::Graph& graph, ModelId mod
   return LeasedProgram{std::move(defined), std::move(lease)};
 }
 
-// One whose last lease has ended may have been leased again since. A run that is still to come
-// would miss its program: what djinnd is told here overtakes what is in the ring.
+// A program whose last lease has ended may have been leased again since. It also stays while a run
+// that names it is under way: djinnd hears this message before the worker hears of the run.
 void Client::drop_unleased_programs() {
   for (const ProgramId program : lender_->take_unleased()) unleased_[program] = last_run_;
   if (unleased_.empty()) return;
@@ -563,7 +563,7 @@ Result<bool> Client::poll() {
 }
 
 Status Client::take_completion(const ipc::Completion& completion) {
-  // A run that is over: a new worker told its end once more.
+  // This run is over: a new worker told its end once more.
   const auto found = pending_.find(completion.run);
   if (found == pending_.end()) return {};
   if (completion.kind == static_cast<uint16_t>(ipc::CompletionKind::kDone)) {

@@ -17,8 +17,8 @@
 namespace djinn::client {
 namespace {
 
-// So many requests may wait for answers that nobody wants: half of what djinnd takes. Of what was
-// told, half as many.
+// At most this many requests may wait for answers that nobody wants: half of what djinnd takes.
+// Half as many messages may be told without an answer.
 constexpr size_t kUnwantedMax = limits::kRequestsPending / 2;
 constexpr size_t kToldMax = kUnwantedMax / 2;
 
@@ -38,14 +38,14 @@ void show(ipc::Failed& failed) {
   failed.message = std::move(shown);
 }
 
-// Whether its answer may be given up: nothing but what let_go() gives back comes of it.
+// Whether its answer may be given up: all that comes of the request is given back by let_go().
 bool may_be_given_up(const decltype(ipc::ClientRequest::body)& body) {
   return std::holds_alternative<ipc::OpenModel>(body) ||
          std::holds_alternative<ipc::DefineProgram>(body);
 }
 
-// Whether the answer says that something is done, which may take its time: that it is long in
-// coming tells nothing about djinnd.
+// Whether the answer tells that something is done. That may take long, and so says nothing about
+// djinnd.
 bool is_answered_when_done(const decltype(ipc::ClientRequest::body)& body) {
   if (const auto* const follow = std::get_if<ipc::FollowEvents>(&body)) return follow->wait;
   return may_be_given_up(body) || std::holds_alternative<ipc::EvictModel>(body);

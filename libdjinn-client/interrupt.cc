@@ -29,7 +29,7 @@ void Interrupt::raise() noexcept {
   errno = before;
 }
 
-// An interruption of an earlier call wakes this one once.
+// If an earlier call was interrupted late, this call wakes once, and finds that it was not meant.
 void Interrupt::begin() noexcept {
   call_ = ++last_call_;
 }

@@ -15,7 +15,8 @@
 namespace djinn::client {
 namespace {
 
-// Between two looks at who waits. Each one puts them at the end of the kernel's line again.
+// After this time it is checked whether the caller still waits. Each new try goes to the end of the
+// kernel's line.
 constexpr uint32_t kSliceMs = 250;
 constexpr uint32_t kWaitMs = 10'000;  // for room in the queue of a djinnd that many connect to
 

@@ -231,13 +231,13 @@ struct Refused {
   Error error;
 };
 
-// What a list is of, for people.
+// Says for people what a list is of.
 struct ListName {
   std::string_view what;
   std::string_view owner = {};  // whose it is; as it came
 };
 
-// Enough to know it again, as far as a terminal may be shown it.
+// Gives enough of the name to recognize it, without characters that a terminal should not be shown.
 std::string excerpt(std::string_view name) {
   constexpr size_t kExcerptBytes = 80;
   std::string text(name.substr(0, kExcerptBytes));
@@ -254,12 +254,12 @@ std::string excerpt(std::string_view name) {
                                               count, name.what, owner, limit)}};
 }
 
-// Items made from one message: what verify.h allows in nodes, and as many values, nodes and
-// entries.
+// The items made from one message are at most those that verify.h allows in nodes, and as many
+// values, nodes and entries.
 constexpr uint64_t kItemsMax = 2 * srg::limits::kItems;
 static_assert(limits::kModelTensors <= kItemsMax);
 
-// What has been made from one message so far.
+// Counts what has been made from one message so far.
 class Budget {
  public:
   void spend(uint64_t items) {
@@ -297,7 +297,7 @@ std::string read_text(capnp::Text::Reader reader) {
 struct Decoder {
   Budget budget;
 
-  // list's elements by get(element), at most limit of them.
+  // Reads the list's elements, at most `limit` of them, with get(element).
   template <typename List, typename Get>
   auto read_list(const List& list, const ListName& name, uint64_t limit, Get get) {
     if (list.size() > limit) refuse_count(name, list.size(), limit);
@@ -460,7 +460,7 @@ struct Decoder {
   }
 };
 
-// Bytes as words: in place where they are aligned, else a copy.
+// Views bytes as words: in place if they are aligned, else in a copy.
 class Words {
  public:
   explicit Words(std::span<const std::byte> bytes) {

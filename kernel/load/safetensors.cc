@@ -63,7 +63,7 @@ std::optional<DType> dtype_of(std::string_view name) {
   return std::nullopt;
 }
 
-// Receives the JSON events of a header. Every handler returns false, having set error_, to stop.
+// Receives the JSON events of a header. To stop, a handler sets error_ and returns false.
 class HeaderHandler {
  public:
   // nlohmann's SAX interface; its signatures take references and are called by name.
@@ -95,7 +95,7 @@ class HeaderHandler {
   [[nodiscard]] std::vector<std::pair<std::string, std::string>>& metadata() { return metadata_; }
 
  private:
-  // What the next value belongs to.
+  // This says what the next value belongs to.
   enum class At {
     kRoot,
     kTop,
@@ -332,7 +332,8 @@ Status check_size(const TensorRecord& tensor) {
                    " bytes by its shape and has " + std::to_string(tensor.bytes) + "."};
 }
 
-// Some of its tensors do, which are in the order of their offsets.
+// Makes the error for tensors beyond the file's end. The tensors are in the order of their offsets,
+// so the last one tells how long the file should be.
 Error beyond_the_end(const SafetensorsIndex& index, uint64_t data_begin) {
   const TensorRecord& last = index.tensors.back();
   const auto needed = checked_add(data_begin, last.offset + last.bytes);

@@ -108,8 +108,8 @@ Status allocate_or_punch(const Fd& memfd, int mode, uint64_t offset, uint64_t by
   return {};
 }
 
-// More than the machine has can never be had, and asking for it would end in the OOM killer instead
-// of an error (GOTCHAS.md). Less than that is AvailableMemory's to judge.
+// A process can never have more memory than the machine, and asking for it would end in the OOM
+// killer instead of an error (GOTCHAS.md). For less memory AvailableMemory decides.
 Status refuse_the_hopeless(uint64_t bytes) {
   struct sysinfo machine {};
   if (::sysinfo(&machine) != 0) return system_error("ask for the size of the machine", errno);
@@ -156,7 +156,8 @@ Status add_seals(const Fd& memfd, Seals seals) {
   return system_error("seal shared memory", errno);
 }
 
-// Each time the kernel waits for some 100 ms itself; a writable mapping it refuses at once.
+// In each try the kernel itself waits for some 100 ms. If there is a writable mapping, it refuses
+// at once.
 Status seal_content(const Fd& memfd) {
   constexpr int kTries = 10;
   Status sealed = add_seals(memfd, Seals::kWrite);

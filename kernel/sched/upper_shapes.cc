@@ -31,7 +31,7 @@ class ShapeWalk {
     for (const Node& node : graph_.nodes) {
       if (node.outputs.empty() || shapes_[node.outputs[0]]) continue;
       MaybeShape shape = inferred(node);
-      // Or a graph of unsqueezes alone would cost the square of its size.
+      // Without the limit a graph of unsqueezes alone would cost the square of its size.
       if (shape && shape->sizes.size() <= srg::limits::kRank) {
         shapes_[node.outputs[0]] = std::move(shape);
       }
@@ -40,7 +40,7 @@ class ShapeWalk {
   }
 
  private:
-  // The shape that a view has or a claim states.
+  // Gives the shape that a view has, or that a claim states.
   [[nodiscard]] MaybeShape stated(const Value& value) const {
     const bool known = value.storage != kLocalStorage || value.claims_sizes;
     if (!known || value.dtype == DType::kInvalid) return std::nullopt;
@@ -49,7 +49,7 @@ class ShapeWalk {
     return shape;
   }
 
-  // The upper bound, or 0 if that is negative or there is none, which verify() excludes.
+  // Gives the upper bound; 0 if it is negative or missing, which verify() excludes.
   [[nodiscard]] uint64_t upper(const Expr& expr) const {
     const auto range = bounds(expr, graph_.symbols);
     return range && range->max > 0 ? static_cast<uint64_t>(range->max) : 0;
@@ -95,7 +95,8 @@ class ShapeWalk {
     return i < node.arguments.size() ? std::get_if<T>(&node.arguments[i].value) : nullptr;
   }
 
-  // A dimension's index, counted from the end if negative; nothing if it is none of x's.
+  // Gives a dimension's index, counted from the end if negative; nothing if x has no such
+  // dimension.
   static std::optional<size_t> dimension(const Expr& expr, const Shape& x) {
     const auto rank = static_cast<int64_t>(x.sizes.size());
     if (!expr.is_constant() || expr.constant < -rank || expr.constant >= rank) return std::nullopt;

@@ -31,7 +31,8 @@ std::optional<int64_t> narrow(Wide value) {
   return static_cast<int64_t>(value);
 }
 
-// The greatest common divisor, which is not negative. Precondition: neither is the least Wide.
+// Gives the greatest common divisor, which is not negative. Precondition: neither is the least
+// Wide.
 Wide gcd(Wide a, Wide b) {
   while (b != 0) a = std::exchange(b, a % b);
   return a < 0 ? -a : a;
@@ -54,8 +55,8 @@ void divide_by_gcd(Row& row) {
   for (Wide& item : row.right) item /= divisor;
 }
 
-// item = item * keep - other * take; false on overflow. The least Wide counts as one, so that every
-// item can be negated.
+// item = item * keep - other * take; false on overflow. The least Wide counts as an overflow, so
+// that every item can be negated.
 bool combine(Wide& item, Wide keep, Wide other, Wide take) {
   Wide sum = 0;
   if (!accumulate(sum, item, keep) || !accumulate(sum, other, -take)) return false;
@@ -109,7 +110,7 @@ class System {
   [[nodiscard]] const std::vector<size_t>& supports() const { return supports_; }
   [[nodiscard]] const std::vector<Row>& rows() const { return rows_; }
 
-  // The first varied symbol that no row determines. Precondition: !is_full().
+  // Gives the first varied symbol that no row determines. Precondition: !is_full().
   [[nodiscard]] size_t free_column() const {
     for (size_t column = 0;; ++column) {
       DJINN_ASSERT(column < varied_.size());

@@ -32,7 +32,7 @@ bool append_sum(std::vector<Term>& terms, SymbolIndex symbol, int64_t a, int64_t
   return true;
 }
 
-// A merge of two sorted lists of terms; false on overflow.
+// Merges two sorted lists of terms; false on overflow.
 bool merge_terms(const std::vector<Term>& a, const std::vector<Term>& b, std::vector<Term>& out) {
   auto i = a.begin();
   auto j = b.begin();

@@ -46,7 +46,7 @@ std::string describe(const Token& token) {
   return "'" + token.text.substr(0, kTokenShownBytes) + "'";
 }
 
-// A number that %12 names; nothing for a name.
+// Gives the number in a reference such as %12; nothing for a name.
 std::optional<uint64_t> number_of(const Token& reference) {
   if (reference.quoted || reference.text[0] < '0' || reference.text[0] > '9') return std::nullopt;
   uint64_t number = 0;
@@ -393,7 +393,7 @@ class Parser {
     return advance();
   }
 
-  // Gives the next value its name. A number must be the value's own.
+  // Gives the next value its name. If the reference is a number, it must be the value's own.
   Status bind_name(const Token& reference, Value& value) {
     const auto id = static_cast<ValueId>(graph_.values.size());
     if (const auto number = number_of(reference)) {
@@ -412,7 +412,7 @@ class Parser {
     if (const auto number = number_of(at)) {
       if (*number < graph_.values.size()) return static_cast<ValueId>(*number);
     } else if (const auto known = values_.find(at.text); known != values_.end()) {
-      // The name that is being defined is there before its value.
+      // A name that is being defined is known before its value, so the value's number is compared.
       if (known->second < graph_.values.size()) return known->second;
     }
     return error_at(at,
@@ -512,7 +512,7 @@ class Parser {
     return parse_rest(item);
   }
 
-  // A list behind its '['.
+  // Parses a list after its '['.
   template <typename Item>
   auto parse_rest(Item item) -> Result<std::vector<typename decltype(item())::Value>> {
     std::vector<typename decltype(item())::Value> items;

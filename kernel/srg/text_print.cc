@@ -76,8 +76,8 @@ class Printer {
     fmt::format_to(std::back_inserter(out_), format, std::forward<Args>(args)...);
   }
 
-  // Every value on a storage below this number stands before the node: a node's first output, or,
-  // for a node without outputs, what it uses.
+  // Gives the number up to which values on storages are printed before the node: its first output,
+  // or, if it has no outputs, the last value that it uses.
   static uint64_t first_number_of(const Node& node) {
     if (!node.outputs.empty()) return node.outputs.front();
     uint64_t number = 0;

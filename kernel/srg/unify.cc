@@ -127,15 +127,17 @@ bool is_same(double a, double b) {
   return std::bit_cast<uint64_t>(a) == std::bit_cast<uint64_t>(b);
 }
 
-// The first graph against another one. Every function says what it found first; the numbers that
-// unify fits are not looked at.
+// Compares the first graph with another one. Every function tells the first difference that it
+// finds. It skips the numbers that unify fits.
 class Comparison {
  public:
-  // index: of other, among the recordings. Precondition: verify() passed first.
+  // `index` is the place of `other` among the recordings. Precondition: verify() has passed
+  // `first`.
   Comparison(const Graph& first, const Graph& other, size_t index)
       : first_(first), other_(other), index_(index) {}
 
-  // Operators first: where code took another branch, all else differs as a consequence.
+  // Operators are compared first: if the code took another branch, all other differences follow
+  // from that.
   [[nodiscard]] Complaint run() const {
     if (auto complaint = operators()) return complaint;
     if (auto complaint = in("The graph's name", same(first_.name, other_.name))) return complaint;
@@ -528,7 +530,8 @@ Status visit_graph(Graph& graph, Visit&& visit) {
 
 Result<Graph> unify(std::span<const Recording> recordings, std::vector<Symbol> symbols) {
   DJINN_CHECK(check_recordings(recordings, symbols));
-  // Before the points: more of them would not help recordings that differ.
+  // The structure is checked before the points, because more points would not help recordings that
+  // differ.
   DJINN_CHECK(check_structure(recordings));
   DJINN_TRY(const AffineFit fit, fit_of(recordings, symbols));
   Fitting fitting(recordings, fit, std::move(symbols));

@@ -24,7 +24,8 @@
 #include "libdjinn-client/run_builder.h"
 #include "libdjinn-client/transfer.h"
 
-// Whatever is opened on a client remembers its session: the client may have another by now.
+// All that is opened on a client remembers its session, because the client may have a new one by
+// now.
 struct djinn_opened;
 
 struct djinn_client {
@@ -46,7 +47,7 @@ struct djinn_client {
     return options;
   }
 };
-// What was opened on a client. The client may be closed first: then this belongs to no session.
+// Base of all that is opened on a client. If the client is closed first, it belongs to no session.
 struct djinn_opened {
   explicit djinn_opened(djinn_client& on) : client(&on), session(on.connection.session()) {
     on.opened.insert(this);
@@ -104,7 +105,7 @@ static_assert(sizeof(djinn_generate_options) == 104);
 
 // --- errors
 
-// Cut between two characters of UTF-8.
+// The text is cut between two characters of UTF-8.
 void copy_text(std::string_view text, std::span<char> out) {
   size_t bytes = std::min(text.size(), out.size() - 1);
   while (bytes > 0 && bytes < text.size() &&
@@ -148,14 +149,14 @@ Status given(Pointer pointer, const char* name) {
   return Error{ErrorCode::kInvalidArgument, std::string(name) + " is NULL, and must not be."};
 }
 
-// Fields may be added where `reserved` is now: what another version would mean by it is not known.
+// Fields may be added in place of `reserved`. What they mean in another version is not known here.
 template <typename Struct>
 Status check_reserved(const Struct& given) {
   const bool zero = std::ranges::all_of(given.reserved, [](const auto one) { return one == 0; });
   return require(zero, "reserved must be zero. Begin the struct from zero.");
 }
 
-// A call of the client's, which djinn_cancel() ends.
+// Runs a call on a client, which djinn_cancel() may end.
 template <typename Action>
 djinn_code guarded(djinn_client* client, djinn_error* error, const Action& action) noexcept {
   return guarded(error, [&]() -> Status {
@@ -165,7 +166,7 @@ djinn_code guarded(djinn_client* client, djinn_error* error, const Action& actio
   });
 }
 
-// A call on what was opened on a client.
+// Runs a call on something that was opened on a client.
 template <typename Action>
 djinn_code guarded(djinn_opened* opened, const char* name, djinn_error* error,
                    const Action& action) noexcept {

@@ -12,18 +12,18 @@ namespace {
 
 using Json = nlohmann::json;
 
-// A key with no values is read by the builder, or changes nothing. Else values is the JSON list of
-// those that are computed; null stands for transformers' default, and is always one of them. A list
-// is computed where each of its items is.
+// A key with null `values` is read by the builder, or changes nothing. Else `values` is a JSON list
+// of the values that we compute; null stands for transformers' default, and is always computed. A
+// list in the file is computed if each of its items is.
 struct Key {
   std::string_view name;
   const char* values = nullptr;
 };
 
-// What is not computed whatever its value is.
+// A key with this list is not computed, whatever its value is, unless that is null.
 constexpr const char* kNever = "[]";
 
-// Both builders: what transformers' PreTrainedConfig and its generic code read.
+// transformers' PreTrainedConfig and its generic code read these, so both builders have them.
 constexpr Key kCommon[] = {
     // Read.
     {"model_type"},
@@ -210,7 +210,7 @@ bool is_computed(const Json& value, const Json& computed) {
          (value.is_array() && !computed.empty() && std::ranges::all_of(value, is_one));
 }
 
-// Of JSON that anybody wrote, for an error or a note: short, and printable ASCII.
+// Gives JSON, which anybody may have written, as short and printable ASCII for an error or a note.
 std::string text_of(const Json& value) {
   constexpr size_t kBytes = 64;
   std::string text = value.dump(-1, ' ', true, Json::error_handler_t::replace);

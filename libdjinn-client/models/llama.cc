@@ -24,7 +24,7 @@ bool is_masked(LlamaPhase phase) {
   return phase == LlamaPhase::kPrefillMasked || phase == LlamaPhase::kDecodeMasked;
 }
 
-// One call of build_llama(): what its parts share.
+// Holds what the parts of one call of build_llama() share.
 struct Llama {
   const LlamaConfig& config;
   const LlamaProgram& program;
@@ -90,7 +90,7 @@ struct Llama {
     return g.op("aten::transpose.int", {split, 1, 2});
   }
 
-  // Appends to one buffer of the group and gives what it holds now.
+  // Appends to one buffer of the group, and gives what the buffer holds then.
   Tensor append(uint32_t layer, srg::SequencePart part, Tensor added) {
     const Tensor buffer =
         g.sequence(layer, part, config.dtype, {batch, config.kv_heads, capacity, config.head_dim});

@@ -63,8 +63,8 @@ class Encoder {
   std::unique_ptr<client::Encoder> encoder_;
 };
 
-// Calls a Python function for each token, from a turn that does not hold the GIL. An exception of
-// it ends the generation, and is raised again at the end.
+// Calls a Python function for each token, from a turn that does not hold the GIL. If the function
+// raises, the generation ends, and the exception is raised again at the end.
 class TokenCallback {
  public:
   explicit TokenCallback(py::object function) : function_(std::move(function)) {}
@@ -112,7 +112,7 @@ class Generator {
     return py::make_tuple(done.tokens, done.random_offset);
   }
 
-  // The text of one of the model's programs.
+  // Gives the text of one of the model's programs.
   [[nodiscard]] std::string source(const std::string& phase, bool all_logits) const {
     const std::map<std::string, client::LlamaPhase> phases{
         {"prefill", client::LlamaPhase::kPrefill},

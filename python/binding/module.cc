@@ -42,7 +42,7 @@ py::list symbols_of(const Program& program) {
   return out;
 }
 
-// The first view of each input storage: name, dtype, sizes.
+// Gives name, dtype and sizes of each input storage, by its first view.
 py::list inputs_of(const Program& program) {
   py::list out;
   const srg::Graph& graph = *program.graph;
@@ -56,8 +56,8 @@ py::list inputs_of(const Program& program) {
   return out;
 }
 
-// Name, dtype and sizes of each output: what admission found, or, of a graph that runs once, what
-// it claims. None where nobody knows.
+// Gives name, dtype and sizes of an output: what admission found, or what a graph that runs once
+// claims. They are None if not known.
 py::tuple known_output(std::string_view name, DType dtype, const std::vector<srg::Expr>* sizes) {
   const bool known = dtype != DType::kInvalid && sizes != nullptr;
   return py::make_tuple(text(name), known ? py::object(text(name_of(dtype))) : py::none(),
@@ -85,7 +85,7 @@ py::list outputs_of(const Program& program) {
 
 // --- a run
 
-// Arguments of a run in C++, with the buffers that they point into.
+// Holds the arguments of a run in C++, with the buffers that they point into.
 struct Arguments {
   std::vector<Buffer> buffers;
   RunArguments run;

@@ -29,7 +29,7 @@ std::vector<int> numbers_of(const std::vector<Fd>& files) {
   return out;
 }
 
-// A run while it is put together: a RunBuilder, and the refs that it makes.
+// Puts a run together: a RunBuilder, and the refs that the run makes.
 class Call {
  public:
   Call(client::Client& client, const Program& program)
@@ -162,8 +162,8 @@ void Session::reconnect(uint64_t wait_ms) {
 
 void Session::after_fork() {
   new (&small_mutex_) std::mutex;
-  // A token callback or a signal's handler has forked. The turn that it interrupts goes on here,
-  // is told at its next step that the session is gone, and gives back the lock that it has.
+  // A token callback or a signal handler has forked. The turn that it interrupted goes on in the
+  // child, is told at its next step that the session is gone, and releases its lock.
   if (owner_.load() == std::this_thread::get_id()) return;
   owner_ = std::thread::id();
   if (mutex_.try_lock()) {

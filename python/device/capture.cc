@@ -58,7 +58,8 @@ Product product_of(const Operand& view) {
   return product;
 }
 
-// The storages of the outputs, whole and each once; and which of them each output is a view of.
+// Gives the storages of the outputs, whole and each once, and which of them each output is a view
+// of.
 std::vector<Operand> separate(const std::vector<Operand>& outputs,
                               std::vector<std::pair<size_t, Product>>& views) {
   std::vector<Operand> storages;
@@ -230,7 +231,7 @@ std::shared_ptr<const Template> make_template(
 
 namespace {
 
-// The tensor as a run binds it: its bytes from the storage's start, in order.
+// Gives the tensor in the form in which a run binds it: bytes from the storage's start, in order.
 at::Tensor bindable(const at::Tensor& tensor, std::vector<const void*>& bound) {
   const Location location = storage_of(tensor)->location;
   const void* const address = tensor.storage().data();

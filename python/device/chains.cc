@@ -13,7 +13,7 @@
 namespace djinn::device {
 namespace {
 
-// One stretch of entries, numbered from 0.
+// Orders one stretch of entries, which are numbered from 0.
 class Chains {
  public:
   Chains(const Log& log, std::span<const size_t> stretch)
@@ -34,7 +34,7 @@ class Chains {
   }
 
  private:
-  // The entry that made a storage what it is, and those that have read that.
+  // Holds the entry that last wrote a storage, and those that have read it since.
   struct Uses {
     std::optional<size_t> writer;
     std::vector<size_t> readers;
@@ -94,7 +94,7 @@ class Chains {
   std::vector<size_t> order_;
 };
 
-// Parts of the names of operators whose kernels may refuse what they find in their arguments.
+// These are parts of the names of operators whose kernels may refuse the values of their arguments.
 constexpr std::string_view kMayRefuse[] = {
     "index",    "gather",        "scatter",     "embedding",    "take",      "put",      "linalg",
     "nll_loss", "cross_entropy", "multinomial", "floor_divide", "remainder", "cholesky",

@@ -25,7 +25,7 @@ struct Rates {
   double eps;
 };
 
-// What one parameter has; `most` is undefined but with amsgrad.
+// Holds the state of one parameter; `most` is defined with amsgrad only.
 struct Moments {
   at::Tensor average;
   at::Tensor square;

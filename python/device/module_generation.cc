@@ -38,8 +38,8 @@ std::vector<srg::Symbol> symbols_from(
   return symbols;
 }
 
-// The fields by name; those that are missing keep their defaults. Throws a TypeError for a name
-// that is none of theirs.
+// Takes the fields by name. Missing ones keep their defaults. Throws a TypeError for an unknown
+// name.
 ipc::GenerateBlock options_from(const py::dict& fields) {
   ipc::GenerateBlock options;
   py::dict left = fields.attr("copy")();
@@ -77,7 +77,7 @@ ipc::SequenceGeometry geometry_from(const py::tuple& geometry) {
   return out;
 }
 
-// on_step runs with the GIL, in this thread; false and its exception end the generation.
+// on_step runs with the GIL in this thread. If it gives False or raises, the generation ends.
 class StepTeller {
  public:
   explicit StepTeller(const py::object& on_step) : on_step_(on_step) {}

@@ -114,7 +114,7 @@ at::Tensor& integers(at::Tensor& self, int64_t low, int64_t high, OptionalGenera
   return self.copy_(drawn);
 }
 
-// Up to the largest number that the type holds exactly.
+// Gives the largest number up to which the type holds all integers exactly.
 int64_t top_of(at::ScalarType type) {
   switch (type) {
     case at::kBool:

@@ -13,7 +13,8 @@
 namespace djinn::device {
 namespace {
 
-// Addresses only; a thousandth of what a process has, reused from the start once spent.
+// These are addresses only: an eighth of what a process has on x86-64. Once all have been used,
+// they are used again from the start.
 constexpr uint64_t kAddressBytes = uint64_t{1} << 44;
 constexpr uint64_t kAlignment = 64;
 
@@ -83,7 +84,7 @@ Lease::~Lease() {
   all.unused_models_.push_back(model_);
 }
 
-// met: what was in the way, which must not die under the lock.
+// `met` takes storages that were in the way, because they must not die under the lock.
 uintptr_t Storages::place(uint64_t nbytes, std::vector<StoragePtr>& met) {
   const uint64_t room = std::max<uint64_t>((nbytes + kAlignment - 1) / kAlignment, 1) * kAlignment;
   const uintptr_t start = reservation();

@@ -95,7 +95,8 @@ void Uploads::seal_parameters(const Log& log) {
   stats_.shared += found.size() - others.size() - loaded;
 }
 
-// Gives how many of them djinnd did not have before. Where there is no room for them, they stay.
+// Gives how many of the parameters djinnd did not have before. If there is no room for them, they
+// stay here.
 size_t Uploads::open_sealed(const std::vector<StoragePtr>& parameters) {
   const auto file = seal(parameters);
   if (!file) return 0;

@@ -168,7 +168,7 @@ void copy_here(const at::Tensor& source, const at::Tensor& destination) {
   Device::get().call(copy, stack);
 }
 
-// The same memory, without the bits that say "conjugate it" and "negate it" to who reads.
+// Gives a tensor of the same memory, without the bits that tell a reader to conjugate or negate it.
 at::Tensor without_bits(const at::Tensor& tensor) {
   at::Tensor plain = at::native::as_strided_tensorimpl(tensor, tensor.sizes(), tensor.strides(),
                                                        tensor.storage_offset());
@@ -177,7 +177,7 @@ at::Tensor without_bits(const at::Tensor& tensor) {
   return plain;
 }
 
-// The values that a reader of `bits` would see in `values`. It is its own inverse.
+// Gives the values that a reader of `bits` would see in `values`. It is its own inverse.
 at::Tensor through_bits(at::Tensor values, const at::Tensor& bits) {
   if (bits.is_conj()) values = at::conj_physical(values);
   if (bits.is_neg()) values = at::neg(values);
@@ -270,7 +270,8 @@ TORCH_LIBRARY_IMPL(aten, AutogradPrivateUse1, library) {
   library.impl("_has_compatible_shallow_copy_type", &has_compatible_shallow_copy_type);
 }
 
-// Else these keys' fallbacks would resolve the argument by a copy, which comes here.
+// Without this the fallbacks of these keys would copy the argument, and the copy would come here
+// again.
 TORCH_LIBRARY_IMPL(aten, Conjugate, library) {
   library.impl("_copy_from", torch::CppFunction::makeFallthrough());
 }

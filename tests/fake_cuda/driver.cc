@@ -58,7 +58,7 @@ class Driver {
 
   Driver() : options(read_options(environment())) {}
 
-  // kSuccess, or what the call has to answer instead of being made.
+  // Gives kSuccess, or what the call must answer instead of being made.
   Code admit(Needs needs) {
     if (needs == Needs::kNothing) return Code::kSuccess;
     if (process != ::getpid()) return Code::kNotInitialized;  // a fork's child counts, too
@@ -68,7 +68,7 @@ class Driver {
     return has_current() ? Code::kSuccess : Code::kInvalidContext;
   }
 
-  // Counts a call. The fault that is planted there, or null.
+  // Counts a call. Gives the fault that is planted there, or null.
   const Fault* count(std::string_view function) {
     const std::lock_guard lock(calls_mutex_);
     const uint64_t of_all = ++calls_, of_its_own = ++calls_of_[std::string(function)];
@@ -152,8 +152,8 @@ struct Ranges {
   uint64_t written_bytes = 0;
 };
 
-// What is refused at once is INVALID_VALUE; what is unmapped or protected until its turn comes ends
-// the context.
+// Ranges that are refused at once are INVALID_VALUE. If they are unmapped or protected before the
+// work's turn comes, the context ends.
 Code submit(const Ranges& ranges, pal::cuda::Stream stream, std::function<void()> work) {
   Memory& memory = driver().memory;
   const auto run = [&memory, ranges](const auto& what) {

@@ -41,7 +41,7 @@ std::optional<uint64_t> bytes_in(std::string_view text) {
   return *count << (10 * (unit + 1));
 }
 
-// 32 hexadecimal digits; dashes may stand anywhere.
+// Reads 32 hexadecimal digits. Dashes may stand anywhere.
 std::optional<Uuid> uuid_in(std::string_view text) {
   std::string digits(text);
   std::erase(digits, '-');
