@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// What a user pays for another's flood: their connect and status, alone and beside 20 sessions of
-// somebody who repeats one control request as fast as they can, each request in turn.
+// This measures what a user pays for another's flood: their connect and status, alone and beside 20
+// sessions of somebody who repeats one control request as fast as possible, each request in turn.
 #include <benchmark/benchmark.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -139,7 +139,7 @@ std::vector<Fd> payload_of(const Request& request) {
   return fds;
 }
 
-// Keeps so many requests in flight until the session ends.
+// Keeps this many requests in flight until the session ends.
 void repeat(const Fd& socket, const Request& request, std::span<const int> fds) {
   uint32_t asked = 0;
   for (uint32_t answered = 0;;) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Figures of the local path, through a daemon of our own: the ring, a forward pass, an attach.
+// These are the figures of the local path, through a daemon of our own: the ring, a forward pass,
+// an attach.
 #include <benchmark/benchmark.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -270,8 +271,8 @@ class ForwardHere {
 
 constexpr int kBlock = 25;
 
-// The arms take turns, so that whatever else the machine does meets both; in blocks, because a
-// client that has one forward to do mostly has the next one, too.
+// The arms take turns, so that whatever else the machine does affects both. They do so in blocks,
+// because a client that has one forward to do mostly has a next one, too.
 void forward(benchmark::State& state) {
   static const int threads = [] {
     const auto count = static_cast<int>(DaemonProcess::shared().connect()->welcome().threads);

@@ -147,8 +147,8 @@ bool timeout_is_quiet = false;  // for the signal handler, which can be given no
   ::_exit(static_cast<int>(ExitCode::kTimeout));
 }
 
-// The whole command ends then, wherever it waits. There is nothing to tidy up: djinnd does so when
-// the connection closes.
+// The whole command ends when the time is up, wherever it waits. There is nothing to tidy up:
+// djinnd does so when the connection closes.
 void set_timeout(const Invocation& invocation) {
   if (invocation.timeout_ms == 0) return;
   timeout_is_quiet = invocation.quiet;
@@ -218,7 +218,7 @@ Error mistake(const CLI::App& app, const CLI::ParseError& stop) {
   return other_mistake(stop, words);
 }
 
-// Help and version are no mistakes; CLI11 writes them to stdout.
+// Help and version are no mistakes. CLI11 writes them to stdout.
 int finish_parse(const CLI::App& app, const CLI::ParseError& stop, bool quiet) {
   if (stop.get_exit_code() == 0) return app.exit(stop);
   if (!quiet) write_failure(mistake(app, stop));

@@ -17,7 +17,8 @@ using Argument = CompletedVerb::Argument;
 // These are the scripts, with @PLACES@ that are filled with what the parser knows. A script asks
 // for ids at the daemon that the line itself names with --host.
 
-// The line is split at blanks, not as COMP_WORDS is: there ':' and '=' would be words of their own.
+// The line is split at blanks. COMP_WORDS is not used, because in it ':' and '=' are words of their
+// own.
 constexpr std::string_view kBash = R"sh(# bash completion of djinnctl
 _djinnctl_ids() {
   djinnctl -q --timeout 0.06 ${host:+-H "$host"} completion-ids "$1" 2>/dev/null | cut -f1
@@ -62,7 +63,7 @@ _djinnctl() {
 complete -F _djinnctl djinnctl
 )sh";
 
-// zsh's script works as a file of fpath, where calling it completes, and when it is sourced.
+// This works as a file of fpath, where calling it completes, and also when it is sourced.
 constexpr std::string_view kZsh = R"sh(#compdef djinnctl
 _djinnctl_ids() {
   local -a at ids
@@ -146,7 +147,7 @@ end
 complete -c djinnctl -f
 @FISH@)sh";
 
-// The text in single quotes, as all three shells read them.
+// Puts the text in single quotes, as all three shells read them.
 std::string shell_quoted(std::string_view text) {
   std::string out = "'";
   for (const char byte : text) out += byte == '\'' ? std::string("'\\''") : std::string(1, byte);

@@ -65,7 +65,7 @@ Status write_out(std::string_view text) {
 }
 
 void write_error(std::string_view text) {
-  // Nobody is left to tell when stderr fails.
+  // If stderr fails, nobody is left to tell.
   if (error_line_is_open.exchange(false)) (void)write_all(STDERR_FILENO, "\n");
   (void)write_all(STDERR_FILENO, text);
 }
@@ -73,7 +73,7 @@ void write_error(std::string_view text) {
 void rewrite_error_line(std::string_view line, size_t columns) {
   std::string text = "\r" + std::string(line);
   const size_t shown = width_of(line);
-  // Blanks in place of an escape code that clears the line: every terminal knows them.
+  // Blanks clear the line, because every terminal knows them, and not an escape code.
   if (shown + 1 < columns) text.append(columns - 1 - shown, ' ');
   if (line.empty()) text += '\r';
   // The flag is set before the write: a signal between the two then takes the line for open, and

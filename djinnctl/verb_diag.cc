@@ -24,7 +24,7 @@ namespace {
 
 constexpr const char* kUnit = "djinnd.service";
 constexpr const char* kSocketUnit = "djinnd.socket";
-// A file of /proc or /sys that is longer is cut.
+// A longer file of /proc or /sys is cut.
 constexpr size_t kFileBytesMax = 256 * 1024;
 constexpr std::array kVerbs{"status", "sessions", "ps", "devices", "mem", "programs"};
 constexpr std::array kKernelFiles{"/proc/version",
@@ -55,7 +55,7 @@ struct Missing {
   std::string why;
 };
 
-// The files as they are written, and what could not be had.
+// Holds the files as they are written, and notes what could not be had.
 class Bundle {
  public:
   static Result<Bundle> make(const std::string& path) {
@@ -180,7 +180,7 @@ std::string pid_of_daemon(const Bundle& bundle) {
   return status.substr(begin, status.find_first_not_of("0123456789", begin) - begin);
 }
 
-// The limits of each group from the process's own up to the root.
+// Adds the limits of each control group from the process's own up to the root.
 Status add_limits(Bundle& bundle) {
   const std::string pid = pid_of_daemon(bundle);
   if (pid.empty()) {

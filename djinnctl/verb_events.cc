@@ -40,7 +40,7 @@ std::string fault_of_lines(const std::string& text) {
                      text, kLinesAlone, kLinesAlone);
 }
 
-// The event's text as the log has it.
+// Gives the event's text as the log has it.
 std::string whole_text(const ipc::EventReport& event) {
   std::string text = event.text;
   if (!event.path.empty()) text += ", from " + event.path;

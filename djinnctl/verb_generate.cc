@@ -89,8 +89,8 @@ Status generate(const Invocation& invocation, GenerateCommand command) {
   return stream(*generator, command);
 }
 
-// A temperature, or another of these options, turns drawing on; without any the likeliest token is
-// taken.
+// A temperature or another of these options makes the generation draw tokens. Without any, the
+// likeliest token is taken.
 void add_sampling(const Verb& verb, client::GenerateOptions& options) {
   const Option greedy =
       verb.flag("--greedy", options.greedy, "take the likeliest token [unless sampling]");

@@ -20,7 +20,7 @@ struct LoadOptions {
   std::string keep_alive;
   std::string device;
 
-  // A time to stay would mean nothing to a model that is pinned.
+  // A pinned model stays anyway, so it has no time to stay.
   [[nodiscard]] client::Retention retention() const {
     const auto keep_alive_ms = stay_ms_of(keep_alive);
     const bool goes = no_pin || keep_alive_ms.has_value();  // and so ends what an earlier load said

@@ -29,7 +29,7 @@ constexpr size_t kWriteHead = 40;
 constexpr size_t kReleaseHead = 8, kRefBytes = 8;
 constexpr size_t kCropHead = 16;
 constexpr size_t kReorderHead = 16;
-// A run of the most inputs that fit must be decodable from one table.
+// The largest run that fits the limits must be decodable from one table.
 static_assert(kRunHead + limits::kSymbols * kSymbolBytes < limits::kBindingTableBytes);
 static_assert(kRunHead + limits::kProgramOutputs * kOutputBytes < limits::kBindingTableBytes);
 static_assert(kGenerateHead + (limits::kRows + limits::kStopTokens) * kSmallBytes <
@@ -64,7 +64,7 @@ class Writer {
     out_.resize(at + sizeof value);
     memcpy(out_.data() + at, &value, sizeof value);
   }
-  // A 32-bit array element, padded to 8 bytes.
+  // Puts a 32-bit array element, padded to 8 bytes.
   template <typename T>
   void put_small(T value) {
     static_assert(sizeof value == 4);
@@ -127,7 +127,7 @@ class Reader {
     if (bytes_.size() < head_bytes) return malformed("The binding is shorter than its head.");
     return {};
   }
-  // After the head is taken: what is left must be exactly this.
+  // This is called after the head is taken: exactly this many bytes must be left.
   Status expect_arrays(uint64_t bytes) const {
     DJINN_ASSERT(at_ == head_bytes_);
     if (bytes_.size() - at_ == bytes) return {};
@@ -161,7 +161,7 @@ class Reader {
   // The arrays have been taken, and nothing may be left.
   void finish() const { DJINN_ASSERT(at_ == bytes_.size()); }
 
-  // What a later version may fill must be zero in this one.
+  // A field that a later version may use must be zero in this one.
   template <typename T>
   Status take_reserved() {
     if (take<T>() != 0) return malformed("A reserved field of the binding is not zero.");
@@ -241,7 +241,7 @@ Result<OutputBinding> take_output(Reader& reader) {
   return output;
 }
 
-// The part of a generation's head that says how to draw.
+// Takes the part of a generation's head that says how to draw.
 Status take_sampling(Reader& reader, GenerateBlock& block) {
   const auto greedy = reader.take<uint32_t>();
   if (greedy > 1) return malformed("The binding's greedy flag is neither 0 nor 1.");

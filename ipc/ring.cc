@@ -146,7 +146,7 @@ WorkerRing::WorkerRing(SessionView view, uint64_t completed, uint64_t completion
       pushed_(completions_published),
       consumed_(pushed_ - std::min<uint64_t>(pushed_, limits::kCompletionSlots)) {
   DJINN_ASSERT(consumed_ <= pushed_);
-  // A former worker may have died between the state extent and these words.
+  // A former worker may have died after it wrote the state extent and before it wrote these words.
   write_word(view_.control().submissions_completed, completed_);
   write_word(view_.control().completions_published, pushed_);
   lower(view_.control().worker_waiting);  // it may also have died asleep

@@ -113,8 +113,8 @@ Status Connection::try_once(uint64_t answer_ms, const CancelPredicate& given_up)
   return {};
 }
 
-// The user's djinnd may be away while the system's runs: that is not where the program was. So a
-// later session is with the djinnd of the first, unless somebody names another one.
+// The user's djinnd may be away while the system's runs, and the program's session was not there.
+// So later sessions stay with the djinnd of the first one, unless somebody names another.
 Result<std::unique_ptr<Client>> Connection::attempt(const Deadline& deadline) {
   ConnectOptions options = options_;
   const bool named = !options.host.empty() || ::getenv("DJINN_HOST") != nullptr;

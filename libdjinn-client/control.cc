@@ -24,7 +24,7 @@ constexpr size_t kToldMax = kUnwantedMax / 2;
 
 constexpr int kSilenceMs = 2000;
 
-// The sentences of an error, line by line, without what would steer a terminal.
+// Makes the sentences of an error fit to show, line by line, without what would steer a terminal.
 void show(ipc::Failed& failed) {
   std::string shown;
   std::string_view rest = failed.message;
@@ -73,7 +73,7 @@ Result<Control> Control::connect(const std::string& path, const Deadline* deadli
   return Control(*std::move(socket));
 }
 
-// Remembers why nothing more comes. A socket that was merely closed gave no reason.
+// Remembers why nothing more comes. A socket that was only closed gave no reason.
 Error Control::end(Error why) {
   if (why.code == ErrorCode::kDisconnected) why.message = is_observer_ ? kLostByObserver : kLost;
   ended_ = SessionEnd{why};
@@ -145,7 +145,8 @@ Result<std::optional<Answer>> Control::receive_any() {
   if (auto* failed = std::get_if<ipc::Failed>(&reply.body)) show(*failed);
   if (reply.number == 0) {
     if (const auto* failed = std::get_if<ipc::Failed>(&reply.body)) {
-      // A run that is given up is kCancelled and its session lives; this one's is over.
+      // In the answer to a run kCancelled means that the run was given up, and its session lives.
+      // Here it means that the session has ended.
       if (failed->code != ErrorCode::kCancelled) return end({failed->code, failed->message});
       ended_ = SessionEnd{{ErrorCode::kDisconnected, failed->message}, true};
       return ended_->why;

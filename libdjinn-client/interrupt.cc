@@ -18,7 +18,7 @@ Status Interrupt::open() {
   return system_error("make a descriptor to be interrupted through", errno);
 }
 
-// A write that finds the counter full leaves it readable, as is wanted.
+// If the counter is full, the write fails and the bell stays readable, as is wanted.
 void Interrupt::raise() noexcept {
   const uint64_t call = call_;
   if (call == 0) return;

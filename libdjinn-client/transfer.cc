@@ -48,7 +48,7 @@ Status submit_part(Client& client, const ipc::WriteBlock& whole, std::span<const
   return submitted(run);
 }
 
-// djinnd has let go of the ref when this returns, or will with the client's next submission.
+// djinnd has released the ref when this returns, or does so with the client's next submission.
 void give_back(Client& client, RefLease ref) {
   const RefHandle handle = ref.ref();
   const auto run = submit_release(client, std::span(&handle, 1));
@@ -91,7 +91,7 @@ void split(const Part& whole, uint64_t bytes_max, std::vector<Part>& parts) {
   }
 }
 
-// The parts of a read that are under way, oldest first.
+// Holds the parts of a read that are under way, oldest first.
 class Reading {
  public:
   explicit Reading(Client& client) : client_(client) {}
@@ -107,7 +107,7 @@ class Reading {
     }
   }
 
-  // The worker writes into staging until the last one has ended.
+  // Until the last part has ended, the worker writes into staging.
   Status finish() {
     while (!flights_.empty()) finish_oldest();
     return std::move(first_);
@@ -165,7 +165,7 @@ Result<RefLease> put(Client& client, std::span<const std::byte> bytes) {
   DJINN_TRY(RefLease ref, client.new_ref());
   std::vector<Run> runs;
   bool is_begun = false;
-  // The first part makes room for all: where there is none the others are not read.
+  // The first part makes room for all. If there is none, the other parts are not read.
   Status first = submit_write(client, ref.ref(), bytes, [&](Run run) -> Status {
     if (std::exchange(is_begun, true)) {
       runs.push_back(run);

@@ -51,7 +51,7 @@ void must_work(const Status& status) {
 // --- the process
 // -----------------------------------------------------------------------------------
 
-// No path can be opened, no socket made and no program started from now on; all else works.
+// From now on no path can be opened, no socket made and no program started; all else works.
 void forbid_opening() {
   const std::unique_ptr<void, void (*)(void*)> filter(seccomp_init(SCMP_ACT_ALLOW),
                                                       [](void* f) { seccomp_release(f); });

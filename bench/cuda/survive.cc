@@ -212,7 +212,8 @@ void killed_while_its_kernel_writes() {
       fmt::format("{} then {}", at_once.dump(), later.dump()));
 }
 
-// Nine tenths of the device are written and given back, so that what is asked for next is of it.
+// Writes nine tenths of the device and gives them back, so that memory asked for next is among
+// them.
 void fresh_memory() {
   json gib;
   {

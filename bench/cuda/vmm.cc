@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// cuda-vmm: what the driver's virtual memory calls cost, by size: medians of kRounds, in
-// microseconds of this thread's clock. Then what djinnd would do with them: a resident model that
-// another process made is taken over, a window grows by an extent as ours are (exported and
-// zeroed), many small extents are made, a context is made and released.
+// cuda-vmm measures what the driver's virtual memory calls cost, by size: medians of kRounds, in
+// microseconds of this thread's clock. Then it does what djinnd would do with them: a resident
+// model that another process made is taken over, a window grows by an extent (exported and zeroed,
+// as ours are), many small extents are made, a context is made and released.
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -108,8 +108,8 @@ void life_of_an_extent(const Gpu& gpu, uint64_t bytes) {
     times->say_median();
 }
 
-// What another process made, and holds by its descriptors alone as djinnd does, is taken over as a
-// worker takes a resident model: imported and mapped for reading.
+// Takes over what another process made and holds by its descriptors alone, as djinnd does. As a
+// worker does with a resident model, this imports it and maps it for reading.
 void take_over(Gpu& gpu, uint64_t total, uint64_t piece) {
   std::vector<Fd> descriptors;
   {

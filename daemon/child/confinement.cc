@@ -34,7 +34,7 @@ constexpr uint32_t kVersionQuery = 1;
 constexpr uint64_t kNetAll = 0x3;     // bind and connect, TCP
 constexpr uint64_t kScopedAll = 0x3;  // abstract Unix sockets, signals
 
-// All rights to files that a version knows: 13, then refer, truncate, and ioctl of devices.
+// Gives all rights to files that a version knows: 13, then refer, truncate, and ioctl of devices.
 uint64_t file_rights(uint32_t abi) {
   const uint32_t count = abi >= 5 ? 16 : abi >= 3 ? 15 : abi >= 2 ? 14 : 13;
   return (uint64_t{1} << count) - 1;
@@ -156,14 +156,16 @@ void add_rules(Rules& rules, Role role) {
   // this flag stat still answers for a file, but it opens nothing.
   rules.allow_if(SCMP_SYS(newfstatat), SCMP_A3(SCMP_CMP_MASKED_EQ, AT_EMPTY_PATH, AT_EMPTY_PATH));
   rules.allow_if(SCMP_SYS(statx), SCMP_A2(SCMP_CMP_MASKED_EQ, AT_EMPTY_PATH, AT_EMPTY_PATH));
-  // Threads, and no processes. clone3 hides its flags behind a pointer: glibc then falls back.
+  // Threads are allowed, and processes are not. clone3 hides its flags behind a pointer; since it
+  // is refused, glibc falls back to clone.
   rules.allow_if(SCMP_SYS(clone), SCMP_A0(SCMP_CMP_MASKED_EQ, CLONE_THREAD, CLONE_THREAD));
   rules.answer(SCMP_SYS(clone3), ENOSYS);
   rules.allow_if(SCMP_SYS(tgkill), SCMP_A0(SCMP_CMP_EQ, datum(::getpid())));
   for (const int command : kDescriptorCommands) {
     rules.allow_if(SCMP_SYS(fcntl), SCMP_A1(SCMP_CMP_EQ, datum(command)));
   }
-  // Only the own thread's may be changed: workers of other users run as the same user of the host.
+  // A thread may only change its own affinity: workers of other users run as the same user of the
+  // host.
   rules.allow_if(SCMP_SYS(sched_setaffinity), SCMP_A0(SCMP_CMP_EQ, 0));
   rules.allow_if(SCMP_SYS(sched_setscheduler), SCMP_A0(SCMP_CMP_EQ, 0));
   rules.allow_if(SCMP_SYS(prctl), SCMP_A0(SCMP_CMP_EQ, PR_SET_NAME));
@@ -201,7 +203,7 @@ Status restrict_calls(Role role) {
   return Error{ErrorCode::kNotConfined, system_error("seccomp", failure).message};
 }
 
-// A process that was started with a higher score keeps it: lowering takes a privilege.
+// A process that was started with a higher score keeps it, because lowering takes a privilege.
 Status offer_to_die_first() {
   const Fd file(::open("/proc/self/oom_score_adj", O_RDWR | O_CLOEXEC));
   if (!file.valid()) return system_error("open the OOM score's adjustment", errno);
@@ -226,7 +228,7 @@ uint32_t landlock_abi() {
 }
 
 Status become_child() {
-  // The score of a process that is not dumpable is root's.
+  // The score is written first, because only root may write that of a process that is not dumpable.
   if (const Status offered = offer_to_die_first(); !offered) {
     fmt::print(stderr, "djinnd's child may outlive others where memory runs out: {}\n",
                offered.error().message);

@@ -118,7 +118,7 @@ Status OneLoad::work() {
   }
 }
 
-// A close may wait for the file system, and no signal ends that.
+// Closing a file may wait for the file system, and no signal ends that.
 void OneLoad::forget_files() {
   sources_.clear();
   files_.clear();

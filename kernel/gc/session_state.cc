@@ -335,7 +335,8 @@ void SessionState::commit() {
   Head& h = head();
   store(h.commit, load(h.commit) + 1);
   faults_->hit();
-  // The entries' stamp is now the committed step's, so they are void even if we die before this.
+  // The entries have the stamp of the committed step now, so they are void even if we die before
+  // this.
   store(h.undo_count, 0);
   faults_->hit();
   store(h.running_step, 0);
@@ -345,7 +346,8 @@ void SessionState::commit() {
 Status SessionState::undo(const UndoExtent& extent) {
   Head& h = head();
   if (h.undo_stamp == load(h.commit) + 1) {
-    // Backwards: where ranges overlap, the oldest bytes were saved first and are restored last.
+    // Ranges are restored backwards: where they overlap, the oldest bytes were saved first and must
+    // be restored last.
     for (uint64_t i = std::min<uint64_t>(h.undo_count, kUndoEntriesMax); i > 0; --i) {
       const UndoEntry entry = undo_entry(memory_, i - 1);
       if (!range_fits(entry.target, entry.bytes, extent.bytes) ||

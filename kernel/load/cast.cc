@@ -73,8 +73,8 @@ void round_to(float value, Half& out) {
   out.bits = static_cast<uint16_t>(in.sign >> 16 | magnitude);
 }
 
-// PyTorch's NaN depends on where it came from: all ones out of the vectorised float32 and float64
-// kernels, the plain quiet NaN from the 16 and 8 bit formats.
+// PyTorch's NaN depends on its source: the vectorised float32 and float64 kernels give all ones,
+// and the 16 and 8 bit formats give the plain quiet NaN.
 constexpr uint32_t kBFloat16NanOfWide = 0xffffu;
 constexpr uint16_t kBFloat16NanOfSmall = 0x7fc0u;
 
@@ -134,7 +134,7 @@ Int truncate_to(Float value) {
   return value >= -kBound && value < kBound ? static_cast<Int>(value) : kIndefinite;
 }
 
-// The upper half of the unsigned range is reached by moving it down, as vectorised code does.
+// Values in the upper half of the unsigned range are moved down first, as vectorised code does.
 template <std::unsigned_integral UInt, std::floating_point Float>
 UInt truncate_to_unsigned(Float value) {
   using Int = std::make_signed_t<UInt>;

@@ -42,14 +42,13 @@ constexpr size_t kDiskHelpers = 3;
 
 // --- targets ------------------------------------------------------------------------------------
 
-// One extent while it is written. Any thread; no two write the same bytes.
+// Holds one extent while it is written. Any thread may write; no two write the same bytes.
 class Target {
  public:
   explicit Target(const ExtentTarget& extent)
       : extent_(extent), populated_(extent.mapped.size() / kPopulateBytes + 1, false) {}
 
-  // Only one thread writes at a time: the kernel lets only one into a file, and the others would
-  // spin for it.
+  // One thread writes at a time: the kernel lets only one into a file, and the others would spin.
   Status write(std::span<const std::byte> bytes, uint64_t offset) {
     const std::scoped_lock lock(writing_);
     while (!bytes.empty()) {
@@ -115,9 +114,9 @@ Result<pal::Mapping> make_buffer(uint64_t bytes) {
 
 // --- the crew -----------------------------------------------------------------------------------
 
-// One load's work, shared by the threads that do it: each takes the next unit, reads it to a buffer
-// of its own and does with its pieces what is to be done. So a disk is busy while bytes are copied,
-// and neither reading nor copying is bound to one core.
+// One load's work is shared by these threads: each takes the next unit, reads it to a buffer of its
+// own and uses its pieces. So the disk is busy while bytes are copied, and neither reading nor
+// copying is bound to one core.
 class Crew {
  public:
   // Uses one piece, whose bytes are at `source`. Any thread may call it.

@@ -182,8 +182,8 @@ double median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-// Times both arms kRounds times; the benchmark's time is the first arm's, the counter says how fast
-// it is compared with the second. before runs untimed ahead of each arm.
+// Times both arms kRounds times. The benchmark's time is that of the first arm, and the counter is
+// its speed compared with the second. `before` runs untimed ahead of each arm.
 void alternate(benchmark::State& state, uint64_t bytes, const Arm& first, const Arm& second,
                const std::function<void()>& before, const char* counter) {
   before();

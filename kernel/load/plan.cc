@@ -30,7 +30,7 @@ struct View {
   Sizes strides;  // bytes
 };
 
-// A destination whose pieces are known to fit it.
+// Holds a destination whose pieces are known to fit it.
 struct Part {
   const srg::Destination* destination = nullptr;
   std::vector<View> views;
@@ -371,7 +371,7 @@ Result<ReadPlan> resolve(const srg::LoadPlan& plan, std::span<const SafetensorsI
   DJINN_ASSERT(extent_bytes_max > 0 && extent_bytes_max % kExtentGranule == 0);
   if (plan.destinations.empty()) {
     const srg::LoadPlan whole = every_tensor(files, plan.aliases);
-    // Without a tensor in the files there is nothing to expand again.
+    // If the files do not have the tensor, there is nothing to expand again.
     if (!whole.destinations.empty()) return resolve(whole, files, extent_bytes_max);
   }
   DJINN_CHECK(check_names(plan));

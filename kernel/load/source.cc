@@ -17,7 +17,7 @@
 namespace djinn::load {
 namespace {
 
-// Below this a file is read through the page cache: a direct read would save nothing.
+// A smaller file is read through the page cache, because direct reads would save nothing.
 constexpr uint64_t kDirectFileBytesMin = uint64_t{4} << 20;
 
 Error changed() {
@@ -154,7 +154,8 @@ Result<const std::byte*> SourceReader::read_direct(uint64_t offset, uint64_t byt
     if (count < 0 && errno == EINVAL) return read_refused(offset, bytes, buffer);
     if (count < 0) return unreadable(errno);
     done += static_cast<uint64_t>(count);
-    // A short read goes on at a whole block; one that ends inside a block met the file's end.
+    // After a short read that ends at a whole block, reading goes on. One that ends inside a block
+    // has met the file's end.
     if (done < wanted && (count == 0 || done % kDirectAlignment != 0)) return changed();
   }
   return buffer.data() + lead;

@@ -190,7 +190,7 @@ Status populate_write(std::span<std::byte> range) {
   const int failed =
       uninterrupted([&] { return ::madvise(range.data(), range.size(), MADV_POPULATE_WRITE); });
   if (failed == 0) return {};
-  // EFAULT is what a touch would have made a SIGBUS: the file system has no page left.
+  // With EFAULT a touch would have been a SIGBUS: the file system has no page left.
   return system_error("touch shared memory ahead", errno == EFAULT ? ENOSPC : errno);
 }
 
@@ -205,9 +205,9 @@ Status verify_memfd(const Fd& fd, uint64_t bytes, Seals required) {
   if (flags < 0 || (flags & O_PATH) != 0 || (flags & O_ACCMODE) == O_WRONLY) {
     return Error{ErrorCode::kInvalidArgument, "the descriptor is not open for reading"};
   }
-  // Answered by the virtual file system, before fstat could reach a file system that blocks. A file
-  // on tmpfs has F_SEAL_SEAL alone from birth on; so has a memfd that refuses seals, which we
-  // refuse too.
+  // The virtual file system answers this call, before fstat could reach a file system that blocks.
+  // A new file on tmpfs has F_SEAL_SEAL alone; so has a memfd that refuses seals, which we refuse
+  // too.
   const int found = ::fcntl(fd.get(), F_GET_SEALS);
   if (found < 0 || found == F_SEAL_SEAL) {
     return Error{ErrorCode::kInvalidArgument,

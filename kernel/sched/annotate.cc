@@ -304,7 +304,7 @@ bool has_sequence(const Graph& graph) {
                      [](const Storage& storage) { return storage.kind == StorageKind::kSequence; });
 }
 
-// A graph that takes one token a row without a symbol for it is a decode step too.
+// A graph that takes one token a row, without a symbol for the count, is a decode step, too.
 Phase phase_of(const Graph& graph) {
   if (std::any_of(graph.nodes.begin(), graph.nodes.end(), is_backward)) return Phase::kTraining;
   if (!has_sequence(graph)) return Phase::kForward;

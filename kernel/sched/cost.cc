@@ -32,7 +32,7 @@ const Shape* shape_of(const ArgumentValue& value, Shapes shapes) {
   return ref != nullptr && shapes[ref->id] ? &*shapes[ref->id] : nullptr;
 }
 
-// The shape of positional argument i, if there is one.
+// Gives the shape of positional argument i, if there is one.
 const Shape* shape_at(const Node& node, size_t i, Shapes shapes) {
   return i < node.arguments.size() ? shape_of(node.arguments[i].value, shapes) : nullptr;
 }
@@ -65,7 +65,7 @@ std::optional<Cost> embedding_cost(const Node& node, Shapes shapes) {
   return Cost{0, saturating_add(saturating_mul(2, rows), byte_count(*indices))};
 }
 
-// What is appended is read and written; the rest of the buffer is not touched.
+// Counts what is appended, which is read and written. The rest of the buffer is not touched.
 std::optional<Cost> append_cost(const Node& node, Shapes shapes) {
   const Shape* added = shape_at(node, 1, shapes);
   if (added == nullptr) return std::nullopt;

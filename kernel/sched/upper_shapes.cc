@@ -107,7 +107,7 @@ class ShapeWalk {
     return expr == nullptr ? std::nullopt : dimension(*expr, x);
   }
 
-  // mean(x, dimensions, keep): keep says whether a dimension stays with size 1.
+  // In mean(x, dimensions, keep), `keep` says whether a dimension stays with size 1.
   static MaybeShape reduced(const Node& node, Shape x) {
     const auto* dimensions = argument<ExprList>(node, 1);
     const auto* keep = argument<bool>(node, 2);
@@ -163,7 +163,7 @@ class ShapeWalk {
     return b ? broadcast(a, *b) : std::nullopt;
   }
 
-  // The dtype is a's: promotion is the executor's business.
+  // The result has a's dtype, because promotion is left to the executor.
   static MaybeShape broadcast(const Shape& a, const Shape& b) {
     Shape out = a.sizes.size() >= b.sizes.size() ? a : b;
     const Shape& other = a.sizes.size() >= b.sizes.size() ? b : a;
@@ -207,7 +207,7 @@ class ShapeWalk {
     return out;
   }
 
-  // slice(x, dimension, start, end, step): at most end - start, at most x's own.
+  // slice(x, dimension, start, end, step) has at most end - start elements, and at most x's own.
   MaybeShape slice(const Node& node, Shape x) const {
     const auto at = dimension(node, 1, x);
     const auto* start = argument<Expr>(node, 2);
@@ -233,7 +233,7 @@ class ShapeWalk {
     return x;
   }
 
-  // view(x, sizes): one size may be -1, which is what the others leave.
+  // In view(x, sizes) one size may be -1, which stands for what the others leave.
   MaybeShape resized(const Node& node, const Shape& x) const {
     const auto* sizes = argument<ExprList>(node, 1);
     if (sizes == nullptr) return std::nullopt;

@@ -38,8 +38,8 @@ Wide gcd(Wide a, Wide b) {
   return a < 0 ? -a : a;
 }
 
-// left * coefficients == right * rises, where a rise is what a value gains from the first point to
-// a support.
+// A row means: left * coefficients == right * rises. A rise is what a value gains from the first
+// point to a support.
 struct Row {
   std::vector<Wide> left;   // one a varied symbol
   std::vector<Wide> right;  // one a support
@@ -80,8 +80,9 @@ bool eliminate(Row& row, const Row& pivot) {
   return true;
 }
 
-// Rows in reduced form: Gauss and Jordan's elimination without fractions, each row divided by its
-// greatest common divisor, so that points that vary one symbol each give no large numbers.
+// Holds rows in reduced form. It eliminates as Gauss and Jordan did, without fractions, and divides
+// each row by its greatest common divisor, so that points that vary one symbol each give no large
+// numbers.
 class System {
  public:
   explicit System(std::vector<SymbolIndex> varied) : varied_(std::move(varied)) {}
@@ -200,7 +201,7 @@ Result<AffineFit> AffineFit::make(std::vector<std::vector<int64_t>> points,
   fit.points_ = std::move(points);
   fit.supports_ = solved.supports();
   for (const Row& row : solved.rows()) {
-    // A positive divisor, for the least Wide has no quotient by -1.
+    // The divisor is positive, because the least Wide has no quotient by -1.
     Equation equation{solved.varied()[row.pivot], row.left[row.pivot], row.right};
     if (equation.divisor < 0) negate(equation.divisor, equation.weights);
     fit.equations_.push_back(std::move(equation));

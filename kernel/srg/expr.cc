@@ -73,7 +73,7 @@ std::string symbol_name(SymbolIndex index, std::span<const Symbol> symbols) {
   return index < symbols.size() ? symbols[index].name : fmt::format("symbol_{}", index);
 }
 
-// |value| without the overflow of -INT64_MIN.
+// Gives |value| without the overflow of -INT64_MIN.
 uint64_t magnitude(int64_t value) {
   return value < 0 ? uint64_t{0} - static_cast<uint64_t>(value) : static_cast<uint64_t>(value);
 }

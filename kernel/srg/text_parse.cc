@@ -21,7 +21,7 @@ namespace {
 
 constexpr size_t kTokenShownBytes = 40;  // of a token in a message
 
-// The token as messages show it: printable and short.
+// Gives the token as messages show it: printable and short.
 std::string describe(const Token& token) {
   switch (token.kind) {
     case TokenKind::kEnd:
@@ -210,7 +210,7 @@ class Parser {
     return value.strides.empty() && value.offset == Expr();
   }
 
-  // storage weight "name"
+  // Parses: storage weight "name"
   Status parse_storage() {
     Storage storage;
     DJINN_TRY(const std::string kind, take_word("weight, input or sequence"));
@@ -243,7 +243,7 @@ class Parser {
     return {};
   }
 
-  // weight %w "name" : type
+  // Parses: weight %w "name" : type
   Status parse_viewed_storage(StorageKind kind) {
     Storage storage;
     storage.kind = kind;
@@ -268,7 +268,7 @@ class Parser {
     return {};
   }
 
-  // view %v of $3 : type, or view %v of %x : type
+  // Parses: view %v of $3 : type, or view %v of %x : type
   Status parse_view() {
     Value value;
     DJINN_CHECK(parse_new_name(value));
@@ -308,8 +308,8 @@ class Parser {
     return expected("the sizes in brackets");
   }
 
-  // float32[tokens, 384] strides [..] offset 3 criticality 9; claims_sizes says that sizes stood
-  // there.
+  // Parses: float32[tokens, 384] strides [..] offset 3 criticality 9. claims_sizes tells that there
+  // were sizes.
   Status parse_type(Value& value) {
     DJINN_TRY(bool open, try_sign('?'));
     if (!open) {
@@ -470,7 +470,7 @@ class Parser {
     return std::nullopt;
   }
 
-  // values[], doubles[] and bools[]: lists whose kind no item tells.
+  // Parses values[], doubles[] and bools[]: lists that have no item to tell their kind.
   Result<ArgumentValue> parse_empty_list() {
     const Token at = token_;
     DJINN_CHECK(advance());
@@ -558,7 +558,7 @@ class Parser {
     return negative ? -number : number;
   }
 
-  // All NaNs are one, whatever sign stood before them.
+  // All NaNs are one, whatever sign stands before them.
   Result<double> parse_nan() {
     DJINN_CHECK(advance());
     return std::numeric_limits<double>::quiet_NaN();

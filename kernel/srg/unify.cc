@@ -24,8 +24,8 @@ namespace {
 constexpr size_t kTextShownBytes = 60;  // of a text in a message
 constexpr size_t kShownValues = 8;      // of one integer in all recordings
 
-// What is wrong with a part of a graph: " is 7 in one recording and 8 in another". Whoever calls
-// writes in front of it which part that is. Nothing is wrong if there is none.
+// Says what is wrong with a part of a graph, such as " is 7 in one recording and 8 in another". The
+// caller writes in front of it which part that is. There is none if nothing is wrong.
 using Complaint = std::optional<std::string>;
 
 Complaint in(std::string_view part, Complaint complaint) {
@@ -122,7 +122,7 @@ template <typename T>
 bool is_same(const T& a, const T& b) {
   return a == b;
 }
-// -0.0 is not 0.0, and a NaN is itself.
+// -0.0 differs from 0.0, and a NaN equals itself.
 bool is_same(double a, double b) {
   return std::bit_cast<uint64_t>(a) == std::bit_cast<uint64_t>(b);
 }
@@ -326,7 +326,7 @@ class Fitting {
     result_.symbols = std::move(symbols);
   }
 
-  // Compares in program order, so that what is named first is no consequence of another difference.
+  // Compares in program order, so that the first difference is not the consequence of another one.
   [[nodiscard]] Complaint run() {
     for (ValueId id = 0; id < result_.values.size(); ++id) {
       if (result_.values[id].storage == kLocalStorage) continue;
@@ -341,7 +341,7 @@ class Fitting {
   [[nodiscard]] Graph take() && { return std::move(result_); }
 
  private:
-  // of(graph) is the expression in each recording.
+  // of(graph) gives the expression in each recording.
   template <typename Of>
   [[nodiscard]] Complaint fit(Of&& of) {
     for (size_t i = 0; i < recordings_.size(); ++i) {
@@ -369,7 +369,7 @@ class Fitting {
                        fmt::join(names, ", "));
   }
 
-  // of(graph) is the list in each recording.
+  // of(graph) gives the list in each recording.
   template <typename Of>
   [[nodiscard]] Complaint fit_list(std::string_view what, Of&& of) {
     for (size_t i = 0; i < of(result_).size(); ++i) {
@@ -478,7 +478,7 @@ Status check_recordings(std::span<const Recording> recordings, std::span<const S
     auto status = check_recording(recordings[i], symbols);
     if (!status) return in_place(fmt::format("Recording {}", i), std::move(status).error());
   }
-  // The others are compared with this one, so their indices lead somewhere too.
+  // The other recordings are compared with this one, so their indices are valid as well.
   auto status = verify(*recordings[0].graph);
   if (!status) return in_place("Recording 0", std::move(status).error());
   return {};

@@ -327,7 +327,7 @@ class Verifier {
     return check_extent(value, id);
   }
 
-  // The first view of an input with a role is what the generation loop fills.
+  // The generation loop fills the first view of an input with a role.
   static Status check_role(const Storage& storage, const Value& value) {
     if (storage.kind != StorageKind::kInput || storage.role == InputRole::kUser) return {};
     const bool mask = storage.role == InputRole::kAttentionMask;
@@ -375,7 +375,7 @@ class Verifier {
     return uppers;
   }
 
-  // The upper bound of an expression that must never be negative.
+  // Gives the upper bound of an expression that must never be negative.
   Result<uint64_t> natural(const Expr& expr, size_t id, std::string_view what) const {
     DJINN_TRY(Bounds range, bounds(expr, graph_.symbols));
     if (range.min >= 0) return static_cast<uint64_t>(range.max);

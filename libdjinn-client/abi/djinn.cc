@@ -85,7 +85,7 @@ djinn_client::~djinn_client() {
 namespace djinn {
 namespace {
 
-// The two enumerations are one; a code that is added here must be added there.
+// The two enumerations have the same codes: a code that is added to one must be added to the other.
 static_assert(DJINN_PROTOCOL_VIOLATION == static_cast<int>(ErrorCode::kProtocolViolation));
 static_assert(DJINN_POISONED == static_cast<int>(ErrorCode::kPoisoned));
 static_assert(DJINN_NOT_CONFINED == static_cast<int>(ErrorCode::kNotConfined));
@@ -98,7 +98,7 @@ static_assert(DJINN_FLOAT64 == static_cast<int>(DType::kFloat64));
 static_assert(DJINN_COMPLEX128 == static_cast<int>(DType::kComplex128));
 static_assert(DJINN_RANK_MAX == limits::kRank);
 static_assert(DJINN_FOREVER == ipc::kKeepForever);
-// Programs outside were compiled with these.
+// Programs of users were compiled with these sizes.
 static_assert(sizeof(djinn_error) == 512);
 static_assert(sizeof(djinn_connect_options) == 56);
 static_assert(sizeof(djinn_generate_options) == 104);
@@ -227,15 +227,15 @@ Status load_model(djinn_client* client, const char* directory, const client::Ret
   return {};
 }
 
-// The client that has the model open. djinnd knows whether a model was opened that this client has
-// not loaded.
+// Gives the client that has the model open. If this client has not loaded the model, djinnd knows
+// whether it was opened.
 Result<client::Client*> client_of_model(djinn_client& client, uint64_t model) {
   const auto loaded = client.models.find(model);
   if (loaded != client.models.end()) return client.connection.of(loaded->second);
   return client.connection.open(client.given_up);
 }
 
-// The model of an encoder or generator goes with its session.
+// The model of an encoder or generator is closed with its session.
 Status close_model_of(const djinn_opened& opened, ModelId model) {
   if (opened.client == nullptr) return {};
   DJINN_TRY(client::Client* const found, opened.client->connection.of(opened.session));
@@ -268,7 +268,7 @@ Status encode(djinn_encoder& encoder, const djinn_batch& batch, float* embedding
 
 // --- generator
 
-// A struct that began from zero means what _init gives.
+// A struct that is all zero means what _init gives.
 client::GenerateOptions options_of(const djinn_generate_options& given,
                                    const client::Generator& generator) {
   client::GenerateOptions options;
@@ -349,7 +349,7 @@ Result<size_t> output_index(const srg::Graph& graph, const char* name) {
   return Error{ErrorCode::kNotFound, "The program has no output '" + std::string(name) + "'."};
 }
 
-// The outputs of one run: where they go, and what became of them.
+// Holds the outputs of one run: where they go, and what became of them.
 class Outputs {
  public:
   Outputs(client::Client& client, const srg::Graph& graph, std::span<djinn_output> outputs)

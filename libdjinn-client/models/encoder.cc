@@ -60,7 +60,7 @@ std::vector<std::byte> square_mask(const EncoderBatch& batch) {
   return out;
 }
 
-// The bits of 1.0; those of 0.0 are zero in every dtype.
+// Gives the bits of 1.0. Those of 0.0 are zero in every dtype.
 uint32_t one_of(DType dtype) {
   if (dtype == DType::kFloat16) return 0x3c00;
   return dtype == DType::kBFloat16 ? 0x3f80 : 0x3f800000;

@@ -67,7 +67,7 @@ class FakeDaemon::Server {
     going_ = false;
     thread_ = std::thread([this] { serve(); });
   }
-  // Stops as if it were killed: every connection closes, and nobody listens.
+  // Stops as if it were killed: every connection closes, and nobody listens any more.
   void stop() {
     tell([this] { going_ = true; });
     thread_.join();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// The module djinn._client: classes as thin as the C++ ones beneath; djinn/*.py is what people use.
+// The module djinn._client has classes as thin as the C++ ones beneath. People use djinn/*.py.
 
 #include <algorithm>
 #include <utility>
@@ -14,7 +14,7 @@ namespace {
 using Shared = std::shared_ptr<Session>;
 using namespace py::literals;  // style: pybind11 has no other way to its _a
 
-// (index, generation, session)
+// Gives (index, generation, session).
 template <typename Handle>
 py::tuple to_tuple(const Held<Handle>& held) {
   return py::make_tuple(held.handle.index, held.handle.generation, held.session);
@@ -115,7 +115,7 @@ Arguments arguments_from(const std::vector<int64_t>& symbols, const py::dict& in
   return out;
 }
 
-// (dtype, sizes, strides, offset, bytes or None, ref or None)
+// Gives (dtype, sizes, strides, offset, bytes or None, ref or None).
 py::tuple result_of(const RunOutput& output) {
   const ipc::OutputDescription& shape = output.description;
   const std::vector<int64_t> sizes(shape.sizes.begin(), shape.sizes.begin() + shape.rank);

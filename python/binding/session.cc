@@ -93,7 +93,7 @@ Result<std::vector<RunOutput>> run_call(client::Client& client, uint64_t session
   return call.take(session);
 }
 
-// The sessions that a run names something of.
+// Gives the numbers of the sessions whose objects the run names.
 std::set<uint64_t> sessions_of(const Program& program, const RunArguments& arguments) {
   std::set<uint64_t> out{program.session, arguments.sequence.session};
   for (const auto& [name, input] : arguments.inputs) {
@@ -109,7 +109,7 @@ bool Interruption::operator()() {
   if (closed_) return true;
   const py::gil_scoped_acquire gil;
   const pid_t before = ::getpid();
-  // A handler may have forked: the child's wait would take its parent's answer.
+  // A handler may have forked, and the child's wait would take its parent's answer.
   if (PyErr_CheckSignals() == 0) return ::getpid() != before;
   raised_ = std::make_exception_ptr(py::error_already_set());
   return true;
@@ -167,7 +167,7 @@ void Session::after_fork() {
   if (owner_.load() == std::this_thread::get_id()) return;
   owner_ = std::thread::id();
   if (mutex_.try_lock()) {
-    // The lease must not live on through the child's copy of the socket.
+    // The child's copy of the socket must not keep the lease alive.
     if (connection_ != nullptr) [[maybe_unused]]
       const Status ended = connection_->check();
     mutex_.unlock();

@@ -34,7 +34,7 @@ const char* name_of_role(srg::InputRole role) {
   return "input";
 }
 
-// A result that is still held after its capture was kept by the model's code.
+// If a result is still held after its capture, the model's code has kept it.
 void check_nothing_kept(const Log& log, const std::vector<Operand>& outputs) {
   for (const Entry& entry : log.entries()) {
     for (const StoragePtr& product : entry.products) {

@@ -78,8 +78,8 @@ void Device::end_fork() {
   if (std::exchange(fork_has_lock_, false)) mutex_.unlock();
 }
 
-// Other threads were not copied, and what they have locked or were changing is of no use here. A
-// handler's thread has the lock here too, and gives it back when its wait ends.
+// Other threads were not copied, so what they had locked or were changing is of no use here. If a
+// handler forked, this thread has the lock, and gives it back when its wait ends.
 void Device::begin_child() {
   storages().unlock();
   const bool has_log = std::exchange(fork_has_lock_, false) || Interruption::runs_handler();
@@ -90,7 +90,7 @@ void Device::begin_child() {
   session_.become_orphan();
 }
 
-// What the session held is lost, and nothing can be handed over any more that needs it.
+// What the session held is lost, and nothing that needs it can be handed over any more.
 void Device::forget_session() {
   owed_.reset();
   leaving_.clear();

@@ -247,7 +247,8 @@ void give(const at::Tensor& result, const at::Tensor& out) {
   out.copy_(result);
 }
 
-// Some functional forms are made of their in-place or out= forms, and would come back here.
+// Some functional forms are made of their in-place or out= forms, and would come back here; this
+// marks that one is being called.
 class Lowering {
  public:
   explicit Lowering(const c10::OperatorHandle& op) : op_(op) {
@@ -326,7 +327,7 @@ size_t longest_list(const Stack& arguments) {
   return longest;
 }
 
-// Elements [first, first + count) of a list, or of a tensor with a number for each.
+// Gives elements [first, first + count) of a list, or of a tensor that has a number for each.
 c10::IValue part_of(const c10::IValue& value, const c10::Argument& formal, size_t first,
                     size_t count) {
   if (value.isTensor() && formal.name() == "scalars") {
@@ -437,8 +438,8 @@ void take_apart(const c10::OperatorHandle& op, Stack* stack) {
   stack->insert(stack->end(), arguments.begin(), arguments.end());
 }
 
-// With a gradient to come these operators are taken apart, by the composite code that is their
-// kernel on the CPU and has its bits; else autograd has no part in them.
+// If a gradient is to come, these operators are taken apart by their composite code, which is their
+// kernel on the CPU and has its bits. Otherwise autograd has no part in them.
 void whole(const c10::OperatorHandle& op, c10::DispatchKeySet, Stack* stack) {
   if (is_differentiated(*stack, op.schema().arguments().size())) return take_apart(op, stack);
   const at::AutoDispatchBelowADInplaceOrView below;
@@ -472,8 +473,8 @@ bool returns_views(const c10::FunctionSchema& schema) {
   return false;
 }
 
-// A structured operator would reach the fallback as its out= form after an allocation, and a
-// factory as an empty tensor that is filled: by name they stay one call.
+// Registered by name, these stay one call. Otherwise a structured operator would come as its out=
+// form after an allocation, and a factory as an empty tensor that is filled.
 bool by_name(const c10::OperatorHandle& op, const std::string& name) {
   for (const char* const left : kLeft) {
     if (op.schema().name() == left) return false;

@@ -29,7 +29,7 @@ class Steps {
  public:
   Steps(uint32_t rows, const OnStep& on_step) : on_step_(on_step) { result_.tokens.resize(rows); }
 
-  // False: on_step has ended the generation.
+  // Gives false when on_step has ended the generation.
   bool take(const std::vector<client::TokenEvent>& events) {
     return std::ranges::all_of(events, [this](const auto& event) { return take(event); });
   }
@@ -142,7 +142,8 @@ Group::~Group() {
   Device::get().drop_sequence(session_, handle_);
 }
 
-// Sessions are numbered as they come, so where the two differ the earlier one has ended.
+// Sessions are numbered as they come, so if the two differ, the one with the lower number has
+// ended.
 uint64_t Group::session_with(const Template& program) const {
   return std::min(session_, program.session);
 }

@@ -12,7 +12,7 @@
 namespace djinn::device {
 namespace {
 
-// How many calls of on_tokens this thread is inside of, and whether it waited there.
+// Holds how many calls of on_tokens this thread is inside of, and whether it waited there.
 struct Following {
   int depth = 0;
   bool waited = false;
@@ -91,7 +91,7 @@ void Generations::make_way(Turn& turn, uint64_t bytes, size_t runs) {
   if (any() && !session_.client().has_room(bytes, runs)) wait(turn);
 }
 
-// The child of a fork has none of the threads that waited.
+// In the child of a fork this ends, because none of the threads that waited are there.
 void Generations::queue_up(Turn& turn) {
   if (following.depth > 0 && any()) following.waited = true;
   Interruption interruption(Interruption::Place::kWithoutLock);

@@ -24,8 +24,8 @@ namespace {
 constexpr uint64_t kStagingBytes = uint64_t{32} << 20;
 // Larger weights are read in parts of this size, with one run for each.
 constexpr uint64_t kPartBytes = kStagingBytes / 4;
-// A graph that comes in so many logs is defined, and runs by its id from then on. A graph that
-// comes often in a single log may never come again: an optimizer's step has its number in it.
+// A graph that comes in this many logs is defined, and runs by its id from then on. One that comes
+// often in a single log may never come again: an optimizer's step has its number in it.
 constexpr uint32_t kSightsToDefine = 3;
 // Graphs that are known but not defined are limited: those that change with each step would pile
 // up.
@@ -129,7 +129,8 @@ std::string shape_of(const srg::Graph& graph, srg::ValueId id) {
   return shape_of(dtype == nullptr ? DType::kInvalid : *dtype, sizes->items);
 }
 
-// "aten::embedding (float32 [4, 2], int64 [1]), which gives float32 [1, 2], 8 bytes: why"
+// Gives, for example, "aten::embedding (float32 [4, 2], int64 [1]), which gives float32 [1, 2], 8
+// bytes: why".
 std::string text_of(const srg::Graph& graph, const srg::Node& node, std::string_view why) {
   std::vector<std::string> shapes;
   const auto add = [&](srg::ValueId id) { shapes.push_back(shape_of(graph, id)); };
@@ -501,7 +502,8 @@ Status Link::read_ref(const Operand& view, std::span<std::byte> out) {
   return client::read(*client_, block, out);
 }
 
-// Halves of the first dimension that has more than one row are contiguous in what is read.
+// A part is half of the rows of the first dimension of more than one row, which are contiguous in
+// `out`.
 Status Link::read_weight(const Operand& view, std::span<std::byte> out) {
   if (out.size() > kPartBytes) {
     size_t d = 0;

@@ -80,7 +80,7 @@ class Saves {
 // Writes entries as a graph.
 class GraphWriter {
  public:
-  // claims_layouts: contiguous results are claimed to be so. With symbols to come they are not,
+  // If claims_layouts, contiguous results are claimed to be so. With symbols to come they are not,
   // because products of two symbols are no affine strides.
   explicit GraphWriter(bool claims_layouts = true) : claims_layouts_(claims_layouts) {
     segment_.graph.name = "recorded";
@@ -313,7 +313,7 @@ class GraphWriter {
   const Local& local_of(const StoragePtr& storage) {
     const auto known = locals_.find(storage.get());
     if (known != locals_.end()) return known->second;
-    // A storage without bytes is no output of the run that made it.
+    // A local storage is zeros here, or has no bytes, and then no run has made it.
     TORCH_INTERNAL_ASSERT(storage->location == Location::kZero || storage->bytes == 0);
     const Operand all = whole(storage);
     srg::Node zeros;
@@ -325,7 +325,8 @@ class GraphWriter {
     return add_local({storage, id, all, false, nullptr});
   }
 
-  // The bytes of a local storage as another type: its elements in a row, then seen as that type.
+  // Makes the bytes of a local storage another type: puts its elements in a row, then views that as
+  // the type.
   srg::ValueId as_type(const Local& local, at::ScalarType type) {
     const int64_t size = static_cast<int64_t>(c10::elementSize(local.geometry.type));
     const std::vector<int64_t> row{static_cast<int64_t>(local.storage->bytes) / size};

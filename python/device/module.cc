@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// The extension module djinn.torch._device. Importing it makes the device; nothing connects before
-// a value is needed.
+// Importing the extension module djinn.torch._device makes the device. Nothing connects before a
+// value is needed.
 #include "python/device/module.h"
 
 #include <ATen/Context.h>

@@ -28,7 +28,7 @@ srg::SymbolRole symbol_role_from(const std::string& name) {
   TORCH_CHECK_VALUE(false, "No symbol has the role ", name, ".");
 }
 
-// (name, least, most): the name is the role's.
+// Takes (name, least, most); the name is that of a role.
 std::vector<srg::Symbol> symbols_from(
     const std::vector<std::tuple<std::string, int64_t, int64_t>>& items) {
   std::vector<srg::Symbol> symbols;
@@ -103,7 +103,7 @@ class StepTeller {
   std::exception_ptr failed_;
 };
 
-// (tokens, the next random offset, whether on_step waited for the generation)
+// Gives (tokens, the next random offset, whether on_step waited for the generation).
 py::tuple generate_here(Group& group, const Template& prefill, const Template& decode,
                         std::vector<int32_t> prompt, uint32_t prompt_tokens,
                         std::vector<uint32_t> padding, const py::dict& options,

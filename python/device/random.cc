@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Random operators: each becomes a djinn:: operator that carries seed and offset, taken from a
+// Each random operator becomes a djinn:: operator that carries seed and offset, taken from a
 // generator here, so that a run repeated after a worker's death draws the same numbers. They are
 // not the numbers that the CPU's generator would draw.
 #include "kernel/srg/random.h"

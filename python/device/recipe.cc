@@ -106,7 +106,7 @@ class KeyWriter {
     key_.push_back(word);
   }
 
-  // The storage's number among the call's, in the order of their first use.
+  // Gives the storage's number among those of the call, in the order of their first use.
   uint64_t number_of(const c10::Storage& storage) {
     const void* const address = storage.data();
     for (size_t i = 0; i < storages_.size(); ++i) {
@@ -136,7 +136,7 @@ class MetaCall {
   }
 
   [[nodiscard]] Stack& stack() { return stack_; }
-  // The tensors, numbered as tensors_of() does.
+  // Gives the tensors, in the order of tensors_of().
   [[nodiscard]] const std::vector<at::Tensor>& tensors() const { return tensors_; }
 
  private:

@@ -18,7 +18,7 @@ namespace {
 
 constexpr uint64_t kAlignment = 64;
 
-// What safetensors calls the type; null for one that no parameter has.
+// Gives safetensors' name of the type; null for a type that no parameter has.
 const char* name_in_file(at::ScalarType type) {
   switch (type) {
     case at::kFloat:

@@ -93,7 +93,7 @@ uintptr_t Storages::place(uint64_t nbytes, std::vector<StoragePtr>& met) {
                    " was asked for, and none of more than ", size_text(kAddressBytes / 4),
                    " has addresses.");
   if (next_ < start || next_ + room > start + kAddressBytes) next_ = start;
-  // Only after a turn around the reservation is anything in the way.
+  // Something can be in the way only after a turn around the reservation.
   for (auto taken = by_address_.lower_bound(next_);
        taken != by_address_.end() && taken->first < next_ + room;
        taken = by_address_.lower_bound(next_)) {
@@ -161,7 +161,7 @@ void Storages::forget_shadows() {
   }
 }
 
-// Storages and leases die outside of the lock, which they take themselves.
+// Storages and leases take the lock themselves, so they must die outside of it.
 void Storages::end_session() {
   {
     const std::lock_guard lock(mutex_);

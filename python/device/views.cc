@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Operators that this process carries out itself, because they move no bytes: making storages and
-// views of them, and the three that cross the border: copies, and one element as a number.
+// This process carries out these operators itself, because they move no bytes: they make storages
+// and views of them. Three more cross the border: copies in both directions, and one element as a
+// number.
 #include <ATen/EmptyTensor.h>
 #include <ATen/native/Resize.h>
 #include <ATen/ops/_reshape_alias_native.h>

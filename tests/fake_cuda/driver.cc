@@ -107,7 +107,7 @@ class Driver {
 
 thread_local Driver::Context Driver::current = nullptr;
 
-// Never destroyed: threads of streams may outlive main().
+// The driver is never destroyed, because threads of streams may outlive main().
 Driver& driver() {
   static Driver* const it = new Driver;
   return *it;
@@ -144,7 +144,7 @@ Code give(T* to, T value) {
   return Code::kSuccess;
 }
 
-// Memory of the device that a piece of work reads and writes; none where bytes is 0.
+// Names the memory of the device that a piece of work reads and writes; none if the bytes are 0.
 struct Ranges {
   DevicePtr read = 0;
   uint64_t read_bytes = 0;
@@ -230,7 +230,7 @@ Code unregister_host(void* address) {
 // --- modules and kernels
 // -------------------------------------------------------------------------
 
-// A module is an address of its own: the kernels are those of the fake, whatever the image.
+// A module is only an address: its kernels are those of the fake, whatever the image.
 Code load_module(pal::cuda::Module* out, const void* image) {
   if (out == nullptr || image == nullptr) return Code::kInvalidValue;
   const std::lock_guard lock(driver().host_mutex);

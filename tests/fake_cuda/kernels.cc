@@ -29,8 +29,8 @@ bool fill(Memory& memory, DevicePtr address, uint64_t words, uint32_t value) {
   return true;
 }
 
-// scribble(address, words, rounds): writes the round's number, from 1 on, to every word, round
-// after round; for ever where rounds is 0.
+// scribble(address, words, rounds) writes the round's number, from 1 on, to every word, round after
+// round; it never ends if rounds is 0.
 Code scribble(Memory& memory, std::span<const uint64_t> arguments) {
   const uint64_t rounds = arguments[2];
   for (uint64_t round = 1; rounds == 0 || round <= rounds; ++round) {

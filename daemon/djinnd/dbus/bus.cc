@@ -177,7 +177,7 @@ void Bus::process() {
   watch();
 }
 
-// Must be called after all that may have changed what sd-bus waits for.
+// This must be called after everything that may have changed what sd-bus waits for.
 void Bus::watch() {
   DJINN_ASSERT(connection_ != nullptr);
   sd_bus* const raw = connection_->bus.get();

@@ -52,7 +52,8 @@ int read_credentials(sd_bus_message* answer, Credentials& credentials) {
   return more;
 }
 
-// The answer of CheckAuthorization, (bba{ss}): authorized, authorized after a challenge, details.
+// Reads the answer of CheckAuthorization, (bba{ss}): authorized, authorized after a challenge,
+// details.
 bool read_verdict(sd_bus_message* answer) {
   int authorized = 0;
   const bool read = ::sd_bus_message_enter_container(answer, 'r', "bba{ss}") > 0 &&

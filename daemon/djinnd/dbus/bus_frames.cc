@@ -11,8 +11,9 @@
 namespace djinn::daemon {
 namespace {
 
-// The D-Bus Specification, "Message Format": byte order, type, flags, version, and three numbers:
-// the body's bytes, a serial, the header fields' bytes. Fields are padded to 8 bytes.
+// A message begins as the D-Bus Specification says in "Message Format": byte order, type, flags,
+// version, and three numbers: the body's bytes, a serial, the header fields' bytes. Fields are
+// padded to 8 bytes.
 constexpr size_t kHeadBytes = 16;
 constexpr size_t kTypeAt = 1;
 constexpr size_t kBodyAt = 4;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// org.djinn.Manager1 as sd-bus reads it: members, their arguments, and who answers.
-// packaging/dbus/org.djinn.Manager1.xml is what sd-bus makes of it.
+// This describes org.djinn.Manager1 to sd-bus: its members, their arguments, and who answers.
+// packaging/dbus/org.djinn.Manager1.xml is the XML that sd-bus makes of it.
 #include "daemon/djinnd/dbus/manager.h"
 #include "daemon/djinnd/host/version.h"
 

@@ -282,7 +282,7 @@ Status set_device_limit(std::string_view text, DeviceId device, Options& options
 
 // --- unknown keys
 
-// Levenshtein's distance: insertions, deletions and substitutions.
+// Gives Levenshtein's distance: insertions, deletions and substitutions.
 size_t distance(std::string_view a, std::string_view b) {
   std::vector<size_t> row(b.size() + 1);
   for (size_t j = 0; j <= b.size(); ++j) row[j] = j;

@@ -24,8 +24,8 @@
 namespace djinn::daemon {
 namespace {
 
-// Names: "model.ID.record.7", "model.ID.manifest", "model.ID.extent.0", "model.ID.file.3",
-// "model.ID.plan.0".
+// A name is, for example, "model.ID.record.7", "model.ID.manifest", "model.ID.extent.0",
+// "model.ID.file.3" or "model.ID.plan.0".
 constexpr std::string_view kPrefix = "model.";
 
 // An update is two messages: the new record is given before the old one is taken back.
@@ -297,7 +297,7 @@ void FdStore::keep(const std::map<ModelId, Model>& models, const std::set<ModelI
   DJINN_ASSERT(held_ <= descriptors_max_);
 }
 
-// The record goes first: without one a model is incomplete.
+// The record goes first, because without one a model counts as incomplete.
 void FdStore::forget(std::map<ModelId, Record>::iterator kept) {
   const auto& [id, record] = *kept;
   notifier_.take_out(name_of_part(id, "record", record.number));

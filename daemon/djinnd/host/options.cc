@@ -26,7 +26,7 @@
 namespace djinn::daemon {
 namespace {
 
-// Cores that this process may run on.
+// Gives the number of cores that this process may run on.
 uint32_t usable_cores() {
   cpu_set_t cores;
   CPU_ZERO(&cores);

@@ -20,7 +20,8 @@ bool is_visible(char c) {
   return c > ' ' && c <= '~';
 }
 
-// A field's line: a name, a colon, and text in which a tab is the only control character.
+// Whether the line is a field: a name, a colon, and text in which a tab is the only control
+// character.
 bool is_field(std::string_view line) {
   const size_t colon = line.find(':');
   if (colon == 0 || colon == std::string_view::npos) return false;

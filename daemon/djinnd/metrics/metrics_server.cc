@@ -146,7 +146,7 @@ void MetricsServer::take_news() {
 void MetricsServer::accept_from(const Fd& socket) {
   Fd client(::accept4(socket.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
   if (!client.valid()) {
-    // Out of descriptors or memory: looking again at once would only burn the core.
+    // There are no descriptors or no memory, so accepting again at once would only use up a core.
     if (!must_wait() && errno != ECONNABORTED) {
       pause_until_ns_ = clock_.monotonic_ns() + kPauseMs * kNsPerMs;
     }

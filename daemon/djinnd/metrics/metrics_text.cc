@@ -31,7 +31,7 @@ double seconds(uint64_t ns) {
   return static_cast<double>(ns) / kNsPerSecond;
 }
 
-// The names of enumerators, in their order.
+// The names stand in the order of the enumerators.
 constexpr std::array<const char*, kGroupPlaces> kGroupPlaceNames = {"memory", "spilling", "disk"};
 constexpr std::array<const char*, 3> kPoolNames = {"weights", "sessions", "lanes"};
 constexpr std::array<const char*, ipc::kOperations> kOperationNames = {
@@ -73,7 +73,7 @@ class Page {
     DJINN_ASSERT(values.size() == names.size());
     for (size_t i = 0; i < values.size(); ++i) put(values[i], {{label, names[i]}});
   }
-  // The same for the values of an enumeration.
+  // Does the same for the values of an enumeration.
   template <typename State, typename Values>
   void put_states(const Values& values) {
     for (size_t i = 0; i < values.size(); ++i) {
@@ -352,7 +352,8 @@ void put_workers(Page& page, const MetricsSnapshot& shot) {
 
 // --- the process
 
-// Fields of /proc/PID/stat from the state on, which is field 3: the name before may have spaces.
+// Gives the fields of /proc/PID/stat from the state on, which is field 3: the name before it may
+// have spaces.
 std::vector<uint64_t> stat_fields(const std::string& text) {
   std::vector<uint64_t> fields(3, 0);  // numbers 0 to 2
   const size_t name_end = text.rfind(')');
@@ -362,7 +363,7 @@ std::vector<uint64_t> stat_fields(const std::string& text) {
   return fields;
 }
 
-// Entries of /proc/self/fd, without ".", ".." and the descriptor that reads it.
+// Counts the entries of /proc/self/fd, without ".", ".." and the descriptor that reads it.
 uint64_t count_descriptors() {
   const std::unique_ptr<DIR, int (*)(DIR*)> list(::opendir("/proc/self/fd"), &::closedir);
   uint64_t count = 0;

@@ -24,7 +24,7 @@ LoadQueue::LoadQueue(Loop& loop, IdSource& ids, SparePool& loaders, const Device
 
 LoadId LoadQueue::add(std::vector<SharedFd> files, DeviceId device, Turn turn,
                       LoadListener& listener) {
-  // The id must not be one that memory is still held for.
+  // The id must not be that of a load for which memory is still held.
   const auto id = ids_.next<LoadId>(
       [this](LoadId taken) { return loads_.contains(taken) || abandoned_.contains(taken); });
   Load::Holder& holder = *this;
@@ -102,7 +102,7 @@ void LoadQueue::load_ended(LoadId id) {
 
 // --- looks
 
-// A timer that runs already is left alone, so that later loads do not put a look off.
+// If a timer runs already, it is left alone, so that later loads do not put a look off.
 void LoadQueue::look_again_soon() {
   if (!looks_.active()) looks_.start_once(kLookMs);
 }

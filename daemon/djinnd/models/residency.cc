@@ -230,7 +230,7 @@ uint64_t Residency::held_up_bytes(DeviceId device) const {
   return bytes;
 }
 
-// A model that cannot come back is unloaded: only one that nobody leases is chosen, so nobody loses
+// A model that cannot come back is unloaded. Only models without leases are chosen, so nobody loses
 // anything.
 void Residency::give_way(Model& model) {
   if (model.can_come_back()) return begin_evict(model, EvictReason::kPressure);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// The functions of libuv that djinnd's loop calls, for a simulated machine: they take the place of
-// the library's, whose header they keep to.
+// These are the functions of libuv that djinnd's loop calls, for a simulated machine. They take the
+// place of the library's, and keep to its header.
 #include <poll.h>
 #include <uv.h>
 

@@ -30,7 +30,7 @@ auto& any_of(Machine& machine, Map& map) {
   return *std::next(map.begin(), static_cast<std::ptrdiff_t>(machine.below(map.size())));
 }
 
-// A word of the memory that a session's client shares with its worker.
+// Reads a word of the memory that a session's client shares with its worker.
 uint64_t read_word(const Fd& memory, size_t offset) {
   uint64_t word = 0;
   const ssize_t got = ::pread(memory.get(), &word, sizeof word, static_cast<off_t>(offset));

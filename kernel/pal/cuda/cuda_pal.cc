@@ -172,7 +172,7 @@ Result<Extent> CudaPal::create(std::string_view, uint64_t bytes) {
     DJINN_TRY(extent.fd, export_handle(handle));
     if (::fcntl(extent.fd.get(), F_SETFD, FD_CLOEXEC) != 0)
       return system_error("keep an extent", errno);
-    // What an earlier owner left may still be in it.
+    // The memory may still hold what an earlier owner left.
     DJINN_TRY(Reservation scratch, reserve(bytes));
     DJINN_CHECK(map_handle(scratch, 0, handle, bytes, Access::kReadWrite));
     DJINN_CHECK(zero(scratch, 0, bytes));
@@ -340,7 +340,7 @@ Status CudaPal::populate(Reservation& reservation, uint64_t offset, uint64_t byt
 Status CudaPal::finish(std::string_view what, Code submitted) {
   const Code code = submitted == Code::kSuccess ? api_.stream_synchronize(stream_) : submitted;
   if (code == Code::kSuccess) return {};
-  // The caller takes its bytes back now: no copy may still be under way, whatever was said of it.
+  // The caller takes its bytes back now, so no copy may still be under way, even after an error.
   if (!is_sticky(code)) DJINN_CHECK(judge_release(api_.ctx_synchronize()));
   return judge(what, code);
 }
