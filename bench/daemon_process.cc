@@ -63,7 +63,7 @@ DaemonProcess::DaemonProcess(const std::vector<std::string>& mode) {
   if (::mkdtemp(pattern.data()) == nullptr) ::abort();
   directory_ = pattern;
   pid_ = start(directory_, mode);
-  // Ready when it welcomes a session; a start takes about a second.
+  // djinnd is ready when it welcomes a session. A start takes about a second.
   client::ConnectOptions options;
   options.host = "unix:" + socket_path();
   for (int tries = 0; tries < 600 && !client::Client::connect(options); ++tries) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// What a user pays for another's flood: their connect and status, alone and beside 20 sessions of
-// somebody who repeats one control request as fast as they can, each request in turn.
+// This measures what a user pays for another's flood: their connect and status, alone and beside 20
+// sessions of somebody who repeats one control request as fast as possible, each request in turn.
 #include <benchmark/benchmark.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -41,7 +41,7 @@ constexpr int kPatienceMs = 10'000;
 
 // --- the flood
 
-// Shared with the flooders, who count what djinnd answered them.
+// This process and the flooders share the count of djinnd's answers.
 std::atomic<uint64_t>* shared_count() {
   void* const at = ::mmap(nullptr, sizeof(std::atomic<uint64_t>), PROT_READ | PROT_WRITE,
                           MAP_SHARED | MAP_ANONYMOUS, -1, 0);
@@ -57,8 +57,8 @@ struct Request {
   enum class Payload : uint8_t { kNone, kFiles, kGraph, kSparseGraph } payload{};
 };
 
-// All kinds of ipc::ClientRequest but Hello, which reconnect() floods with; two of them also with a
-// payload that has holes.
+// These are all kinds of ipc::ClientRequest but Hello, with which reconnect() floods. Two kinds
+// come a second time, with a payload that has holes.
 auto requests() {
   using enum Request::Payload;
   const ModelId model{1};
@@ -97,7 +97,7 @@ auto requests() {
   return rows;
 }
 
-// Of a session; nothing once it has ended.
+// Waits for events on a session's socket. False once the session has ended.
 bool wait_for(const Fd& socket, short events) {
   pollfd waiting{socket.get(), events, 0};
   return ::poll(&waiting, 1, -1) == 1;
@@ -139,7 +139,7 @@ std::vector<Fd> payload_of(const Request& request) {
   return fds;
 }
 
-// Keeps so many requests in flight until the session ends.
+// Keeps this many requests in flight until the session ends.
 void repeat(const Fd& socket, const Request& request, std::span<const int> fds) {
   uint32_t asked = 0;
   for (uint32_t answered = 0;;) {
@@ -174,7 +174,8 @@ class Flood {
     for (int i = 0; i < kFlooders; ++i) {
       const pid_t child = ::fork();
       if (child == 0) {
-        // The group, which may connect, stays. The signal comes last: another user's is forgotten.
+        // The process keeps its group, which may connect. The signal is set last, because a change
+        // of user clears it.
         if (::setresuid(kFloodingUser, kFloodingUser, kFloodingUser) == 0 &&
             ::prctl(PR_SET_PDEATHSIG, SIGKILL) == 0) {
           body();
@@ -197,7 +198,7 @@ class Flood {
 
 // --- the user beside it
 
-// This process's connections are the user's while it lives.
+// While it lives, this process connects as the user.
 class ActingAs {
  public:
   explicit ActingAs(uid_t user) {
@@ -243,7 +244,8 @@ struct Kind {
   std::function<void()> body;
 };
 
-// Each sample of one arm has one of the other near it in time; a percentile is of all rounds.
+// The two arms alternate, so each sample of one has a sample of the other near it in time. A
+// percentile is of all rounds.
 void flooded(benchmark::State& state) {
   if (::geteuid() != 0) return state.SkipWithError("needs root, to be two users");
   const DaemonProcess daemon({"--socket-group", "root"});

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Figures of the local path, through a daemon of our own: the ring, a forward pass, an attach.
+// These are the figures of the local path, through a daemon of our own: the ring, a forward pass,
+// an attach.
 #include <benchmark/benchmark.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -69,7 +70,8 @@ BENCHMARK(ring_spinning)
     ->Unit(benchmark::kMicrosecond)
     ->UseRealTime();
 
-// Each call when both sides have been asleep for a while; its median time as `median_us`.
+// Makes each call when both sides have been asleep for a while, and tells the median time as
+// `median_us`.
 template <typename Call>
 void measure_asleep(benchmark::State& state, const Call& call) {
   std::vector<double> times_us;
@@ -93,7 +95,7 @@ BENCHMARK(ring_asleep)
     ->UseManualTime()
     ->Iterations(500);
 
-// What the kernel alone takes: two threads that wake each other.
+// Measures what the kernel alone takes to let two threads wake each other.
 void eventfd_asleep(benchmark::State& state) {
   const Fd there(::eventfd(0, EFD_CLOEXEC)), back(::eventfd(0, EFD_CLOEXEC));
   constexpr uint64_t kStop = 2;
@@ -121,7 +123,8 @@ BENCHMARK(eventfd_asleep)
     ->UseManualTime()
     ->Iterations(500);
 
-// Times that any thread of a process went to sleep of itself; each is a wake-up before it.
+// Counts how often the threads of a process went to sleep by themselves. A wake-up precedes each of
+// these.
 uint64_t sleeps_of(uint32_t pid) {
   uint64_t total = 0;
   for (const auto& task :
@@ -268,8 +271,8 @@ class ForwardHere {
 
 constexpr int kBlock = 25;
 
-// The arms take turns, so that whatever else the machine does meets both; in blocks, because a
-// client that has one forward to do mostly has the next one, too.
+// The arms take turns, so that whatever else the machine does affects both. They do so in blocks,
+// because a client that has one forward to do mostly has a next one, too.
 void forward(benchmark::State& state) {
   static const int threads = [] {
     const auto count = static_cast<int>(DaemonProcess::shared().connect()->welcome().threads);
@@ -294,8 +297,8 @@ void forward(benchmark::State& state) {
 }
 BENCHMARK(forward)->Unit(benchmark::kMicrosecond)->UseRealTime()->Iterations(100);
 
-// One cheap operator, with the copies of a forward's input and output: what a run costs beside its
-// computing.
+// A run of one cheap operator copies input and output as a forward does, so it shows what a run
+// costs beside its computing.
 void small_run(benchmark::State& state) {
   const auto client = DaemonProcess::shared().connect();
   srg::GraphBuilder g("small");
@@ -314,7 +317,7 @@ void small_run(benchmark::State& state) {
 }
 BENCHMARK(small_run)->Unit(benchmark::kMicrosecond)->UseRealTime();
 
-// Once more what the session has defined: the client's hash, and what it remembers.
+// Defining a program again costs the client's hash of the graph and a look at what it remembers.
 void define_again(benchmark::State& state) {
   const auto client = DaemonProcess::shared().connect();
   const srg::Graph graph = forward_graph();
@@ -331,8 +334,9 @@ BENCHMARK(define_again)->Name("define/again")->Unit(benchmark::kMicrosecond)->Us
 
 constexpr uint64_t kModelBytes = uint64_t{2} << 30;
 
-// One tensor of zeros; the file is sparse, and small on disk. Then so old that its times prove what
-// it holds: one that is read younger is compared when it is opened again.
+// Makes a file with one tensor of zeros. It is sparse, and small on disk. Its times are set so far
+// back that they prove what it holds: a file that was young when it was read is compared when it is
+// opened again.
 std::string make_model(const std::string& directory) {
   const std::string header = "{\"w\":{\"dtype\":\"U8\",\"shape\":[" + std::to_string(kModelBytes) +
                              "],\"data_offsets\":[0," + std::to_string(kModelBytes) + "]}}";

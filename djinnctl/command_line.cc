@@ -30,8 +30,8 @@ void tell_of_silence() {
       "djinnd' says more; Ctrl-C ends this.\n");
 }
 
-// Says, once, that djinnd has been silent for a while. A service that cannot start is started again
-// and again, and its socket takes connections all the same.
+// Says once that djinnd has been silent for a while. A service that cannot start is started again
+// and again, and in the meantime its socket accepts connections.
 class SilenceNotice {
  public:
   explicit SilenceNotice(const Invocation& invocation) {
@@ -73,7 +73,8 @@ Result<std::unique_ptr<client::Client>> connect(const Invocation& invocation, bo
   if (observer && !invocation.quiet) options.on_silence = &tell_of_silence;
   auto connected = client::Client::connect(options, deadline);
   if (connected || connected.error().code != ErrorCode::kNotFound) return connected;
-  // No socket is no daemon: scripts tell it apart from an object that is not there.
+  // Without a socket there is no daemon. Scripts can tell this error from that of an object that is
+  // not there.
   if (!device.empty() && listens(std::move(options), deadline)) return connected;
   return Error{ErrorCode::kDisconnected, connected.error().message};
 }
@@ -146,8 +147,8 @@ bool timeout_is_quiet = false;  // for the signal handler, which can be given no
   ::_exit(static_cast<int>(ExitCode::kTimeout));
 }
 
-// The whole command ends then, wherever it waits. There is nothing to tidy up: djinnd does so when
-// the connection closes.
+// The whole command ends when the time is up, wherever it waits. There is nothing to tidy up:
+// djinnd does so when the connection closes.
 void set_timeout(const Invocation& invocation) {
   if (invocation.timeout_ms == 0) return;
   timeout_is_quiet = invocation.quiet;
@@ -158,8 +159,8 @@ void set_timeout(const Invocation& invocation) {
   ::setitimer(ITIMER_REAL, &timer, nullptr);
 }
 
-// The first word that the parser did not know and that stands where a verb must follow, or is an
-// option ("--no" of "--no=such"); empty if there is none.
+// Gives the first word that the parser did not know and that is an option ("--no" of "--no=such")
+// or stands where a verb must follow; empty if there is none.
 std::string unknown_word(const CLI::App& app, const CLI::App& last) {
   for (const std::string& word : app.remaining(true)) {
     if (word.size() > 1 && word.starts_with('-')) return word.substr(0, word.find('='));
@@ -168,7 +169,7 @@ std::string unknown_word(const CLI::App& app, const CLI::App& last) {
   return {};
 }
 
-// app's and those of the verb that was given.
+// Gives the options of the app and those of the verb that was given.
 std::vector<std::string> options_of(const CLI::App& app, const CLI::App& last) {
   std::vector<std::string> names;
   for (const CLI::App* one : {&app, &last}) {
@@ -190,7 +191,7 @@ Error no_such_option(const std::string& word, const std::string& words,
       fmt::format("There is no option '{}'{} 'djinnctl {}--help' lists all.", word, guess, words)};
 }
 
-// The parser's message as a sentence.
+// Makes a sentence of the parser's message.
 Error other_mistake(const CLI::ParseError& stop, const std::string& words) {
   std::string what = stop.what();
   if (!what.ends_with('.')) what += '.';
@@ -217,7 +218,7 @@ Error mistake(const CLI::App& app, const CLI::ParseError& stop) {
   return other_mistake(stop, words);
 }
 
-// Help and version are no mistakes; CLI11 writes them to stdout.
+// Help and version are no mistakes. CLI11 writes them to stdout.
 int finish_parse(const CLI::App& app, const CLI::ParseError& stop, bool quiet) {
   if (stop.get_exit_code() == 0) return app.exit(stop);
   if (!quiet) write_failure(mistake(app, stop));

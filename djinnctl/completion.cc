@@ -14,10 +14,11 @@ namespace {
 
 using Argument = CompletedVerb::Argument;
 
-// The scripts, with @PLACES@ that the parser's knowledge fills. An id is asked of the daemon that
-// the line itself names with --host.
+// These are the scripts, with @PLACES@ that are filled with what the parser knows. A script asks
+// for ids at the daemon that the line itself names with --host.
 
-// The line is split at blanks, not as COMP_WORDS is: there ':' and '=' would be words of their own.
+// The line is split at blanks. COMP_WORDS is not used, because in it ':' and '=' are words of their
+// own.
 constexpr std::string_view kBash = R"sh(# bash completion of djinnctl
 _djinnctl_ids() {
   djinnctl -q --timeout 0.06 ${host:+-H "$host"} completion-ids "$1" 2>/dev/null | cut -f1
@@ -62,7 +63,7 @@ _djinnctl() {
 complete -F _djinnctl djinnctl
 )sh";
 
-// zsh's script works as a file of fpath, where calling it completes, and when it is sourced.
+// This works as a file of fpath, where calling it completes, and also when it is sourced.
 constexpr std::string_view kZsh = R"sh(#compdef djinnctl
 _djinnctl_ids() {
   local -a at ids
@@ -146,7 +147,7 @@ end
 complete -c djinnctl -f
 @FISH@)sh";
 
-// The text in single quotes, as all three shells read them.
+// Puts the text in single quotes, as all three shells read them.
 std::string shell_quoted(std::string_view text) {
   std::string out = "'";
   for (const char byte : text) out += byte == '\'' ? std::string("'\\''") : std::string(1, byte);
@@ -198,7 +199,7 @@ std::string names_of(std::span<const CompletedOption> options) {
   return fmt::format("{}", fmt::join(names, " "));
 }
 
-// The options of all verbs, and those that they share.
+// Gives the options of all verbs, and those that the verbs share.
 std::vector<CompletedOption> all_options(std::span<const CompletedVerb> verbs,
                                          std::span<const CompletedOption> shared) {
   std::vector<CompletedOption> all(shared.begin(), shared.end());
@@ -239,7 +240,7 @@ std::string described(std::span<const CompletedOption> options) {
   return lines;
 }
 
-// The places that bash's and zsh's scripts have in common.
+// Gives the places that the scripts of bash and zsh have in common.
 Places shared_places(std::span<const CompletedVerb> verbs,
                      std::span<const CompletedOption> options) {
   const auto all = all_options(verbs, options);
@@ -276,7 +277,7 @@ std::string zsh(std::span<const CompletedVerb> verbs, std::span<const CompletedO
   return filled(kZsh, places);
 }
 
-// fish's line for an option; of all verbs if condition is empty.
+// Gives fish's line for an option; if the condition is empty, the option is of all verbs.
 std::string fish(const CompletedOption& option, std::string_view condition) {
   std::string line = "complete -c djinnctl";
   if (!condition.empty()) line += fmt::format(" -n {}", shell_quoted(condition));

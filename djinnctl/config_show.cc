@@ -14,7 +14,8 @@ namespace {
 
 constexpr const char* kInstalled = "/usr/bin/djinnd";
 
-// djinnd of the same build lies beside djinnctl; that of the package where the unit names it.
+// A djinnd of the same build lies beside djinnctl; the one of the package lies where its unit names
+// it.
 std::string path_of_djinnd() {
   std::array<char, 4096> path{};
   const ssize_t length = ::readlink("/proc/self/exe", path.data(), path.size() - 1);

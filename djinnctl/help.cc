@@ -15,13 +15,13 @@
 namespace djinn::ctl {
 namespace {
 
-// The parser says "SHARE:FLOAT in [0 - 1]" and "TIER:{host,disk}".
+// The parser's type name is, for example, "SHARE:FLOAT in [0 - 1]" or "TIER:{host,disk}".
 std::string value_word(const CLI::Option& option) {
   const std::string type = option.get_type_name();
   return type.substr(0, type.find(':'));
 }
 
-// The choices of an option that may stand alone and takes its value behind "=".
+// Gives the choices of an option that may stand alone and takes its value behind "=".
 std::string choice(const CLI::Option& option) {
   const std::string type = option.get_type_name();
   const size_t begin = type.find('{');
@@ -56,7 +56,7 @@ class Formatter : public CLI::Formatter {
   }
 };
 
-// Prints what --help of these verbs does.
+// Prints the --help of the verb that the words name.
 Status help(const CLI::App& app, const std::vector<std::string>& words) {
   const CLI::App* verb = &app;
   std::string name = app.get_name();

@@ -38,7 +38,7 @@ Json to_json(const ipc::WorkerReport& report) {
           {"tokens", report.tokens}};
 }
 
-// The quota, or null for a user to whom the configuration gives none.
+// Gives the quota, or null for a user to whom the configuration gives none.
 Json to_json(const ipc::QuotaReport& quota) {
   if (!quota.is_own) return nullptr;
   const auto or_null = [](uint64_t bytes) { return bytes == UINT64_MAX ? Json() : Json(bytes); };

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// djinnctl: the administrator's and the script's tool. What it can do: command_line.h.
+// djinnctl is the tool of administrators and scripts. command_line.h says what it can do.
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -8,7 +8,8 @@
 
 namespace {
 
-// A caller may have closed some of them; what is opened next must not take their place.
+// The caller may have closed some of these descriptors. What is opened next must not take their
+// place.
 void keep_standard_descriptors() {
   int fd = 0;
   do {

@@ -10,7 +10,7 @@
 namespace djinn::ctl {
 namespace {
 
-// Levenshtein's distance, by the row for each letter of one word.
+// Computes Levenshtein's distance, one row of the table for each letter of `one`.
 size_t changes_between(std::string_view one, std::string_view other) {
   std::vector<size_t> row(other.size() + 1);
   std::iota(row.begin(), row.end(), size_t{0});

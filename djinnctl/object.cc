@@ -30,7 +30,7 @@ std::string lower_case(std::string_view text) {
   return lower;
 }
 
-// The typed text, in all the ways that may mean a candidate.
+// Holds the typed text in all forms in which it may mean a candidate.
 class Meaning {
  public:
   explicit Meaning(std::string_view text) : name_(text) {
@@ -81,7 +81,8 @@ Error ambiguous(std::string_view text, const std::vector<size_t>& found,
           text, list)};
 }
 
-// For who named an object that is there, where another kind is wanted. verb: lists that kind.
+// Makes the error for an object that is there but is of another kind than is wanted. `verb` lists
+// the wanted kind.
 Error another_kind(const Candidate& named, const char* wanted, const char* verb) {
   return {ErrorCode::kNotFound,
           fmt::format("{} is {}, and no {}. 'djinnctl {}' lists each {} that there is.",

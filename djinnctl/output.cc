@@ -14,11 +14,11 @@
 namespace djinn::ctl {
 namespace {
 
-// The width of a terminal that does not tell its own, as serial lines do not.
+// This is the width of a terminal that does not tell its own, such as a serial line.
 constexpr size_t kColumnsStandard = 80;
 
-// Whether stderr's cursor stands behind a line that can be rewritten. The process has one stderr,
-// and the handler of --timeout, which can be given nothing, must know.
+// Whether stderr's cursor stands behind a line that can be rewritten. This is a global because the
+// process has one stderr, and because nothing can be passed to the handler of --timeout.
 std::atomic<bool> error_line_is_open = false;
 static_assert(std::atomic<bool>::is_always_lock_free);
 
@@ -26,7 +26,7 @@ Status write_all(int fd, std::string_view text) {
   while (!text.empty()) {
     const ssize_t written = ::write(fd, text.data(), text.size());
     if (written < 0 && errno == EINTR) continue;
-    // A disk that is full is no memory that is short.
+    // The error is of I/O even if the disk is full, because a full disk is not a lack of memory.
     if (written < 0) {
       return Error{ErrorCode::kIo, system_error("write the result", errno).message};
     }
@@ -65,7 +65,7 @@ Status write_out(std::string_view text) {
 }
 
 void write_error(std::string_view text) {
-  // Nobody is left to tell when stderr fails.
+  // If stderr fails, nobody is left to tell.
   if (error_line_is_open.exchange(false)) (void)write_all(STDERR_FILENO, "\n");
   (void)write_all(STDERR_FILENO, text);
 }
@@ -73,10 +73,11 @@ void write_error(std::string_view text) {
 void rewrite_error_line(std::string_view line, size_t columns) {
   std::string text = "\r" + std::string(line);
   const size_t shown = width_of(line);
-  // Blanks in place of an escape code that clears the line: every terminal knows them.
+  // Blanks clear the line, because every terminal knows them, and not an escape code.
   if (shown + 1 < columns) text.append(columns - 1 - shown, ' ');
   if (line.empty()) text += '\r';
-  // A signal between the two finds a line that is open rather than one that is taken for none.
+  // The flag is set before the write: a signal between the two then takes the line for open, and
+  // not for missing.
   if (!line.empty()) error_line_is_open = true;
   (void)write_all(STDERR_FILENO, text);
   if (line.empty()) error_line_is_open = false;

@@ -14,10 +14,10 @@ namespace {
 
 constexpr uint64_t kSecond = 1'000'000'000;
 constexpr size_t kLabelMax = 24;
-// The number of marks in a bar: fewer tell nothing, more tell no more.
+// A bar with fewer marks tells nothing, and one with more tells no more.
 constexpr size_t kMarksMin = 4;
 constexpr size_t kMarksMax = 40;
-// A rate is shown after this time; before it would be a guess.
+// A rate is shown after this time; before, it would be a guess.
 constexpr uint64_t kRateAfter = kSecond / 2;
 
 std::optional<uint64_t> bytes_a_second(const ProgressLook& first, const ProgressLook& now) {
@@ -27,7 +27,7 @@ std::optional<uint64_t> bytes_a_second(const ProgressLook& first, const Progress
   return static_cast<uint64_t>(bytes * static_cast<double>(kSecond) / static_cast<double>(elapsed));
 }
 
-// "350 MiB/s  4s left", as far as it is known.
+// Gives a text such as "  350 MiB/s  4s left"; empty while the rate is not known.
 std::string rate_text(const ProgressLook& first, const ProgressLook& now) {
   const auto rate = bytes_a_second(first, now);
   if (!rate || *rate == 0) return "";

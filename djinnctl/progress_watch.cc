@@ -23,7 +23,8 @@ void take_alarms(bool take) {
   ::pthread_sigmask(take ? SIG_UNBLOCK : SIG_BLOCK, &alarms, nullptr);
 }
 
-// A trouble here shows nothing: whoever waits for the answer is told, if it concerns them.
+// If something fails here, nothing is shown: whoever waits for the answer will be told, if it
+// concerns them.
 void watch(const std::stop_token& stop, const Invocation& invocation, Progress& progress,
            const ProgressWatch::Look& look) {
   const auto client = observe(invocation);

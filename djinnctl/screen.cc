@@ -23,7 +23,7 @@ namespace {
 constexpr std::string_view kEnter = "\x1b[?1049h\x1b[?25l";  // alternate screen, no cursor
 constexpr std::string_view kLeave = "\x1b[?25h\x1b[?1049l";
 
-// The signal handlers read these: they can be given nothing else.
+// These are globals because nothing can be passed to signal handlers.
 termios before{};
 termios keys{};
 std::atomic<bool> has_terminal = false;
@@ -49,7 +49,8 @@ void call_at(int number, void (*handler)(int)) {
   ::_exit(128 + number);
 }
 
-// Ctrl-Z: the shell gets its terminal, until this goes on. Without a shell it goes on at once.
+// After Ctrl-Z the shell has the terminal until this process goes on. Without a shell it goes on at
+// once.
 void paused(int number) {
   const int error = errno;
   give_terminal_back();

@@ -11,7 +11,7 @@ namespace djinn::ctl {
 namespace {
 
 constexpr size_t kGap = 2;
-// A name with less of it left tells nothing.
+// A name that is cut further tells nothing.
 constexpr size_t kShortenedMin = 4;
 
 // A column that is shown: which one, and how wide.
@@ -26,7 +26,7 @@ size_t line_width(const std::vector<Shown>& shown) {
                          [](size_t sum, const Shown& one) { return sum + one.width; });
 }
 
-// The last of that fit. False: there is none.
+// Leaves out the last column of that fit. False if there is none.
 bool leave_out_last(std::vector<Shown>& shown, const std::vector<Table::Column>& columns,
                     Table::Fit fit) {
   const auto last = std::find_if(shown.rbegin(), shown.rend(),
@@ -36,7 +36,7 @@ bool leave_out_last(std::vector<Shown>& shown, const std::vector<Table::Column>&
   return true;
 }
 
-// False: none can be made narrower.
+// Makes the widest column narrower by one. False if none may become narrower.
 bool narrow_widest(std::vector<Shown>& shown, const std::vector<Table::Column>& columns) {
   Shown* widest = nullptr;
   for (Shown& one : shown) {

@@ -15,7 +15,7 @@ namespace {
 using enum Table::Align;
 using enum Table::Fit;
 
-// "5.0 MiB", or while it is being read "24% of 5.0 MiB".
+// Gives, for example, "5.0 MiB", or "24% of 5.0 MiB" while the model is being read.
 std::string model_size(const ipc::ModelReport& model) {
   const std::string size = size_text(model.bytes);
   if (model.state != ipc::ModelState::kLoading) return size;

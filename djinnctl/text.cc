@@ -30,7 +30,7 @@ struct Character {
 };
 constexpr char32_t kNone = 0xffff;  // no character's code
 
-// The first character of a text that is not empty; {kNone, 1} if it is no UTF-8.
+// Gives the first character of a text that is not empty; {kNone, 1} if it is not UTF-8.
 Character first_of(std::string_view text) {
   const auto lead = static_cast<unsigned char>(text[0]);
   if (lead < 0x80) return {lead, 1};
@@ -56,8 +56,8 @@ bool steers_terminal(char32_t code) {
          is_within(code, 0x2066, 0x2069) || code == kNone;
 }
 
-// The blocks whose characters are written from right to left (DerivedBidiClass.txt gives those that
-// are still unassigned the same class), and the marks that make others be.
+// Whether the character is of a block that is written from right to left (DerivedBidiClass.txt
+// gives characters that are still unassigned there the same class), or a mark that makes others be.
 bool turns_others(char32_t code) {
   return is_within(code, 0x590, 0x8ff) || is_within(code, 0x200e, 0x200f) ||
          is_within(code, 0xfb1d, 0xfdff) || is_within(code, 0xfe70, 0xfefe) ||
@@ -75,8 +75,8 @@ size_t columns_of(char32_t code) {
   return only_orders ? 0 : 1;
 }
 
-// Bytes from the first character of text that turns others to the last one of the same stretch;
-// 0 if text does not begin with one.
+// Gives the bytes from the first character of text that turns others to the last one of the same
+// stretch; 0 if text does not begin with such a character.
 size_t stretch_bytes(std::string_view text) {
   size_t end = 0;
   for (size_t at = 0; at < text.size();) {

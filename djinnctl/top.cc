@@ -29,7 +29,7 @@ uint64_t tokens_of(const TopSample& sample) {
   return tokens;
 }
 
-// Counters that began anew count from there.
+// If a counter began anew, it counts from zero.
 double rate(uint64_t now, uint64_t before, double seconds) {
   const uint64_t more = now >= before ? now - before : now;
   return seconds > 0 ? static_cast<double>(more) / seconds : 0;

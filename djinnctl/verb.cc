@@ -16,7 +16,7 @@
 namespace djinn::ctl {
 namespace {
 
-// The number that the whole text is; nothing if it is none.
+// Gives the number that the whole text is; nothing if it is none.
 template <typename T>
 std::optional<T> number_of(const std::string& text) {
   T number{};

@@ -47,7 +47,7 @@ std::vector<CompletedOption> options_of(const CLI::App& app) {
   return options;
 }
 
-// The verb's options without --help, which every verb has.
+// Gives the verb's options without --help, which every verb has.
 std::vector<CompletedOption> own_options_of(const CLI::App& verb) {
   std::vector<CompletedOption> options = options_of(verb);
   std::erase_if(options, [](const auto& option) { return option.names.back() == "--help"; });
@@ -107,8 +107,8 @@ std::string line_of(const ipc::ModelReport& model) {
                      size_text(model.bytes), state_text(model.state));
 }
 
-// A line for the model's name, if it is the only one of that name and each shell takes the name as
-// one word.
+// Gives a line for the model's name, if no other model has that name and each shell takes it as one
+// word.
 std::string name_line_of(const ipc::ModelReport& model, std::span<const ipc::ModelReport> all) {
   const auto is_plain = [](char c) {
     return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '.' || c == '_' || c == '-' ||

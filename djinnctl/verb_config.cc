@@ -20,7 +20,8 @@ struct ConfigOptions {
   std::string root;
 };
 
-// Of the djinnd whose configuration this is; none where another root is looked at, or none runs.
+// Gives the status of the djinnd whose configuration this is. It is an error if another root is
+// looked at, or if no djinnd runs.
 Result<ipc::StatusReport> running(const Invocation& invocation, const ConfigOptions& options) {
   Invocation there = invocation;
   const bool is_named = !invocation.host.empty() || ::getenv("DJINN_HOST") != nullptr;
@@ -31,7 +32,7 @@ Result<ipc::StatusReport> running(const Invocation& invocation, const ConfigOpti
   return status_in_time(there);
 }
 
-// As djinnd names it, too.
+// Makes the path absolute in the same way as djinnd, so that the two can be compared.
 std::string root_of(const std::string& path) {
   std::error_code error;
   const auto absolute = std::filesystem::weakly_canonical(path, error);

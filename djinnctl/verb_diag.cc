@@ -24,7 +24,7 @@ namespace {
 
 constexpr const char* kUnit = "djinnd.service";
 constexpr const char* kSocketUnit = "djinnd.socket";
-// A file of /proc or /sys that is longer is cut.
+// A longer file of /proc or /sys is cut.
 constexpr size_t kFileBytesMax = 256 * 1024;
 constexpr std::array kVerbs{"status", "sessions", "ps", "devices", "mem", "programs"};
 constexpr std::array kKernelFiles{"/proc/version",
@@ -55,7 +55,7 @@ struct Missing {
   std::string why;
 };
 
-// The files as they are written, and what could not be had.
+// Holds the files as they are written, and notes what could not be had.
 class Bundle {
  public:
   static Result<Bundle> make(const std::string& path) {
@@ -102,7 +102,7 @@ std::string first_line(const std::string& text) {
   return line.starts_with(kOurName) ? line.substr(kOurName.size()) : line;
 }
 
-// Adds a program's output as a file; an exit code beside 0 may count as an answer, too.
+// Adds a program's output as a file. One exit code beside 0 may count as an answer, too.
 Status add_output(Bundle& bundle, const std::string& name, const std::vector<std::string>& command,
                   int also_ok = 0) {
   const auto said = run_program(command, ErrorsTo::kOutput);
@@ -118,7 +118,8 @@ Status add_output(Bundle& bundle, const std::string& name, const std::vector<std
   return {};
 }
 
-// A daemon that does not answer is not asked for one list after the other.
+// If the daemon does not answer, it is not asked for the other lists: each would take its whole
+// time limit.
 Status miss_all(Bundle& bundle, const Error& why) {
   const std::string reason = why.message.substr(0, why.message.find('\n'));
   for (const char* verb : kVerbs) bundle.miss(fmt::format("{}.json", verb), reason);
@@ -147,7 +148,7 @@ Status add_verbs(Bundle& bundle, const Invocation& invocation) {
   return add_output(bundle, "events.txt", ourselves);
 }
 
-// "== PATH", and what it holds; nothing of a file that is not there.
+// Gives "== PATH" and what the file holds; nothing if there is no such file.
 std::string section_of(const std::string& path) {
   const Fd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   if (!file.valid()) return "";
@@ -163,7 +164,8 @@ Status add_kernel(Bundle& bundle) {
   return bundle.add("kernel.txt", text);
 }
 
-// The service's process, else one of the workers that status told of: they share a control group.
+// Gives the service's process, or else one of the workers in the status, which share its control
+// group.
 std::string pid_of_daemon(const Bundle& bundle) {
   const auto said =
       run_program({"systemctl", "show", "--property=MainPID", "--value", kUnit}, ErrorsTo::kOutput);
@@ -178,7 +180,7 @@ std::string pid_of_daemon(const Bundle& bundle) {
   return status.substr(begin, status.find_first_not_of("0123456789", begin) - begin);
 }
 
-// The limits of each group from the process's own up to the root.
+// Adds the limits of each control group from the process's own up to the root.
 Status add_limits(Bundle& bundle) {
   const std::string pid = pid_of_daemon(bundle);
   if (pid.empty()) {
@@ -235,7 +237,7 @@ Status fill(Bundle& bundle, const Invocation& invocation) {
 
 std::string standard_directory() {
   std::string name = "djinn-diag-";
-  // "20260301T120000Z" of "2026-03-01T12:00:00.123456789Z"
+  // This makes "20260301T120000Z" of "2026-03-01T12:00:00.123456789Z".
   for (const char byte : time_text(SystemClock().wall_ns()).substr(0, 19)) {
     if (byte != '-' && byte != ':') name += byte;
   }
@@ -256,7 +258,7 @@ Status reserve_archive(const std::string& directory) {
                    ". Name another with --output."};
 }
 
-// The directory as one file in its place.
+// Packs the directory into one file, which takes its place.
 Result<std::string> pack(const Bundle& bundle) {
   const auto path = std::filesystem::path(bundle.path() + "/").parent_path();
   const std::string archive = archive_of(bundle.path());

@@ -16,7 +16,7 @@
 namespace djinn::ctl {
 namespace {
 
-// djinnd keeps some hundred; others may come while these are read.
+// djinnd keeps some hundred events; others may come while these are read.
 constexpr size_t kOldMax = size_t{64} << 10;
 
 constexpr size_t kLinesAlone = 10;  // as journalctl's -n
@@ -40,7 +40,7 @@ std::string fault_of_lines(const std::string& text) {
                      text, kLinesAlone, kLinesAlone);
 }
 
-// The event's text as the log has it.
+// Gives the event's text as the log has it.
 std::string whole_text(const ipc::EventReport& event) {
   std::string text = event.text;
   if (!event.path.empty()) text += ", from " + event.path;
@@ -48,7 +48,7 @@ std::string whole_text(const ipc::EventReport& event) {
   return text;
 }
 
-// The event's line; on a terminal, which has no room for nanoseconds, with seconds alone.
+// Gives the event's line. A terminal has no room for nanoseconds, so its time is in seconds.
 std::string line_of(const ipc::EventReport& event) {
   const Terminal out = terminal_of(STDOUT_FILENO);
   const std::string time = out.is_terminal ? second_text(event.wall_ns) : time_text(event.wall_ns);
@@ -56,7 +56,7 @@ std::string line_of(const ipc::EventReport& event) {
                      sentence_for(out, whole_text(event)));
 }
 
-// RFC 7464: each text begins with a record separator and ends with a newline.
+// RFC 7464 wants a record separator before each text, and a newline after it.
 std::string record_of(const Invocation& invocation, const ipc::EventReport& event) {
   return '\x1e' + json_text("events", {to_json(event)}, invocation.json);
 }
@@ -72,7 +72,7 @@ Status print(const Invocation& invocation, const ipc::EventList& list) {
   return write_out(text);
 }
 
-// What was before, all of it; it comes in pages, until one is empty.
+// Gives all events until now. They come in pages, and the last page is empty.
 Result<ipc::EventList> old_events(client::Client& client) {
   ipc::EventList all;
   for (;;) {

@@ -62,8 +62,8 @@ uint64_t bytes_of(const std::vector<ipc::ModelReport>& models) {
   return bytes;
 }
 
-// Evicts each model, or only says so in a dry run. One that stays keeps none of the others. Gives
-// the first reason; the rest is said on the way.
+// Evicts each model, or only says so in a dry run. If one stays, the others are still evicted.
+// Gives the first reason; the rest is said on the way.
 Status evict_each(const Invocation& invocation, client::Client& client, const EvictOptions& options,
                   const std::vector<ipc::ModelReport>& models,
                   std::vector<ipc::ModelReport>& moved) {

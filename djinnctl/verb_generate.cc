@@ -39,7 +39,7 @@ std::vector<int32_t> end_tokens(const client::Generator& generator) {
   return {tokens.begin(), tokens.end()};
 }
 
-// Tokens to stdout as they come, and a last newline.
+// Writes tokens to stdout as they come, and a newline at the end.
 Status stream(client::Generator& generator, const GenerateCommand& command) {
   const bool terminal = out_is_terminal();
   Harmless harmless;
@@ -89,8 +89,8 @@ Status generate(const Invocation& invocation, GenerateCommand command) {
   return stream(*generator, command);
 }
 
-// A temperature, or another of these options, turns drawing on; without any the likeliest token is
-// taken.
+// A temperature or another of these options makes the generation draw tokens. Without any, the
+// likeliest token is taken.
 void add_sampling(const Verb& verb, client::GenerateOptions& options) {
   const Option greedy =
       verb.flag("--greedy", options.greedy, "take the likeliest token [unless sampling]");

@@ -20,7 +20,7 @@ struct LoadOptions {
   std::string keep_alive;
   std::string device;
 
-  // A time to stay would mean nothing to a model that is pinned.
+  // A pinned model stays anyway, so it has no time to stay.
   [[nodiscard]] client::Retention retention() const {
     const auto keep_alive_ms = stay_ms_of(keep_alive);
     const bool goes = no_pin || keep_alive_ms.has_value();  // and so ends what an earlier load said
@@ -28,7 +28,7 @@ struct LoadOptions {
   }
 };
 
-// How far the load of that name is; nothing when no load has it, or several have.
+// Gives how far the load of that name is; nothing if no load has the name, or several have it.
 std::optional<ProgressLook> look_at(client::Client& client, const std::string& label) {
   const auto models = client.models();
   if (!models) return std::nullopt;
@@ -56,7 +56,7 @@ Status load(const Invocation& invocation, const LoadOptions& options) {
   DJINN_TRY(const auto directory, client::open_model_directory(options.path));
   DJINN_TRY(const auto client, observe(invocation, nullptr, options.device));
   DJINN_TRY(const auto opened, open(invocation, *client, directory, options.retention()));
-  // Closed before the answer, so that the next command finds the model as free as it will be.
+  // The model is closed before the answer is written, so that the next command finds it unused.
   DJINN_CHECK(client->close_model(opened.id));
   if (!invocation.wants_json()) return write_out(id_text(opened.id) + '\n');
   const Json item{{"id", id_text(opened.id)},

@@ -25,7 +25,7 @@ struct Shown {
   std::vector<Table> beside;
 };
 
-// The JSON item, with its kind first.
+// Gives the JSON item, with its kind first.
 Json item_of(const char* kind, Json report) {
   Json item{{"kind", kind}};
   item.update(report);
@@ -52,7 +52,7 @@ struct Word {
   const char* field;
   const char* header;
 };
-// Fields of JSON for which the tables of ps, sessions and programs have a word of their own.
+// The tables of ps, sessions and programs have their own words for these fields of JSON.
 constexpr std::array<Word, 19> kWords{{{"model", "bytes", "SIZE"},
                                        {"model", "leases", "REFS"},
                                        {"model", "pinned", "PIN"},
@@ -73,7 +73,7 @@ constexpr std::array<Word, 19> kWords{{{"model", "bytes", "SIZE"},
                                        {"", "device", "DEVICE"},
                                        {"model", "until", "UNTIL"}}};
 
-// The word of the tables, else that of JSON.
+// Gives the word that the tables have for the field, or else the field's name in JSON.
 std::string word_for(const std::string& kind, const std::string& field) {
   for (const Word& word : kWords) {
     const bool is_of_kind = *word.kind == '\0' || word.kind == kind;
@@ -85,7 +85,7 @@ std::string word_for(const std::string& kind, const std::string& field) {
   return words;
 }
 
-// The item's fields but for lists of objects, which have a table of their own.
+// Shows the item's fields except for lists of objects, which have tables of their own.
 std::string item_table(const Json& item, const Table::Layout& layout) {
   Table table({{"FIELD"}, {"VALUE"}});
   const std::string kind = item["kind"];

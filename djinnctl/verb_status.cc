@@ -55,13 +55,13 @@ Table daemon_table(const ipc::StatusReport& report, uint64_t now_ns) {
 
 std::string confinement_of(const ipc::WorkerReport& worker) {
   if (worker.pid == 0) return "-";
-  // A kernel that lacks one of them is worth a word.
+  // It is said if the kernel lacks one of the two.
   const std::string landlock =
       worker.landlock_abi == 0 ? "no landlock" : fmt::format("landlock{}", worker.landlock_abi);
   return landlock + (worker.seccomp ? ",seccomp" : ",no seccomp");
 }
 
-// A table of what each user has, of what they may have.
+// Makes a table of what each user holds, and of how much of it they may have.
 Table user_table(const std::vector<ipc::UserReport>& users) {
   using enum Table::Align;
   Table table({{"USER", kLeft, Table::Fit::kShortened},

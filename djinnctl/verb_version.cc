@@ -6,7 +6,7 @@
 namespace djinn::ctl {
 namespace {
 
-// Of the daemon; without one, what is said in its place.
+// Holds the daemon's version, or what is said in its place.
 struct Answer {
   std::string version;
   std::string instead;

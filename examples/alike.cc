@@ -35,7 +35,7 @@ std::vector<int64_t> ids_in(std::string_view text) {
   }
 }
 
-// Both in one batch: the shorter one is padded on the right.
+// Both sentences go into one batch. The shorter one is padded on the right.
 float likeness(djinn::Encoder& encoder, std::vector<int64_t> one, std::vector<int64_t> other) {
   const size_t tokens = std::max(one.size(), other.size());
   std::vector<int64_t> ids;

@@ -21,7 +21,7 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little, "The wire form is little-endian.");
 
-// Bytes of each block's head, and of the array elements behind it.
+// These are the bytes of each block's head, and of the array elements behind it.
 constexpr size_t kRunHead = 40, kSymbolBytes = 8, kInputBytes = 24, kOutputBytes = 24;
 constexpr size_t kGenerateHead = 112, kSmallBytes = 8;  // a 32-bit element with its padding
 constexpr size_t kReadHead = 40, kDimensionBytes = 16;  // a size and a stride
@@ -29,7 +29,7 @@ constexpr size_t kWriteHead = 40;
 constexpr size_t kReleaseHead = 8, kRefBytes = 8;
 constexpr size_t kCropHead = 16;
 constexpr size_t kReorderHead = 16;
-// A run of the most inputs that fit must be decodable from one table.
+// The largest run that fits the limits must be decodable from one table.
 static_assert(kRunHead + limits::kSymbols * kSymbolBytes < limits::kBindingTableBytes);
 static_assert(kRunHead + limits::kProgramOutputs * kOutputBytes < limits::kBindingTableBytes);
 static_assert(kGenerateHead + (limits::kRows + limits::kStopTokens) * kSmallBytes <
@@ -54,7 +54,7 @@ Status at_most(uint64_t value, uint64_t limit, std::string_view what) {
 
 class Writer {
  public:
-  // bytes: of the whole block.
+  // `bytes` is the size of the whole block.
   explicit Writer(size_t bytes) : bytes_(bytes) { out_.reserve(bytes); }
 
   template <typename T>
@@ -64,7 +64,7 @@ class Writer {
     out_.resize(at + sizeof value);
     memcpy(out_.data() + at, &value, sizeof value);
   }
-  // A 32-bit array element, padded to 8 bytes.
+  // Puts a 32-bit array element, padded to 8 bytes.
   template <typename T>
   void put_small(T value) {
     static_assert(sizeof value == 4);
@@ -91,7 +91,7 @@ class Writer {
   std::vector<std::byte> out_;
 };
 
-// The two words that say where bytes come from or go to: a staging range, or a ref and zero.
+// Puts the two words that say where bytes come from or go to: a staging range, or a ref and zero.
 void put_place(Writer& writer, bool is_ref, RefHandle ref, const StagingRange& staging) {
   if (is_ref) {
     writer.put(ref);
@@ -115,8 +115,8 @@ void put_output(Writer& writer, const OutputBinding& output) {
 
 // --- reading
 
-// Takes numbers from the front. Whoever takes has seen to it that they are there, by the byte
-// counts of begin() and expect_arrays().
+// Takes numbers from the front. The caller has checked, by the byte counts of begin() and
+// expect_arrays(), that they are there.
 class Reader {
  public:
   explicit Reader(std::span<const std::byte> bytes) : bytes_(bytes) {}
@@ -127,7 +127,7 @@ class Reader {
     if (bytes_.size() < head_bytes) return malformed("The binding is shorter than its head.");
     return {};
   }
-  // After the head is taken: what is left must be exactly this.
+  // This is called after the head is taken: exactly this many bytes must be left.
   Status expect_arrays(uint64_t bytes) const {
     DJINN_ASSERT(at_ == head_bytes_);
     if (bytes_.size() - at_ == bytes) return {};
@@ -158,10 +158,10 @@ class Reader {
     return range;
   }
 
-  // After the arrays are taken: they were all that there was.
+  // The arrays have been taken, and nothing may be left.
   void finish() const { DJINN_ASSERT(at_ == bytes_.size()); }
 
-  // What a later version may fill must be zero in this one.
+  // A field that a later version may use must be zero in this one.
   template <typename T>
   Status take_reserved() {
     if (take<T>() != 0) return malformed("A reserved field of the binding is not zero.");
@@ -190,7 +190,7 @@ class Reader {
     DJINN_CHECK(at_most(sequence.index, limits::kSequences - 1, "sequence group index"));
     return sequence;
   }
-  // All zero means none.
+  // A handle of zeros means that there is none.
   Result<SequenceHandle> take_optional_sequence() {
     Reader ahead = *this;
     const auto sequence = ahead.take_handle<SequenceHandle>();
@@ -241,7 +241,7 @@ Result<OutputBinding> take_output(Reader& reader) {
   return output;
 }
 
-// The part of a generation's head that says how to draw.
+// Takes the part of a generation's head that says how to draw.
 Status take_sampling(Reader& reader, GenerateBlock& block) {
   const auto greedy = reader.take<uint32_t>();
   if (greedy > 1) return malformed("The binding's greedy flag is neither 0 nor 1.");
@@ -270,7 +270,8 @@ Status check_lengths(const GenerateBlock& block) {
   return {};
 }
 
-// Staging could change between two tokens; a ref changes with steps of its own.
+// Staging is refused, because the client could change it between two tokens. A ref changes only
+// with steps of its own.
 Status take_refs(Reader& reader, uint64_t count, std::vector<InputBinding>& inputs) {
   inputs.resize(count);
   for (InputBinding& input : inputs) {
@@ -348,7 +349,8 @@ Result<RunBlock> decode_run(std::span<const std::byte> bytes) {
 
 namespace {
 
-// The bytes of its elements. Nothing where they, or the place of the last one, do not fit 63 bits.
+// Gives the bytes of the elements; nothing if these, or the place of the last element, do not fit
+// 63 bits.
 std::optional<uint64_t> checked_bytes_of(const OutputDescription& out) {
   const int64_t item = static_cast<int64_t>(size_of(static_cast<DType>(out.dtype)));
   if (item == 0 || out.rank > limits::kRank || out.offset > INT64_MAX) return std::nullopt;

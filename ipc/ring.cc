@@ -19,10 +19,9 @@ void write_word(ControlLine& line, uint64_t value) {
   std::atomic_ref(line.word).store(value, std::memory_order_release);
 }
 
-// The flags of sleepers. Every access is a read-modify-write, so all of them stand in one order and
-// each sees what came before the ones it follows: either the sleeper's look at the ring finds what
-// was published, or the publisher's look at the flag finds it raised. A fence on each side would do
-// as well, but thread sanitizers do not understand fences.
+// These set and clear a sleeper's flag. Each access is a read-modify-write, so all have one order:
+// either the sleeper finds what was published, or the publisher finds the flag raised. Fences would
+// do as well, but thread sanitizers do not understand them.
 void raise(ControlLine& flag) {
   std::atomic_ref(flag.word).exchange(1, std::memory_order_acq_rel);
 }
@@ -147,7 +146,7 @@ WorkerRing::WorkerRing(SessionView view, uint64_t completed, uint64_t completion
       pushed_(completions_published),
       consumed_(pushed_ - std::min<uint64_t>(pushed_, limits::kCompletionSlots)) {
   DJINN_ASSERT(consumed_ <= pushed_);
-  // A former worker may have died between the state extent and these words.
+  // A former worker may have died after it wrote the state extent and before it wrote these words.
   write_word(view_.control().submissions_completed, completed_);
   write_word(view_.control().completions_published, pushed_);
   lower(view_.control().worker_waiting);  // it may also have died asleep
@@ -166,7 +165,7 @@ Result<bool> WorkerRing::has_submission() {
 Submission WorkerRing::copy_submission() const {
   DJINN_ASSERT(completed_ < found_);
   Submission copy;
-  // Byte copies: the client may write the slot at the same time, and then fools only itself.
+  // The bytes are copied. A client that writes the slot at the same time fools only itself.
   memcpy(&copy, &view_.submission(completed_), sizeof copy);
   return copy;
 }

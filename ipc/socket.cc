@@ -16,8 +16,8 @@
 namespace djinn::ipc {
 namespace {
 
-// The kernel passes so many at once (SCM_MAX_FD). Those that find no room it would close itself, on
-// the thread that receives.
+// The kernel passes at most this many descriptors in one message (SCM_MAX_FD). If the buffer were
+// smaller, the kernel would close the rest itself, on the thread that receives.
 constexpr size_t kDescriptorsMax = 253;
 static_assert(limits::kControlDescriptors <= kDescriptorsMax);
 
@@ -149,7 +149,7 @@ Result<std::optional<Datagram>> receive_datagram(int fd, std::vector<Fd>* of_ref
   std::vector<Fd> fds = detach(message);
   const bool exceeds =
       (message.msg_flags & MSG_TRUNC) != 0 || fds.size() > limits::kControlDescriptors;
-  // There was room for all in the message, so there was none in this process.
+  // The message had room for all descriptors, so the process had none left.
   const bool lacks = (message.msg_flags & MSG_CTRUNC) != 0;
   if (exceeds || lacks || received == 0) {
     if (of_refused != nullptr) *of_refused = std::move(fds);
@@ -197,7 +197,7 @@ Result<SocketPair> make_socket_pair() {
   return SocketPair{Fd(fds[0]), Fd(fds[1])};
 }
 
-// The kernel says how much room it needs where it has too little.
+// If the buffer is too small, the kernel says how much room it needs.
 static Result<std::vector<gid_t>> supplementary_groups(int fd) {
   socklen_t bytes = 0;
   if (::getsockopt(fd, SOL_SOCKET, SO_PEERGROUPS, nullptr, &bytes) != 0 && errno != ERANGE) {

@@ -23,19 +23,19 @@
 namespace djinn::client {
 namespace {
 
-// This is what a wake-up of the other process and one of this cost together: a shorter run ends
-// while its client is awake. For a longer one, spinning would only take a core from it.
+// The wake-ups of the other process and of this one together take this long. A shorter run ends
+// while its client spins. For a longer one, spinning would only take a core from it.
 constexpr uint64_t kSpinNs = 40'000;
-// A wait that was slept through may have been so long for the two wake-ups alone: after one that
-// was no longer, the next is spun for again. Else both sides would stay asleep for good.
+// A wait that was slept through may have been this long only because of the two wake-ups. After one
+// that was no longer, the next wait spins again; otherwise both sides would sleep for good.
 constexpr uint64_t kShortWaitNs = 4 * kSpinNs;
-// A few runs of a small model.
+// This is enough for a few runs of a small model.
 constexpr uint64_t kStagingCommitMin = 64 * 1024;
-// What has_room() counts for a submission's binding block: that of a hundred tensors.
+// has_room() counts this much for a submission's binding block. It is enough for a hundred tensors.
 constexpr uint64_t kBlockBytes = 4096;
 constexpr std::string_view kScheme = "unix:";
 
-// What a list may have that changes while it is read, page by page.
+// A list that changes while its pages are read has at most this many items.
 constexpr size_t kSessionsListed = size_t{2} * limits::kSessions;
 constexpr size_t kModelsListed = size_t{2} * limits::kModels;
 constexpr size_t kUsersListed = kSessionsListed + kModelsListed;  // who is there has one of them
@@ -79,7 +79,7 @@ Result<std::string> resolve_host(const std::string& host) {
   const char* const runtime = ::getenv("XDG_RUNTIME_DIR");
   const std::string of_user = runtime ? std::string(runtime) + "/djinn/djinnd.sock" : "";
   if (!of_user.empty() && ::access(of_user.c_str(), F_OK) == 0) return of_user;
-  // Where neither listens, it is the one that systemd starts, if there is one.
+  // If there is no socket of either, the host is the service's if systemd would start it.
   const bool is_there = ::access(kServiceSocket, F_OK) == 0 || service_is_installed();
   return of_user.empty() || is_there ? kServiceSocket : of_user;
 }
@@ -217,8 +217,8 @@ Status Client::unload_model(ModelId model) {
   return {};
 }
 
-// djinnd keeps what a session has defined for as long as that has the model: what it answered once
-// holds. A run that misses its program all the same (a graph that kills workers) takes that back.
+// djinnd keeps what a session has defined for as long as the session has the model, so its first
+// answer holds. Only a run that finds its program missing (the graph kills workers) takes it back.
 Result<ipc::ProgramDefined> Client::define_program(const srg::Graph& graph, ModelId model) {
   DJINN_TRY(auto defined, find_or_define(graph, model));
   kept_programs_.insert(defined.program);
@@ -232,8 +232,8 @@ Result<LeasedProgram> Client::lease_program(const srg::Graph& graph, ModelId mod
   return LeasedProgram{std::move(defined), std::move(lease)};
 }
 
-// One whose last lease has ended may have been leased again since. A run that is still to come
-// would miss its program: what djinnd is told here overtakes what is in the ring.
+// A program whose last lease has ended may have been leased again since. It also stays while a run
+// that names it is under way: djinnd hears this message before the worker hears of the run.
 void Client::drop_unleased_programs() {
   for (const ProgramId program : lender_->take_unleased()) unleased_[program] = last_run_;
   if (unleased_.empty()) return;
@@ -440,8 +440,8 @@ Result<StagingLease> Client::stage(std::span<const std::byte> bytes) {
   return lease;
 }
 
-// The slab is sparse at first: most sessions use little of it. It grows by doubling, so a session
-// that has found its size makes no system call here.
+// The slab is sparse at first, because most sessions use little of it. It grows by doubling, so a
+// session that has found its size makes no system call here.
 Status Client::commit_staging(const ipc::StagingRange& range) {
   const uint64_t end = range.offset + range.bytes;
   if (end <= staging_committed_) return {};
@@ -465,8 +465,8 @@ Result<Run> Client::submit(const SubmissionTarget& target, std::span<const std::
   return publish(target, block, {0, std::move(leases)});
 }
 
-// A release fails as a whole where one of its refs was never made, as those of a run that was
-// cancelled are not: so each goes alone.
+// A release fails as a whole if one of its refs was never made, as after a run that was cancelled.
+// So each ref is released alone.
 void Client::release_dropped_refs() {
   SubmissionTarget target;
   target.operation = ipc::Operation::kReleaseRefs;
@@ -507,8 +507,8 @@ Result<Run> Client::publish(const SubmissionTarget& target, std::span<const std:
   return last_run_;
 }
 
-// Refs that were dropped are released with the next submission, and take room of their own. In the
-// child of a fork nobody waits for room.
+// Dropped refs are released with the next submission, which takes room as well. In the child of a
+// fork nobody waits for room.
 bool Client::has_room(uint64_t bytes, size_t runs) const {
   if (mark_->is_in_child()) return true;
   const size_t all_runs = runs + lender_->dropped();
@@ -563,7 +563,7 @@ Result<bool> Client::poll() {
 }
 
 Status Client::take_completion(const ipc::Completion& completion) {
-  // A run that is over: a new worker told its end once more.
+  // This run is over: a new worker told its end once more.
   const auto found = pending_.find(completion.run);
   if (found == pending_.end()) return {};
   if (completion.kind == static_cast<uint16_t>(ipc::CompletionKind::kDone)) {
@@ -628,7 +628,7 @@ Status Client::sleep() {
 
 std::optional<Client::Bells> Client::begin_sleep() {
   if (!ring_->prepare_to_sleep()) return std::nullopt;
-  // Nothing comes from a descriptor that is none.
+  // poll() ignores a descriptor that is not valid.
   return Bells{pollfd{completions_.get(), POLLIN, 0}, pollfd{control_.fd(), POLLIN, 0},
                pollfd{interrupt_ != nullptr ? interrupt_->fd() : -1, POLLIN, 0}};
 }

@@ -19,7 +19,7 @@ namespace {
 constexpr std::array kUnits{"/lib/systemd/system/djinnd.socket",
                             "/usr/lib/systemd/system/djinnd.socket",
                             "/etc/systemd/system/djinnd.socket"};
-// A group of a thousand members; the names of one with more are not told.
+// The entry of a group with a thousand members fits. For a larger group no names are told.
 constexpr size_t kEntryBytes = 64 * 1024;
 
 std::string name_of_user() {

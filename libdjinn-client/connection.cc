@@ -15,9 +15,10 @@ namespace djinn::client {
 namespace {
 
 constexpr uint64_t kPauseMostMs = 500;
-// djinnd answers within milliseconds if it has a worker.
+// A djinnd that has a worker answers within milliseconds.
 constexpr uint64_t kAnswerLeastMs = 1000;
-// Generations begin anew well before they run out. A ref of so long ago is not told from others.
+// Generations begin anew well before they run out. A ref that is so old cannot be told from a new
+// one.
 constexpr uint32_t kGenerationsMost = uint32_t{1} << 31;
 
 // Whether the error may pass while djinnd restarts: its socket is not there yet, its queue is full,
@@ -53,13 +54,15 @@ Result<Client*> Connection::open(const CancelPredicate& given_up) {
   if (session_ == 0) {
     DJINN_CHECK(try_once(UINT64_MAX, given_up));
   } else if (const bool known = client_ == nullptr || client_->has_ended(); !check()) {
-    // The reason that djinnd gave is told once. Nobody needs to be told that it is gone.
+    // The reason that djinnd gave is told once. If the session ended because djinnd is gone, that
+    // needs no telling.
     const bool has_reason = end_.was_terminated || end_.why.code != ErrorCode::kDisconnected;
     if (!known && has_reason) return end_.why;
     if (!reconnect_wait_ms_) return end_.why;
     const uint64_t gone_ms = (clock_.monotonic_ns() - ended_ns_) / kNsPerMs;
     const uint64_t wait_ms = *reconnect_wait_ms_ - std::min(gone_ms, *reconnect_wait_ms_);
-    // A djinnd that has begun long after, and has no worker yet, is waited for as any other.
+    // Even if djinnd started long after the session ended, and has no worker yet, it gets the usual
+    // time.
     Status made =
         wait_ms > 0 ? try_again(wait_ms, given_up) : try_once(*reconnect_wait_ms_, given_up);
     if (!made && made.error().code != ErrorCode::kCancelled) {
@@ -110,8 +113,8 @@ Status Connection::try_once(uint64_t answer_ms, const CancelPredicate& given_up)
   return {};
 }
 
-// The user's djinnd may be away while the system's runs: that is not where the program was. So a
-// later session is with the djinnd of the first, unless somebody names another one.
+// The user's djinnd may be away while the system's runs, and the program's session was not there.
+// So later sessions stay with the djinnd of the first one, unless somebody names another.
 Result<std::unique_ptr<Client>> Connection::attempt(const Deadline& deadline) {
   ConnectOptions options = options_;
   const bool named = !options.host.empty() || ::getenv("DJINN_HOST") != nullptr;

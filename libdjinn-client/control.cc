@@ -17,14 +17,14 @@
 namespace djinn::client {
 namespace {
 
-// So many requests may wait for answers that nobody wants: half of what djinnd takes. Of what was
-// told, half as many.
+// At most this many requests may wait for answers that nobody wants: half of what djinnd takes.
+// Half as many messages may be told without an answer.
 constexpr size_t kUnwantedMax = limits::kRequestsPending / 2;
 constexpr size_t kToldMax = kUnwantedMax / 2;
 
 constexpr int kSilenceMs = 2000;
 
-// The sentences of an error, line by line, without what would steer a terminal.
+// Makes the sentences of an error fit to show, line by line, without what would steer a terminal.
 void show(ipc::Failed& failed) {
   std::string shown;
   std::string_view rest = failed.message;
@@ -38,14 +38,14 @@ void show(ipc::Failed& failed) {
   failed.message = std::move(shown);
 }
 
-// Whether its answer may be given up: nothing but what let_go() gives back comes of it.
+// Whether its answer may be given up: all that comes of the request is given back by let_go().
 bool may_be_given_up(const decltype(ipc::ClientRequest::body)& body) {
   return std::holds_alternative<ipc::OpenModel>(body) ||
          std::holds_alternative<ipc::DefineProgram>(body);
 }
 
-// Whether the answer says that something is done, which may take its time: that it is long in
-// coming tells nothing about djinnd.
+// Whether the answer tells that something is done. That may take long, and so says nothing about
+// djinnd.
 bool is_answered_when_done(const decltype(ipc::ClientRequest::body)& body) {
   if (const auto* const follow = std::get_if<ipc::FollowEvents>(&body)) return follow->wait;
   return may_be_given_up(body) || std::holds_alternative<ipc::EvictModel>(body);
@@ -73,7 +73,7 @@ Result<Control> Control::connect(const std::string& path, const Deadline* deadli
   return Control(*std::move(socket));
 }
 
-// Remembers why nothing more comes. A socket that was merely closed gave no reason.
+// Remembers why nothing more comes. A socket that was only closed gave no reason.
 Error Control::end(Error why) {
   if (why.code == ErrorCode::kDisconnected) why.message = is_observer_ ? kLostByObserver : kLost;
   ended_ = SessionEnd{why};
@@ -145,7 +145,8 @@ Result<std::optional<Answer>> Control::receive_any() {
   if (auto* failed = std::get_if<ipc::Failed>(&reply.body)) show(*failed);
   if (reply.number == 0) {
     if (const auto* failed = std::get_if<ipc::Failed>(&reply.body)) {
-      // A run that is given up is kCancelled and its session lives; this one's is over.
+      // In the answer to a run kCancelled means that the run was given up, and its session lives.
+      // Here it means that the session has ended.
       if (failed->code != ErrorCode::kCancelled) return end({failed->code, failed->message});
       ended_ = SessionEnd{{ErrorCode::kDisconnected, failed->message}, true};
       return ended_->why;

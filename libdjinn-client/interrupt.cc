@@ -18,7 +18,7 @@ Status Interrupt::open() {
   return system_error("make a descriptor to be interrupted through", errno);
 }
 
-// A write that finds the counter full leaves it readable, as is wanted.
+// If the counter is full, the write fails and the bell stays readable, as is wanted.
 void Interrupt::raise() noexcept {
   const uint64_t call = call_;
   if (call == 0) return;
@@ -29,7 +29,7 @@ void Interrupt::raise() noexcept {
   errno = before;
 }
 
-// An interruption of an earlier call wakes this one once.
+// If an earlier call was interrupted late, this call wakes once, and finds that it was not meant.
 void Interrupt::begin() noexcept {
   call_ = ++last_call_;
 }

@@ -15,12 +15,13 @@
 namespace djinn::client {
 namespace {
 
-// Between two looks at who waits. Each one puts them at the end of the kernel's line again.
+// After this time it is checked whether the caller still waits. Each new try goes to the end of the
+// kernel's line.
 constexpr uint32_t kSliceMs = 250;
 constexpr uint32_t kWaitMs = 10'000;  // for room in the queue of a djinnd that many connect to
 
-// The numbers of the sockets that are open. Its lock is held while a process forks, so no thread is
-// in the middle of opening or closing one; else it is held for moments.
+// Holds the numbers of the open sockets. Its lock is held while a process forks, so that no thread
+// is in the middle of opening or closing one. Otherwise it is held for moments.
 class Sockets {
  public:
   // The one instance is never destroyed: a client may outlive everything else.

@@ -53,7 +53,7 @@ Result<Run> submit_generate(Client& client, ipc::GenerateBlock block,
                        {.read = list_of(std::move(staged))});
 }
 
-// A later submission may fill the slot again: it comes behind the release.
+// A later submission may fill the slot again, because it comes after the release.
 Result<Run> submit_release(Client& client, std::span<const RefHandle> refs) {
   const ipc::ReleaseBlock block{{refs.begin(), refs.end()}};
   DJINN_TRY(const Run run,

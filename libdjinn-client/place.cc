@@ -19,7 +19,7 @@ constexpr std::string_view kEnding = ".safetensors";
 constexpr std::string_view kOneFile = "model.safetensors";
 constexpr std::string_view kEllipsis = "…";
 
-// Names that many models' directories and files have.
+// Directories and files of many models have these names.
 constexpr std::array<std::string_view, 14> kGeneral{
     "adapter_model", "best",          "checkpoint",  "current", "diffusion_pytorch_model",
     "final",         "latest",        "main",        "merged",  "model",
@@ -44,7 +44,8 @@ std::string hub_label(std::string name) {
   return name;
 }
 
-// A name above a general one is looked at in the same way: there are few of them in a row.
+// If a directory's name is general, the one above is looked at in the same way; few follow each
+// other.
 std::string directory_label(const path& directory) {
   const path parent = directory.parent_path();
   const std::string name = directory.filename();

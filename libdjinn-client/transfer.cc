@@ -15,17 +15,18 @@
 namespace djinn::client {
 namespace {
 
-// So many parts share the slab: one is filled while the worker copies another, and two hide a late
-// wake-up.
+// This many parts share the slab: one is filled while the worker copies another, and two more hide
+// a late wake-up.
 constexpr uint64_t kPartsInSlab = 4;
-// All of them stay in a processor's cache between the two copies.
+// Parts of this size stay in a processor's cache between the two copies.
 constexpr uint64_t kPartBytesMax = 2u << 20;
 
 uint64_t part_bytes(const Client& client) {
   return std::clamp<uint64_t>(client.welcome().staging_bytes / kPartsInSlab, 1, kPartBytesMax);
 }
 
-// More than a session may hold when it begins it never may: refused here, no byte of it is read.
+// A session may never hold more than its quota, so a larger ref is refused here, before a byte is
+// read.
 Status check_fits(const Client& client, uint64_t bytes) {
   const uint64_t quota = client.welcome().quota_bytes;
   if (bytes <= quota) return {};
@@ -47,7 +48,7 @@ Status submit_part(Client& client, const ipc::WriteBlock& whole, std::span<const
   return submitted(run);
 }
 
-// djinnd has let go of the ref when this returns, or will with the client's next submission.
+// djinnd has released the ref when this returns, or does so with the client's next submission.
 void give_back(Client& client, RefLease ref) {
   const RefHandle handle = ref.ref();
   const auto run = submit_release(client, std::span(&handle, 1));
@@ -58,16 +59,15 @@ void give_back(Client& client, RefLease ref) {
 
 // --- down
 
-// A part of a read: its view, and where its bytes go.
+// Holds a part of a read: its view, and where its bytes go.
 struct Part {
   ipc::ReadBlock view;
   std::span<std::byte> out;
 };
 
-// Rows of the first dimension that has more than one, which are contiguous in what is read. A part
-// ends where an aligned piece of bytes_max does in out: memory that is new comes in huge pages of
-// that size, and one that is filled at once, in the cache that it was cleared in, is filled in a
-// third less of the time.
+// Splits a read by rows of its first dimension of more than one row, whose bytes are contiguous.
+// Parts end at multiples of bytes_max in `out`. New memory comes in huge pages of that size; a page
+// that is filled while it is in the cache, where it was just cleared, takes a third less time.
 void split(const Part& whole, uint64_t bytes_max, std::vector<Part>& parts) {
   const auto wide =
       std::ranges::find_if(whole.view.sizes, [](const uint64_t size) { return size > 1; });
@@ -91,12 +91,12 @@ void split(const Part& whole, uint64_t bytes_max, std::vector<Part>& parts) {
   }
 }
 
-// The parts of a read that are under way, oldest first.
+// Holds the parts of a read that are under way, oldest first.
 class Reading {
  public:
   explicit Reading(Client& client) : client_(client) {}
 
-  // Where others have the part of the slab that it needs, its own parts make room.
+  // If others use the slab, this read finishes its own parts to make room.
   Status begin(Part part) {
     if (flights_.size() + 1 == kPartsInSlab) finish_oldest();
     for (;;) {
@@ -107,7 +107,7 @@ class Reading {
     }
   }
 
-  // The worker writes into staging until the last one has ended.
+  // Until the last part has ended, the worker writes into staging.
   Status finish() {
     while (!flights_.empty()) finish_oldest();
     return std::move(first_);
@@ -165,7 +165,7 @@ Result<RefLease> put(Client& client, std::span<const std::byte> bytes) {
   DJINN_TRY(RefLease ref, client.new_ref());
   std::vector<Run> runs;
   bool is_begun = false;
-  // The first part makes room for all: where there is none the others are not read.
+  // The first part makes room for all. If there is none, the other parts are not read.
   Status first = submit_write(client, ref.ref(), bytes, [&](Run run) -> Status {
     if (std::exchange(is_begun, true)) {
       runs.push_back(run);

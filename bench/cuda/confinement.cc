@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// cuda-confinement: what the driver needs of the kernel once a process has its context. First a
-// process is traced through the phases of a worker's life: which system calls, with which requests
-// of ioctl on which device, and which paths. Then it is tried what still works under four
-// confinements: no paths (Landlock), no opening at all (seccomp), and those of the workers of a
-// GPU and of the host.
+// cuda-confinement shows what the driver needs of the kernel once a process has its context. First
+// it traces a process through the phases of a worker's life: its system calls, the requests of
+// ioctl with their devices, and the paths. Then it tries what still works under four confinements:
+// no paths (Landlock), no opening at all (seccomp), and those of the workers of a GPU and of the
+// host.
 
 #include "daemon/child/confinement.h"
 
@@ -83,7 +83,7 @@ class Tracer {
     const std::lock_guard lock(mutex_);
     return state_ == State::kTracing;
   }
-  // What was seen since the last call.
+  // Gives what was seen since the last call.
   Seen take() {
     const std::lock_guard lock(mutex_);
     return std::exchange(seen_, {});
@@ -161,8 +161,8 @@ void report(const std::string& phase, const Seen& seen) {
   say(fmt::format("paths opened to {}", phase), fmt::format("{}", fmt::join(seen.paths, ", ")));
 }
 
-// A worker's life in the order of its phases; `after` is called after each, with its name and what
-// it gave.
+// Goes through the phases of a worker's life. `after` is called after each, with the phase's name
+// and what it gave.
 void live(GpuProcess& process, const Fd& foreign,
           const std::function<void(const char*, const Answer&)>& after) {
   const auto step = [&](const char* phase, json command, int fd = -1) {
@@ -203,7 +203,7 @@ void trace(const Fd& foreign) {
   (void)process.kill();
 }
 
-// warm: every kind of call was made once before the confinement.
+// If `warm`, every kind of call is made once before the confinement.
 void confined(const char* how, bool warm, const Fd& foreign) {
   GpuProcess process;
   process.must({{"do", "init"}});

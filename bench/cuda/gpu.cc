@@ -176,7 +176,7 @@ size_t Gpu::write_all(bool keep) {
 uint64_t Gpu::words_not_zero_in_new(size_t gib) {
   std::vector<size_t> made;
   uint64_t count = 0;
-  // All are held at once, so that none is the same memory as another.
+  // All are held at once, so that no two are the same memory.
   for (size_t i = 0; i < gib; ++i) {
     made.push_back(create(kGiB));
     map(made.back(), driver::AccessFlags::kReadWrite);

@@ -51,7 +51,7 @@ void must_work(const Status& status) {
 // --- the process
 // -----------------------------------------------------------------------------------
 
-// No path can be opened, no socket made and no program started from now on; all else works.
+// From now on no path can be opened, no socket made and no program started; all else works.
 void forbid_opening() {
   const std::unique_ptr<void, void (*)(void*)> filter(seccomp_init(SCMP_ACT_ALLOW),
                                                       [](void* f) { seccomp_release(f); });
@@ -66,7 +66,7 @@ void forbid_opening() {
 
 class Server {
  public:
-  // One command; the descriptor of an answer is left in `sent`.
+  // Carries out one command. If the answer has a descriptor, it is left in `sent`.
   json obey(const json& command, Fd received, Fd& sent) {
     const std::string what = command.at("do");
     if (what == "init") {
@@ -140,7 +140,8 @@ class Server {
     return rule->second(*gpu_);
   }
 
-  // What the documentation leaves open, or says in words that a program should not rely on.
+  // Each rule tries something that the documentation leaves open, or says in words that a program
+  // should not rely on.
   static const std::map<std::string, std::function<json(Gpu&)>>& rules() {
     static const std::map<std::string, std::function<json(Gpu&)>> table = {
         {"map the second half of an allocation",
@@ -258,7 +259,7 @@ bool is_readable(int socket, int timeout_ms) {
   return ::poll(&waiting, 1, timeout_ms) > 0;
 }
 
-// Nothing at the end of the conversation.
+// Gives nothing when the conversation has ended.
 std::optional<ipc::Datagram> next_message(int socket) {
   auto message = ipc::receive_datagram(socket);
   if (!message) return std::nullopt;

@@ -67,7 +67,8 @@ size_t import_mapped(GpuProcess& process, const Fd& fd, bool write, uint64_t byt
   return index;
 }
 
-// How many words of the memory behind a descriptor differ from the seed's, seen by a new process.
+// Gives how many words of the memory behind a descriptor differ from the seed's, as a new process
+// sees it.
 json unlike(const Fd& fd, uint32_t seed) {
   try {
     Ready reader;
@@ -211,7 +212,8 @@ void killed_while_its_kernel_writes() {
       fmt::format("{} then {}", at_once.dump(), later.dump()));
 }
 
-// Nine tenths of the device are written and given back, so that what is asked for next is of it.
+// Writes nine tenths of the device and gives them back, so that memory asked for next is among
+// them.
 void fresh_memory() {
   json gib;
   {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// cuda-vmm: what the driver's virtual memory calls cost, by size: medians of kRounds, in
-// microseconds of this thread's clock. Then what djinnd would do with them: a resident model that
-// another process made is taken over, a window grows by an extent as ours are (exported and
-// zeroed), many small extents are made, a context is made and released.
+// cuda-vmm measures what the driver's virtual memory calls cost, by size: medians of kRounds, in
+// microseconds of this thread's clock. Then it does what djinnd would do with them: a resident
+// model that another process made is taken over, a window grows by an extent (exported and zeroed,
+// as ours are), many small extents are made, a context is made and released.
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -34,7 +34,7 @@ double median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-// The times of one call over the rounds; says their median and the worst.
+// Measures one call over the rounds, and says the median and the worst time.
 class Times {
  public:
   explicit Times(std::string name) : name_(std::move(name)) {}
@@ -49,7 +49,7 @@ class Times {
   std::vector<double> values_;
 };
 
-// One extent of a size through its whole life, in calls of the driver.
+// Measures each call of the driver in the life of one extent of a size.
 void life_of_an_extent(const Gpu& gpu, uint64_t bytes) {
   const driver::DriverApi& api = gpu.api();
   const driver::AllocationProperties properties = gpu.properties();
@@ -108,8 +108,8 @@ void life_of_an_extent(const Gpu& gpu, uint64_t bytes) {
     times->say_median();
 }
 
-// What another process made, and holds by its descriptors alone as djinnd does, is taken over as a
-// worker takes a resident model: imported and mapped for reading.
+// Takes over what another process made and holds by its descriptors alone, as djinnd does. As a
+// worker does with a resident model, this imports it and maps it for reading.
 void take_over(Gpu& gpu, uint64_t total, uint64_t piece) {
   std::vector<Fd> descriptors;
   {
@@ -130,7 +130,7 @@ void take_over(Gpu& gpu, uint64_t total, uint64_t piece) {
   for (const size_t index : taken) gpu.drop(index);
 }
 
-// The pieces of one reservation: a window that grows by chunks.
+// Maps one more chunk after the other into one reservation: a window that grows.
 void grow_a_window(const Gpu& gpu) {
   const driver::DriverApi& api = gpu.api();
   const driver::AllocationProperties properties = gpu.properties();

@@ -34,7 +34,7 @@ constexpr uint32_t kVersionQuery = 1;
 constexpr uint64_t kNetAll = 0x3;     // bind and connect, TCP
 constexpr uint64_t kScopedAll = 0x3;  // abstract Unix sockets, signals
 
-// All rights to files that a version knows: 13, then refer, truncate, and ioctl of devices.
+// Gives all rights to files that a version knows: 13, then refer, truncate, and ioctl of devices.
 uint64_t file_rights(uint32_t abi) {
   const uint32_t count = abi >= 5 ? 16 : abi >= 3 ? 15 : abi >= 2 ? 14 : 13;
   return (uint64_t{1} << count) - 1;
@@ -44,7 +44,7 @@ size_t attribute_bytes(uint32_t abi) {
   return abi >= 6 ? 24 : abi >= 4 ? 16 : 8;
 }
 
-// A ruleset that handles everything and allows nothing.
+// Applies a ruleset that handles every right and allows none.
 Status restrict_files(uint32_t abi) {
   RulesetAttributes attributes;
   attributes.handled_access_fs = file_rights(abi);
@@ -64,7 +64,8 @@ struct FilterReleaser {
 };
 using Filter = std::unique_ptr<void, FilterReleaser>;
 
-// Allowed with any arguments: they work on descriptors, memory and threads that we have already.
+// These are allowed with any arguments: they work on descriptors, memory and threads that we have
+// already.
 constexpr int kAllowed[] = {
     // descriptors
     SCMP_SYS(read), SCMP_SYS(readv), SCMP_SYS(pread64), SCMP_SYS(preadv), SCMP_SYS(preadv2),
@@ -92,14 +93,14 @@ constexpr int kAllowed[] = {
     SCMP_SYS(getrandom), SCMP_SYS(getrusage), SCMP_SYS(sysinfo), SCMP_SYS(uname), SCMP_SYS(getuid),
     SCMP_SYS(geteuid), SCMP_SYS(getgid), SCMP_SYS(getegid)};
 
-// The commands that say to which process the kernel sends a descriptor's signals are not among
-// them.
+// The commands that choose the process to which the kernel sends a descriptor's signals are left
+// out.
 constexpr int kDescriptorCommands[] = {F_DUPFD, F_DUPFD_CLOEXEC, F_GETFD,     F_SETFD,   F_GETFL,
                                        F_SETFL, F_GET_SEALS,     F_ADD_SEALS, F_GETLEASE};
 
-// Requests of NVIDIA's driver that a worker makes once its context is there, as an H200's driver
-// 580.159 was traced by bench/cuda/confinement. The filter sees the request of an ioctl, not whose
-// descriptor it is for. None of these makes a descriptor, as 217, the export to a DMA-BUF, would.
+// A worker makes these requests of NVIDIA's driver once its context is there (traced on an H200,
+// driver 580.159, by bench/cuda/confinement). The filter sees a request, and not its device. None
+// of these makes a descriptor; request 217, the export to a DMA-BUF, would.
 constexpr scmp_datum_t kDriverLetter = 'F' << 8;
 constexpr scmp_datum_t kDriverRequests[] = {
     0x27,  // map memory
@@ -107,19 +108,20 @@ constexpr scmp_datum_t kDriverRequests[] = {
     0x2a,  // control an object
     0x2b,  // make an object
 };
-// Those of its unified memory have neither a letter nor a size.
+// The requests of the driver's unified memory have neither a letter nor a size.
 constexpr scmp_datum_t kUnifiedMemoryRequests[] = {
     0x17, 0x18,  // a stream
     0x21, 0x22,  // map and unmap
     0x49,        // map, too
 };
 
-// Of a request its letter and number: between drivers the size above them may differ. And all that
-// the kernel looks at (asm-generic/ioctl.h).
+// The first mask compares letter and number alone, because the size in the upper bits may differ
+// between drivers. The second one compares all 32 bits, which is all that the kernel looks at
+// (asm-generic/ioctl.h).
 constexpr scmp_datum_t kLetterAndNumber = 0xffff;
 constexpr scmp_datum_t kWholeRequest = 0xffffffff;
 
-// The first refusal of a rule is kept; adding rules reads as a list.
+// Adds rules to a filter, and keeps the first failure, so that each call need not be checked.
 class Rules {
  public:
   explicit Rules(scmp_filter_ctx filter) : filter_(filter) {}
@@ -150,18 +152,20 @@ constexpr scmp_datum_t datum(int64_t value) {
 
 void add_rules(Rules& rules, Role role) {
   for (const int call : kAllowed) rules.allow(call);
-  // Asks about a descriptor: glibc's fstat, and the loader's statx. With a path and this flag stat
-  // still answers for a file; it opens nothing.
+  // These two ask about a descriptor, as glibc's fstat and the loader's statx do. With a path and
+  // this flag stat still answers for a file, but it opens nothing.
   rules.allow_if(SCMP_SYS(newfstatat), SCMP_A3(SCMP_CMP_MASKED_EQ, AT_EMPTY_PATH, AT_EMPTY_PATH));
   rules.allow_if(SCMP_SYS(statx), SCMP_A2(SCMP_CMP_MASKED_EQ, AT_EMPTY_PATH, AT_EMPTY_PATH));
-  // Threads, and no processes. clone3 hides its flags behind a pointer: glibc then falls back.
+  // Threads are allowed, and processes are not. clone3 hides its flags behind a pointer; since it
+  // is refused, glibc falls back to clone.
   rules.allow_if(SCMP_SYS(clone), SCMP_A0(SCMP_CMP_MASKED_EQ, CLONE_THREAD, CLONE_THREAD));
   rules.answer(SCMP_SYS(clone3), ENOSYS);
   rules.allow_if(SCMP_SYS(tgkill), SCMP_A0(SCMP_CMP_EQ, datum(::getpid())));
   for (const int command : kDescriptorCommands) {
     rules.allow_if(SCMP_SYS(fcntl), SCMP_A1(SCMP_CMP_EQ, datum(command)));
   }
-  // Only the own thread's may be changed: workers of other users run as the same user of the host.
+  // A thread may only change its own affinity: workers of other users run as the same user of the
+  // host.
   rules.allow_if(SCMP_SYS(sched_setaffinity), SCMP_A0(SCMP_CMP_EQ, 0));
   rules.allow_if(SCMP_SYS(sched_setscheduler), SCMP_A0(SCMP_CMP_EQ, 0));
   rules.allow_if(SCMP_SYS(prctl), SCMP_A0(SCMP_CMP_EQ, PR_SET_NAME));
@@ -192,14 +196,14 @@ Status restrict_calls(Role role) {
   Rules rules(filter.get());
   add_rules(rules, role);
   int failure = rules.failure();
-  // All threads, those of warm-up too.
+  // The filter binds all threads, also those that the warm-up has started.
   if (failure == 0) failure = -seccomp_attr_set(filter.get(), SCMP_FLTATR_CTL_TSYNC, 1);
   if (failure == 0) failure = -seccomp_load(filter.get());
   if (failure == 0) return {};
   return Error{ErrorCode::kNotConfined, system_error("seccomp", failure).message};
 }
 
-// A process that was started with a higher score keeps it: lowering takes a privilege.
+// A process that was started with a higher score keeps it, because lowering takes a privilege.
 Status offer_to_die_first() {
   const Fd file(::open("/proc/self/oom_score_adj", O_RDWR | O_CLOEXEC));
   if (!file.valid()) return system_error("open the OOM score's adjustment", errno);
@@ -224,7 +228,7 @@ uint32_t landlock_abi() {
 }
 
 Status become_child() {
-  // The score of a process that is not dumpable is root's.
+  // The score is written first, because only root may write that of a process that is not dumpable.
   if (const Status offered = offer_to_die_first(); !offered) {
     fmt::print(stderr, "djinnd's child may outlive others where memory runs out: {}\n",
                offered.error().message);

@@ -18,7 +18,7 @@
 namespace djinn::child {
 namespace {
 
-// Field `data` of statm (proc(5)); with the stack's, which the limit does not count.
+// Gives the field `data` of statm (proc(5)). It counts stacks too, which the limit does not.
 Result<uint64_t> private_bytes() {
   const Fd file(::open("/proc/self/statm", O_RDONLY | O_CLOEXEC));
   std::array<char, 256> text{};

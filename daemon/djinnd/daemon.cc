@@ -17,19 +17,19 @@
 namespace djinn::daemon {
 namespace {
 
-// Who may connect; of a socket that was passed, its unit knows.
+// Says who may connect. If the socket was passed by systemd, only its unit knows that.
 std::string whom_it_serves(const Options& options) {
   if (options.user_mode) return "one user";
   return options.socket_group.empty() ? "who may use its socket" : "group " + options.socket_group;
 }
 
-// Nobody has said that nothing is to be spilled.
+// Spilling is on unless the configuration sets the directory to nothing.
 bool wants_spill(const Options& options) {
   const auto written = options.written.find("memory.spill_directory");
   return written == options.written.end() || !written->second.empty();
 }
 
-// The host, and in tests another.
+// There is the host's memory, and in tests one more device.
 std::vector<DeviceId> devices_of(const Options& options) {
   std::vector<DeviceId> devices{kHostDevice};
   if (options.test_device_bytes > 0) devices.push_back(kTestDevice);
@@ -115,7 +115,7 @@ Daemon::Daemon(Loop& loop, const Clock& clock, const Options& options, ReloadOpt
   events_.set_names([this](Owner user) { return reports_.name_now(user); });
 }
 
-// A child that is disposed of leaves itself to the stragglers.
+// A child process that is disposed of hands itself over to the stragglers.
 Daemon::~Daemon() {
   loop_.drop_deferred();
 }
@@ -189,8 +189,9 @@ Status Daemon::check_serves(uid_t user) const {
                   user)};
 }
 
-// A turn that nobody is noted for is made by a timer: libuv's fire after its checks, with no look
-// at descriptors in between, and the next rest may end before the last one's timer.
+// A timer makes the turn in which a rest ends. It is set again in each turn, because the next rest
+// may end before the one for which it was set. libuv fires timers after its checks, and looks at no
+// descriptors in between.
 void Daemon::take_turn() {
   const std::optional<uint64_t> next_ns = turns_.take();
   if (next_ns) next_turn_.start_once(*next_ns / 1'000'000 + 1);
@@ -258,8 +259,8 @@ void Daemon::emit(EventKind kind, std::string text) {
   events_.emit({kind, std::move(text), {}});
 }
 
-// Order: a program finds its model, and a session the programs that its open runs name, which may
-// not be admitted yet: the runs that need one await it, and no others.
+// The order matters: a program needs its model, and a session the programs that its open runs name.
+// Such a program may not be admitted yet; then only the runs that need it wait.
 void Daemon::worker_ready(WorkerKey key) {
   DJINN_ASSERT(domains_.ready(key));
   models_.worker_ready(key);

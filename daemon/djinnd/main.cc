@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// djinnd: the daemon. Reads its command line, wires its parts, runs until it is told to stop.
+// djinnd reads its command line, wires its parts, and runs until it is told to stop.
 
 #include <fmt/format.h>
 #include <signal.h>
@@ -18,7 +18,7 @@
 namespace djinn::daemon {
 namespace {
 
-// Each session holds a handful of descriptors, each model a few more.
+// Each session takes a handful of descriptors, and each model a few more.
 void raise_descriptor_limit() {
   rlimit limit{};
   if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
@@ -26,8 +26,8 @@ void raise_descriptor_limit() {
   ::setrlimit(RLIMIT_NOFILE, &limit);
 }
 
-// One that comes while the loop's handlers go would end djinnd in the middle of that, and its exit
-// would look like a death. Threads beside this one have all blocked.
+// A signal that comes while the loop's handlers are removed would end djinnd in the middle of that,
+// and its exit would look like a crash. All other threads block signals already.
 void block_signals() {
   sigset_t all;
   sigfillset(&all);
@@ -40,8 +40,8 @@ uint64_t random_seed() {
   return seed;
 }
 
-// The configuration, the command line over it, and what both leave out. Errors: as fill_in, and
-// kInvalidArgument for a command line that was told to be wrong.
+// Combines the configuration, the command line, which overrides it, and defaults. Errors: those of
+// fill_in, and kInvalidArgument for a wrong command line, which has been reported.
 Result<Options> complete_options(const Config& config, int argc, char** argv) {
   Options options;
   apply_config(config, options);
@@ -72,8 +72,8 @@ Status serve(const Options& options, ReloadOptions reload_options) {
   return {};
 }
 
-// Problems go to standard error, but for those that djinnd tells as events when it serves. Nothing:
-// the configuration cannot be, or was all that was asked for.
+// Reports problems on standard error, except for those that djinnd emits as events once it serves.
+// Gives nothing if the configuration is invalid, or if djinnd was only asked to check or show it.
 std::optional<Config> configured(const Options& given, int& exit_code) {
   if (given.user_mode) return Config();
   Config config =

@@ -11,10 +11,10 @@
 namespace djinn::daemon {
 namespace {
 
-// The pause after which the next spare worker starts: a domain that just lost its worker needs the
-// cores more.
+// The next spare worker starts after this pause, because a domain that just lost its worker needs
+// the cores more.
 constexpr uint64_t kNextWorkerAfterMs = 100;
-// As long as it may take to find that a model is resident: then the loader comes back.
+// In this time a loader may find that a model is resident, and then it comes back as a spare.
 constexpr uint64_t kNextLoaderAfterMs = 10;
 
 std::optional<ChildReady> read_worker_ready(const ipc::Datagram& message) {
@@ -47,9 +47,9 @@ SparePool::Kind SpareKinds::loaders() {
           &read_loader_ready, loader_traffic_};
 }
 
-// Threads that spin for long take the cores from everybody else (libgomp reads this when it is
-// loaded, so it must be in the environment). Where they are bound to cores, as some hosts' settings
-// say, those of all users would share the same ones, and a confined worker may not bind them.
+// Threads that spin for long take cores from everybody else. libgomp reads these variables when it
+// is loaded, so they must be in the environment. If a host's settings bound threads to cores, those
+// of all users would share the same ones, and a confined worker may not change that.
 ChildProgram SpareKinds::worker_program(DeviceId device) {
   const uint64_t memory_bytes =
       device == kTestDevice ? options_.test_device_bytes : options_.memory_bytes;

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// djinn-loader: reads one model into extents that djinnd made. Started by djinnd only.
+// djinn-loader: reads one model into extents that djinnd made. Only djinnd starts it.
 //
 //   djinn-loader --build IDENTITY --channel-fd N
 //
-// Confines itself, says that it is ready, does one load, and exits.
+// It confines itself, says that it is ready, does one load, and exits.
 
 #include <signal.h>
 
@@ -21,10 +21,12 @@
 namespace djinn::loader {
 namespace {
 
-// Headers, plans and buffers at their limits take half of it; no file takes more of the host.
+// Headers, plans and buffers at their limits take half of this. The bound keeps a file from making
+// the loader take more of the host's memory.
 constexpr uint64_t kPrivateBytes = uint64_t{4} << 30;
 
-// OpenSSL reads its configuration when it is first used: now, or never.
+// OpenSSL reads its configuration when it is first used, which the confinement would not allow
+// later.
 Status warm_up() {
   DJINN_TRY(load::Sha256 hash, load::Sha256::make());
   DJINN_TRY([[maybe_unused]] const load::Digest digest, hash.finish());
@@ -55,6 +57,6 @@ int main(int argc, char** argv) {
   app.add_option(djinn::ipc::kBuildOption, build, "build of djinnd")->required();
   app.add_option("--channel-fd", channel_fd, "socket to djinnd")->required();
   CLI11_PARSE(app, argc, argv);
-  // Whatever went wrong, djinnd has been told, or is gone.
+  // Whatever went wrong, djinnd has been told of it, or is gone.
   return djinn::loader::serve(channel_fd) ? 0 : 1;
 }

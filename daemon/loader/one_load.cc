@@ -20,7 +20,8 @@
 namespace djinn::loader {
 namespace {
 
-// Progress is told after so much, or so long: a slow disk is not taken for one that says nothing.
+// Progress is told after this many bytes, or after this time, so that a slow disk is not taken for
+// a loader that hangs.
 constexpr uint64_t kProgressBytes = uint64_t{64} << 20;
 constexpr uint64_t kProgressNs = 1'000'000'000;
 
@@ -58,7 +59,7 @@ bool is_memfd_of(const Fd& memfd, std::span<const std::byte> wanted) {
   return content.ok() && std::ranges::equal(*content, wanted);
 }
 
-// index: count, where it is about none.
+// If `index` equals `count`, the error is not about one file.
 Error about_file(size_t index, size_t count, const Error& error) {
   if (index == count) return error;
   return {error.code, ipc::with_file_number(index, count, error.message)};
@@ -68,7 +69,7 @@ Error out_of_turn() {
   return {ErrorCode::kInternal, "A command came out of its turn."};
 }
 
-// Hashing must take no core from anybody. Where it may not be changed, the priority stays.
+// Hashing must not take cores from others. If the priority may not be changed, it stays.
 void step_back() {
   const sched_param none{};
   [[maybe_unused]] const int failed = ::sched_setscheduler(0, SCHED_IDLE, &none);
@@ -111,13 +112,13 @@ Status OneLoad::work() {
       DJINN_CHECK(plan(order));
       return read_or_compare();
     }
-    // Nothing of them was read, so whoever comes next meets a loader as good as new.
+    // Nothing of the files was read, so the next load finds this loader as good as new.
     forget_files();
     DJINN_CHECK(send({ready_}));
   }
 }
 
-// A close may wait for the file system, and no signal ends that.
+// Closing a file may wait for the file system, and no signal ends that.
 void OneLoad::forget_files() {
   sources_.clear();
   files_.clear();
@@ -143,7 +144,7 @@ Status OneLoad::identify() {
     if (!looked_at) return about_file(sources_.size(), files_.size(), looked_at.error());
     load::FileIdentity& identity = *looked_at;
     DJINN_TRY(identity.content, load::content_of(fd, identity.bytes));
-    // After the look at its times: what is written from now on moves them.
+    // This comes after the look at the file's times, so that a later write changes them.
     identity.unwritten = !identity.content && load::is_unwritten(fd, identity);
     sources_.push_back({&fd, identity});
     identified.files.push_back(to_message(identity));
@@ -188,8 +189,8 @@ Status OneLoad::read(const ipc::ReadInto& command, const std::vector<Fd>& extent
 }
 
 Status OneLoad::compare(const ipc::CompareWith& command, std::vector<Fd> fds) {
-  // The last word is said when nothing of the model is held: its files may not let this process end
-  // soon.
+  // The memory is let go before the answer, because files of a slow file system may keep this
+  // process from ending for long.
   DJINN_TRY(const bool same, is_model(command, fds));
   fds.clear();
   return send({ipc::Compared{same}});
@@ -255,7 +256,7 @@ Status OneLoad::execute(const std::vector<Fd>& extents) {
   return send({ipc::Loaded{stats->read_bytes, stats->files_direct_refused}}, fds);
 }
 
-// A private, read-only mapping hinders no seal, and sees what the extents hold.
+// A private, read-only mapping does not hinder a seal, and shows what the extents hold.
 Status OneLoad::hash(const std::vector<Fd>& extents) {
   std::vector<pal::Mapping> mappings;
   std::vector<std::span<const std::byte>> bytes;

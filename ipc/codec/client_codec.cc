@@ -139,7 +139,7 @@ DropPrograms read_drop_programs(capnp::List<uint64_t>::Reader in) {
 }
 
 using RequestBody = decltype(ClientRequest::body);
-// Each has its member of the union, and EvictModel two.
+// Each kind of request has one member of the union, and EvictModel has two.
 static_assert(std::variant_size_v<RequestBody> == wire::ClientRequest::DROP_PROGRAMS);
 
 RequestBody read_request_body(wire::ClientRequest::Reader in) {

@@ -24,8 +24,8 @@ bool moves_others(std::string_view text) {
   return text[1] == '\x80' ? third >= 0xa8 && third <= 0xae : third >= 0xa6 && third <= 0xa9;
 }
 
-// Bytes of the character that text begins with; 0 if it is not one, or steers what shows it.
-// The Unicode Standard 15.0, table 3-7: well-formed UTF-8 byte sequences.
+// Gives the bytes of the character that text begins with; 0 if it is not well-formed or controls
+// how text is shown. See The Unicode Standard 15.0, table 3-7: well-formed UTF-8 byte sequences.
 size_t character_bytes(std::string_view text) {
   DJINN_ASSERT(!text.empty());
   const auto lead = static_cast<uint8_t>(text[0]);
@@ -52,7 +52,8 @@ bool is_showable(std::string_view text) {
   return true;
 }
 
-// graph.h: terms sorted by symbol, each symbol once, no zero coefficient.
+// Canonical form (graph.h): terms are sorted by symbol, each symbol comes once, no coefficient is
+// zero.
 void check_canonical(const srg::Expr& expr) {
   for (size_t i = 0; i < expr.terms.size(); ++i) {
     const bool sorted = i == 0 || expr.terms[i - 1].symbol < expr.terms[i].symbol;
@@ -237,8 +238,8 @@ kj::Array<capnp::word> copy_words(std::span<const std::byte> bytes) {
 capnp::ReaderOptions options_for(size_t words) {
   DJINN_ASSERT(words > 0 && words <= limits::kControlMessageBytes / sizeof(capnp::word));
   capnp::ReaderOptions options;
-  // Every getter is called once, so an honest message is traversed once; twice leaves room for the
-  // words that KJ counts for empty elements.
+  // Every getter is called once, so an honest message is traversed once. Twice the words leaves
+  // room for those that KJ counts for empty elements.
   options.traversalLimitInWords = 2 * words + 64;
   options.nestingLimit = 16;  // a reply is 6 deep
   return options;

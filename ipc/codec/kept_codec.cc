@@ -7,11 +7,11 @@
 namespace djinn::ipc::control {
 namespace {
 
-// 4: tensors lie at multiples of 512 bytes; one that was read again would lie elsewhere than its
-// manifest says.
+// Since format 4 tensors lie at multiples of 512 bytes. A model of an older format that is read
+// again would have its tensors in other places than its manifest says.
 constexpr uint32_t kFormat = 4;
 
-// What others call a model leaves room in its record for what it is.
+// The names that users give a model must leave room for the rest of its record.
 static_assert(limits::kModelNamesKept * 2 * limits::kNameBytes <= limits::kControlMessageBytes / 8);
 
 KeptKeepAlive read_keep_alive(wire::KeptKeepAlive::Reader in) {

@@ -22,7 +22,7 @@
 namespace djinn::ipc {
 namespace {
 
-// Limits that the local path and a graph have in common.
+// The local path and a graph have these limits in common.
 static_assert(srg::limits::kSymbols == limits::kSymbols);
 static_assert(srg::limits::kRank == limits::kRank);
 static_assert(srg::limits::kLayers == limits::kLayers);
@@ -103,8 +103,8 @@ struct Encoder {
     if (value.offset != srg::Expr()) write(out.initOffset(), value.offset);
   }
 
-  // One overload for each alternative of ArgumentValue. Empty lists and texts are written too: that
-  // sets the union's discriminant.
+  // Each alternative of ArgumentValue has one overload. Empty lists and texts are written too,
+  // because that sets the union's discriminant.
 
   static void write_argument(wire::Argument::Builder out, const srg::None&) { out.setNone(); }
   static void write_argument(wire::Argument::Builder out, const srg::ValueRef& ref) {
@@ -231,13 +231,13 @@ struct Refused {
   Error error;
 };
 
-// What a list is of, for people.
+// Says for people what a list is of.
 struct ListName {
   std::string_view what;
   std::string_view owner = {};  // whose it is; as it came
 };
 
-// Enough to know it again, as far as a terminal may be shown it.
+// Gives enough of the name to recognize it, without characters that a terminal should not be shown.
 std::string excerpt(std::string_view name) {
   constexpr size_t kExcerptBytes = 80;
   std::string text(name.substr(0, kExcerptBytes));
@@ -254,12 +254,12 @@ std::string excerpt(std::string_view name) {
                                               count, name.what, owner, limit)}};
 }
 
-// Items made from one message: what verify.h allows in nodes, and as many values, nodes and
-// entries.
+// The items made from one message are at most those that verify.h allows in nodes, and as many
+// values, nodes and entries.
 constexpr uint64_t kItemsMax = 2 * srg::limits::kItems;
 static_assert(limits::kModelTensors <= kItemsMax);
 
-// What has been made from one message so far.
+// Counts what has been made from one message so far.
 class Budget {
  public:
   void spend(uint64_t items) {
@@ -297,7 +297,7 @@ std::string read_text(capnp::Text::Reader reader) {
 struct Decoder {
   Budget budget;
 
-  // list's elements by get(element), at most limit of them.
+  // Reads the list's elements, at most `limit` of them, with get(element).
   template <typename List, typename Get>
   auto read_list(const List& list, const ListName& name, uint64_t limit, Get get) {
     if (list.size() > limit) refuse_count(name, list.size(), limit);
@@ -460,7 +460,7 @@ struct Decoder {
   }
 };
 
-// Bytes as words: in place where they are aligned, else a copy.
+// Views bytes as words: in place if they are aligned, else in a copy.
 class Words {
  public:
   explicit Words(std::span<const std::byte> bytes) {
@@ -481,10 +481,9 @@ class Words {
   kj::ArrayPtr<const capnp::word> words_;
 };
 
-// Every getter is called once, so an honest message is traversed once. KJ counts a word for each
-// element without bytes besides (an expression that is zero is one): a graph has fewer of those
-// than words, or it is small and has a list of zeros. More would let a message name one of its
-// parts again and again, and cost its reader a thousand times its bytes.
+// Every getter is called once, so an honest message is traversed once. KJ also counts a word for
+// each element without bytes, such as a zero expression: a graph has fewer of these than words, or
+// is small. With a higher limit a reader could spend a thousand times the message's bytes.
 constexpr uint64_t kEmptyItems = srg::limits::kListItems;
 
 capnp::ReaderOptions options_for(size_t bytes) {
@@ -504,7 +503,7 @@ Error refusal_of(const kj::Exception& exception) {
   return {ErrorCode::kMalformed, fmt::format("The message cannot be decoded: {}", what)};
 }
 
-// The boundary of every decoder: neither KJ's exceptions nor ours leave it.
+// This is the boundary of every decoder: neither KJ's exceptions nor ours leave it.
 template <typename Wire>
 auto decode_as(std::span<const std::byte> bytes, uint64_t bytes_max)
     -> Result<decltype(Decoder().read(std::declval<typename Wire::Reader>()))> {

@@ -11,7 +11,7 @@ namespace djinn {
 namespace {
 
 void put(std::string_view text) noexcept {
-  // A short write to a dying process's stderr has nobody left to act on it.
+  // The process dies, so nobody is left to act on a short write.
   [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, text.data(), text.size());
 }
 

@@ -15,7 +15,7 @@
 namespace djinn {
 namespace {
 
-// In the order of DeviceKind.
+// The names stand in the order of DeviceKind.
 constexpr std::array<std::string_view, kDeviceKinds> kKindNames = {"cpu", "fake"};
 
 }  // namespace

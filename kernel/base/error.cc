@@ -82,7 +82,7 @@ Error system_error(std::string_view what, int error_number) {
   if (error_number == EACCES || error_number == EPERM) code = ErrorCode::kPermissionDenied;
   if (error_number == EIO) code = ErrorCode::kIo;
   char text[128];
-  // The GNU strerror_r: thread-safe, returns its argument or a constant.
+  // This is the GNU strerror_r. It is thread-safe, and returns its argument or a constant.
   return {code, std::string(what) + ": " + ::strerror_r(error_number, text, sizeof text)};
 }
 

@@ -13,7 +13,7 @@ std::string size_text(uint64_t bytes) {
   if (bytes < 1024) return fmt::format("{} B", bytes);
   double value = static_cast<double>(bytes) / 1024;
   size_t unit = 0;
-  // 1023.5 is what the format below would round to four digits that read as the next unit.
+  // From 1023.5 on the format below would round to 1024, which is 1 of the next unit.
   while (value >= 1023.5 && unit + 1 < kUnits.size()) {
     value /= 1024;
     ++unit;

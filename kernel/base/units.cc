@@ -15,7 +15,7 @@ namespace {
 constexpr std::array kTimes{Unit{"ms", 1},       Unit{"s", 1000},      Unit{"m", 60'000},
                             Unit{"min", 60'000}, Unit{"h", 3'600'000}, Unit{"d", 86'400'000}};
 
-// Beyond it a double no longer tells one millisecond from the next.
+// In a larger double one millisecond can no longer be told from the next.
 constexpr double kSecondsMax = 1e12;
 
 std::optional<uint64_t> milliseconds_of_seconds(std::string_view text) {

@@ -9,8 +9,7 @@
 namespace djinn::gc {
 
 void FaultPoints::die() noexcept {
-  // SIGKILL, so that no handler, destructor or buffer gets a say: what is in memory is what is
-  // left.
+  // SIGKILL lets no handler, destructor or buffer act, so memory stays exactly as it is now.
   ::kill(::getpid(), SIGKILL);
   ::abort();
 }

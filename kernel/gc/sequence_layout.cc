@@ -25,8 +25,8 @@ uint64_t page_up(uint64_t at) {
   return (at + kPage - 1) / kPage * kPage;
 }
 
-// Slots [from, to) of one line at `base`, widened to pages, without the pages that slots before
-// `from` already needed.
+// Visits slots [from, to) of one line at `base`, widened to pages, without the pages that slots
+// before `from` already needed.
 Status visit_line(uint64_t base, uint64_t slot_bytes, uint64_t from, uint64_t to,
                   const SequenceLayout::Visit& visit) {
   const uint64_t begin = from == 0 ? page_down(base) : page_up(base + from * slot_bytes);
@@ -53,7 +53,8 @@ Result<SequenceLayout> SequenceLayout::make(uint32_t rows, uint32_t layers, uint
   const auto buffer =
       checked_product(std::array<uint64_t, 3>{layout.lines_, layout.slot_bytes_, capacity});
   const auto tokens = checked_product(std::array<uint64_t, 3>{rows, capacity, kTokenBytes});
-  // 2^40: one buffer of a terabyte is past any host, and sums of such stay far from overflow.
+  // One buffer of 2^40 bytes is more than any host has, and sums of such buffers stay far from
+  // overflow.
   constexpr uint64_t kBufferBytesMax = uint64_t{1} << 40;
   if (!buffer || !tokens || *buffer > kBufferBytesMax || *tokens > kBufferBytesMax) {
     return too_large();

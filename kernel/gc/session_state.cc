@@ -61,7 +61,8 @@ struct SessionState::Head {
 
 namespace {
 
-// Section offsets behind the head page: undo entries, in-flight block, sequences, refs.
+// These are the offsets of the sections behind the head page: undo entries, in-flight block,
+// sequences, refs.
 constexpr uint64_t kUndoOffset = kStateHeadBytes;
 constexpr uint64_t kUndoBytes =
     (kUndoEntriesMax * sizeof(UndoEntry) + kStatePage - 1) / kStatePage * kStatePage;
@@ -70,7 +71,7 @@ constexpr uint64_t kSequencesOffset = kInFlightOffset + kInFlightBytesMax;
 constexpr uint64_t kRefCell = 2 * (sizeof(uint64_t) + sizeof(RefEntry));
 constexpr uint64_t kSequenceCell = 2 * (sizeof(uint64_t) + sizeof(SequenceEntry));
 
-// The copy that a step up to this commit wrote last; null if there is none.
+// Gives the copy that was written last by a step up to this commit; null if there is none.
 template <typename Cell>
 auto newest(const Cell& cell, uint64_t commit) -> decltype(&cell.copies[0]) {
   decltype(&cell.copies[0]) best = nullptr;
@@ -112,7 +113,7 @@ uint64_t state_bytes_at_once(const StateGeometry& geometry) {
 
 namespace {
 
-// Into logs and errors: nothing that no operator is called.
+// Logs and errors show this name, so it ends before any character that no operator's name has.
 std::string op_name(std::span<const char> bytes) {
   std::string name;
   for (const char c : bytes) {
@@ -133,7 +134,8 @@ Result<Progress> read_progress(std::span<const std::byte> head) {
   memcpy(&copy, head.data(), sizeof copy);
   if (copy.magic != kMagic)
     return Error{ErrorCode::kMalformed, "The state head has no magic number."};
-  // The worker is not trusted: these are hints of how it goes, and nothing else is taken.
+  // The worker is not trusted: only these numbers are taken from the state, and they are no more
+  // than hints.
   const auto* const best = newest(copy.record, copy.commit);
   const uint64_t completed = best == nullptr ? 0 : best->entry.completed;
   return Progress{copy.commit,
@@ -224,7 +226,8 @@ T SessionState::valid_copy(const Versioned<T>& cell) const {
 template <typename T>
 void SessionState::stage(Versioned<T>& cell, const T& entry) {
   const uint64_t next = load(head().commit) + 1;
-  // The copy that is not valid now: the one already staged by this step, else the older one.
+  // The target is the copy that is not valid now: the one that this step has written already, or
+  // else the older one.
   auto& a = cell.copies[0];
   auto& b = cell.copies[1];
   auto& target = a.stamp == next ? a : b.stamp == next ? b : a.stamp <= b.stamp ? a : b;
@@ -332,7 +335,8 @@ void SessionState::commit() {
   Head& h = head();
   store(h.commit, load(h.commit) + 1);
   faults_->hit();
-  // The entries' stamp is now the committed step's, so they are void even if we die before this.
+  // The entries have the stamp of the committed step now, so they are void even if we die before
+  // this.
   store(h.undo_count, 0);
   faults_->hit();
   store(h.running_step, 0);
@@ -342,7 +346,8 @@ void SessionState::commit() {
 Status SessionState::undo(const UndoExtent& extent) {
   Head& h = head();
   if (h.undo_stamp == load(h.commit) + 1) {
-    // Backwards: where ranges overlap, the oldest bytes were saved first and are restored last.
+    // Ranges are restored backwards: where they overlap, the oldest bytes were saved first and must
+    // be restored last.
     for (uint64_t i = std::min<uint64_t>(h.undo_count, kUndoEntriesMax); i > 0; --i) {
       const UndoEntry entry = undo_entry(memory_, i - 1);
       if (!range_fits(entry.target, entry.bytes, extent.bytes) ||

@@ -20,7 +20,7 @@ constexpr uint32_t kFloatInfinity = 0x7f80'0000u;
 constexpr int kFloatMantissaBits = 23;
 constexpr int kFloatBias = 127;
 
-// The smaller element types that C++ does not have, as the bits that lie in memory.
+// These hold, as bits in memory, the smaller element types that C++ does not have.
 struct Float8E4M3 {
   uint8_t bits;
 };
@@ -33,15 +33,16 @@ struct Bool {
 
 // --- small floats -------------------------------------------------------------------------------
 
-// The magnitude of a finite or infinite float (bits without sign) in a format of `kExponent` and
-// `kMantissa` bits, rounded to nearest even; above the format's range `kOverflow`.
+// Rounds a finite or infinite float's magnitude (bits without sign) to nearest even in a format of
+// `kExponent` and `kMantissa` bits. Above the format's range the result is `kOverflow`.
 template <int kExponent, int kMantissa, uint32_t kOverflow>
 uint32_t encode_magnitude(uint32_t magnitude) {
   constexpr int kBias = (1 << (kExponent - 1)) - 1;
   constexpr int kDropped = kFloatMantissaBits - kMantissa;
   constexpr uint32_t kMinNormal = uint32_t{kFloatBias - kBias + 1} << kFloatMantissaBits;
   if (magnitude < kMinNormal) {
-    // A float whose last bit weighs as much as the format's smallest number: the addition rounds.
+    // The last bit of this float weighs as much as the format's smallest number, so the addition
+    // rounds.
     constexpr uint32_t kMagic = uint32_t{kFloatBias + 1 - kBias - kMantissa + kFloatMantissaBits}
                                 << kFloatMantissaBits;
     const float sum = std::bit_cast<float>(magnitude) + std::bit_cast<float>(kMagic);
@@ -72,8 +73,8 @@ void round_to(float value, Half& out) {
   out.bits = static_cast<uint16_t>(in.sign >> 16 | magnitude);
 }
 
-// PyTorch's NaN depends on where it came from: all ones out of the vectorised float32 and float64
-// kernels, the plain quiet NaN from the 16 and 8 bit formats.
+// PyTorch's NaN depends on its source: the vectorised float32 and float64 kernels give all ones,
+// and the 16 and 8 bit formats give the plain quiet NaN.
 constexpr uint32_t kBFloat16NanOfWide = 0xffffu;
 constexpr uint16_t kBFloat16NanOfSmall = 0x7fc0u;
 
@@ -113,7 +114,7 @@ template <typename T>
 concept SmallFloat = std::same_as<T, Half> || std::same_as<T, BFloat16> ||
     std::same_as<T, Float8E4M3> || std::same_as<T, Float8E5M2>;
 
-// An element as a C++ arithmetic value.
+// Gives an element as a C++ arithmetic value.
 template <typename T>
 auto widen(T value) {
   if constexpr (SmallFloat<T>) {
@@ -125,7 +126,7 @@ auto widen(T value) {
   }
 }
 
-// Truncation as cvttsd2si does it: what does not fit, NaN included, is the smallest integer.
+// Truncates as cvttsd2si does: a value that does not fit, NaN included, gives the smallest integer.
 template <std::signed_integral Int, std::floating_point Float>
 Int truncate_to(Float value) {
   constexpr Float kBound = static_cast<Float>(uint64_t{1} << (sizeof(Int) * 8 - 1));
@@ -133,7 +134,7 @@ Int truncate_to(Float value) {
   return value >= -kBound && value < kBound ? static_cast<Int>(value) : kIndefinite;
 }
 
-// The upper half of the unsigned range is reached by moving it down, as vectorised code does.
+// Values in the upper half of the unsigned range are moved down first, as vectorised code does.
 template <std::unsigned_integral UInt, std::floating_point Float>
 UInt truncate_to_unsigned(Float value) {
   using Int = std::make_signed_t<UInt>;

@@ -29,25 +29,26 @@ Error about_file(size_t file, const Error& error, const ExecuteOptions& options)
   return error;
 }
 
-// Pages are populated in blocks of this size: a few calls, and little that nobody needed.
+// Pages are populated in blocks of this size: that takes few calls, and few pages that nobody
+// needed.
 constexpr uint64_t kPopulateBytes = uint64_t{2} << 20;
-// A unit that is read from a disk: large enough for its full speed, small enough to overlap.
+// A unit of this size is large enough to read from a disk at full speed, and small enough to
+// overlap.
 constexpr uint64_t kDiskPieceBytes = uint64_t{1} << 20;
-// Threads besides the calling one. A disk has something to do only while one of them waits for it,
-// and two copy at times. From the page cache a plain copy is bound by memory: another thread would
-// only cost; a cast is bound by the core.
+// These threads work besides the calling one. A disk is busy only while one of them waits for it,
+// and at times two of them copy. From the page cache, a plain copy is bound by memory, so more
+// threads would not help; a cast is bound by the core.
 constexpr size_t kDiskHelpers = 3;
 
 // --- targets ------------------------------------------------------------------------------------
 
-// One extent while it is written. Any thread; no two write the same bytes.
+// Holds one extent while it is written. Any thread may write; no two write the same bytes.
 class Target {
  public:
   explicit Target(const ExtentTarget& extent)
       : extent_(extent), populated_(extent.mapped.size() / kPopulateBytes + 1, false) {}
 
-  // Only one thread writes at a time: the kernel lets only one into a file, and the others would
-  // spin for it.
+  // One thread writes at a time: the kernel lets only one into a file, and the others would spin.
   Status write(std::span<const std::byte> bytes, uint64_t offset) {
     const std::scoped_lock lock(writing_);
     while (!bytes.empty()) {
@@ -61,7 +62,7 @@ class Target {
     return {};
   }
 
-  // The mapped bytes from offset on, with [offset, offset + bytes) safe to touch.
+  // Gives the mapped bytes from `offset` on, and makes [offset, offset + bytes) safe to touch.
   Result<std::byte*> touchable(uint64_t offset, uint64_t bytes) {
     const std::scoped_lock lock(mutex_);
     for (uint64_t block = offset / kPopulateBytes; block * kPopulateBytes < offset + bytes;
@@ -75,8 +76,8 @@ class Target {
     return extent_.mapped.data() + offset;
   }
 
-  // Commits what no piece touched: pages of padding. Asks first, because committing pages that are
-  // there costs a walk over all of them.
+  // Commits what no piece touched: pages of padding. It asks first how much is committed, because
+  // committing pages that are there costs a walk over all of them.
   Status commit_rest() {
     struct stat info {};
     if (::fstat(extent_.memfd->get(), &info) != 0) {
@@ -103,7 +104,7 @@ Status put_piece(const CopyJob& piece, const std::byte* source, Target& target) 
 
 // --- buffers ------------------------------------------------------------------------------------
 
-// Page-aligned memory that lives as long as the load.
+// Makes page-aligned memory that lives as long as the load.
 Result<pal::Mapping> make_buffer(uint64_t bytes) {
   void* const at =
       ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -113,12 +114,12 @@ Result<pal::Mapping> make_buffer(uint64_t bytes) {
 
 // --- the crew -----------------------------------------------------------------------------------
 
-// One load's work, shared by the threads that do it: each takes the next unit, reads it to a buffer
-// of its own and does with its pieces what is to be done. So a disk is busy while bytes are copied,
-// and neither reading nor copying is bound to one core.
+// One load's work is shared by these threads: each takes the next unit, reads it to a buffer of its
+// own and uses its pieces. So the disk is busy while bytes are copied, and neither reading nor
+// copying is bound to one core.
 class Crew {
  public:
-  // Does with a piece what is to be done; its bytes are at source. Any thread.
+  // Uses one piece, whose bytes are at `source`. Any thread may call it.
   using Use = std::function<Status(const CopyJob& piece, const std::byte* source)>;
 
   Crew(const ReadSchedule& schedule, std::span<const ReadUnit> units,
@@ -133,7 +134,7 @@ class Crew {
   ~Crew() { DJINN_ASSERT(helpers_.empty()); }
   Crew(const Crew&) = delete;
 
-  // Works on the calling thread and on so many more.
+  // Works on the calling thread and on `helpers` more.
   Status run(size_t helpers) {
     Status status = start_helpers(helpers);
     if (status) status = work_or_stop(true);
@@ -170,7 +171,7 @@ class Crew {
     return {};
   }
 
-  // An error of one thread stops all.
+  // An error on one thread stops all threads.
   Status work_or_stop(bool reporting) {
     Status status = work(reporting);
     if (!status) stopped_ = true;
@@ -199,7 +200,7 @@ class Crew {
     return {};
   }
 
-  // Calling thread only: tells what is new.
+  // Tells new progress. Only the calling thread may do this.
   Status report() {
     const uint64_t done = done_bytes_;
     if (!options_.progress || done == reported_bytes_) return {};
@@ -279,7 +280,7 @@ size_t helpers_for(const ReadPlan& plan, bool from_disk) {
   return from_disk ? kDiskHelpers : all_plain(plan) ? 0 : 1;
 }
 
-// So many units, anywhere, tell models apart that differ much.
+// This many units, at random places, are enough to tell apart models that differ in much.
 constexpr size_t kSampleUnits = 16;
 
 std::vector<ReadUnit> sample_of(const std::vector<ReadUnit>& units, uint64_t seed) {
@@ -290,9 +291,9 @@ std::vector<ReadUnit> sample_of(const std::vector<ReadUnit>& units, uint64_t see
   return sample;
 }
 
-// Takes leases of all files that give one, for as long as they are read. False where one of them
-// lies with somebody else: a lease proves nothing there, and whoever serves that file could hold up
-// the writers of the others.
+// Takes leases, for as long as the files are read, on all files that allow one. False if somebody
+// else serves one of the files: there a lease proves nothing, and that server could hold up those
+// who write the other files.
 Result<bool> take_leases(std::span<const SourceFile> files, WatchedLeases& leases) {
   const bool answered = std::ranges::all_of(files, [](const SourceFile& file) {
     return file.identity.content || always_answers(*file.fd, file.identity);
@@ -306,8 +307,8 @@ Result<bool> take_leases(std::span<const SourceFile> files, WatchedLeases& lease
   return true;
 }
 
-// All was read once. Bytes that are the same when they are read again were so at one moment between
-// the two.
+// Everything was read once. If the bytes are the same when they are read again, they were so
+// together at one moment between the two readings.
 Status check_not_torn(const ReadPlan& plan, std::span<const SourceFile> files,
                       std::span<const ExtentTarget> targets, const ExecuteOptions& options) {
   std::vector<std::span<const std::byte>> extents;

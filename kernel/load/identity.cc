@@ -19,7 +19,7 @@ namespace djinn::load {
 namespace {
 
 constexpr unsigned kWanted = STATX_TYPE | STATX_INO | STATX_SIZE | STATX_MTIME | STATX_CTIME;
-// Debian 12's linux/magic.h does not have it.
+// Debian 12's linux/magic.h lacks this number.
 constexpr decltype(statfs::f_type) kFuseMagic = 0x65735546;
 constexpr int kUnchangeable = F_SEAL_WRITE | F_SEAL_GROW | F_SEAL_SHRINK;
 constexpr size_t kHashedAtOnce = size_t{1} << 20;
@@ -42,8 +42,8 @@ Status check_access(const Fd& fd) {
   return {};
 }
 
-// Of the file systems with a device number, overlay may lend its lower layer's and FUSE (fuseblk) a
-// disk's, while others decide what the file holds.
+// On these file systems the device number proves nothing: overlay may give its lower layer's and
+// FUSE (fuseblk) a disk's, while others decide what the file holds.
 Result<bool> is_on_block_device(const Fd& fd, uint32_t device_major) {
   if (device_major == 0) return false;
   struct statfs info {};
@@ -52,7 +52,7 @@ Result<bool> is_on_block_device(const Fd& fd, uint32_t device_major) {
          info.f_type != TMPFS_MAGIC;
 }
 
-// Whether the file is on one of these, which statfs numbers. False where it cannot be told.
+// Whether the file is on one of these file systems. False if that cannot be told.
 bool is_on_any(const Fd& fd, std::initializer_list<decltype(statfs::f_type)> file_systems) {
   struct statfs info {};
   return ::fstatfs(fd.get(), &info) == 0 && std::ranges::count(file_systems, info.f_type) != 0;

@@ -14,17 +14,18 @@
 namespace djinn::load {
 namespace {
 
-// How often a lease is looked at, and so how long a writer may wait.
+// A lease is looked at this often, so a writer may wait this long.
 constexpr std::chrono::milliseconds kLookEvery{10};
 
 }  // namespace
 
 ReadLease ReadLease::take(const Fd& fd) {
-  // Before the lease: a break in between would send SIGIO, which ends a process.
+  // The signal is set before the lease, because a break in between would send SIGIO, which ends a
+  // process.
   if (::fcntl(fd.get(), F_SETSIG, SIGURG) != 0) return {nullptr, false};
   if (::fcntl(fd.get(), F_SETLEASE, F_RDLCK) != 0) return {nullptr, errno == EAGAIN};
-  // The lease has made us the one who is signalled, and whoever shares the description may change
-  // which signal that is: SIGSTOP, say.
+  // The lease has made this process the one that is signalled. Another process that shares the
+  // description may choose a different signal, such as SIGSTOP, so the owner is cleared.
   ReadLease taken(&fd, false);
   if (::fcntl(fd.get(), F_SETOWN, 0) != 0) taken.release();
   return taken;
@@ -39,7 +40,7 @@ bool ReadLease::held() {
 }
 
 void ReadLease::release() noexcept {
-  // It may have ended by itself: nothing is left to do then.
+  // The lease may have ended by itself. Then the call does nothing.
   if (fd_ != nullptr) static_cast<void>(::fcntl(fd_->get(), F_SETLEASE, F_UNLCK));
   fd_ = nullptr;
 }

@@ -84,7 +84,7 @@ std::string random_block() {
   return block;
 }
 
-// A safetensors file of about so many bytes, unlinked, open for reading.
+// Makes a safetensors file of about this size, unlinked and open for reading.
 std::optional<Fd> make_file(uint64_t mib) {
   const char* directory = getenv("DJINN_BENCH_DIR");
   if (directory == nullptr) directory = getenv("TMPDIR");
@@ -95,7 +95,8 @@ std::optional<Fd> make_file(uint64_t mib) {
   bool written = fd.valid() && append(fd, header_of(mib * kMiB / kTensorBytes));
   for (uint64_t i = 0; written && i < mib; ++i) written = append(fd, block);
   if (!written || fsync(fd.get()) != 0) return std::nullopt;
-  // As a loader has it: what somebody has open for writing is read twice.
+  // The file is opened for reading only, as a loader has it: a file that somebody has open for
+  // writing is read twice.
   const std::string again = "/proc/self/fd/" + std::to_string(fd.get());
   return Fd(open(again.c_str(), O_RDONLY | O_CLOEXEC));
 }
@@ -130,7 +131,7 @@ Result<Prepared> prepare(const Fd& fd) {
   return out;
 }
 
-// An extent; freeing it is nobody's arm.
+// Holds an extent, so that no arm measures how long freeing it takes.
 struct Memory {
   Fd memfd;
   pal::Mapping mapping;
@@ -181,8 +182,8 @@ double median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-// Times both arms kRounds times; the benchmark's time is the first arm's, the counter says how fast
-// it is compared with the second. before runs untimed ahead of each arm.
+// Times both arms kRounds times. The benchmark's time is that of the first arm, and the counter is
+// its speed compared with the second. `before` runs untimed ahead of each arm.
 void alternate(benchmark::State& state, uint64_t bytes, const Arm& first, const Arm& second,
                const std::function<void()>& before, const char* counter) {
   before();

@@ -12,19 +12,19 @@
 namespace djinn::load {
 namespace {
 
-// Skipping so many bytes is worth a read of its own.
+// To skip this many bytes is worth a read of its own.
 constexpr uint64_t kGapBytes = uint64_t{64} << 10;
 
 // --- cutting ------------------------------------------------------------------------------------
 
-// A permuted job's target is not walked in the order of its source.
+// If a job is permuted, its target is not walked in the order of its source.
 bool permuted(const CopyJob& job) {
   return std::adjacent_find(job.loops.begin(), job.loops.end(), [](const Loop& a, const Loop& b) {
            return a.target_stride < b.target_stride;
          }) != job.loops.end();
 }
 
-// The part [start, start + count) of a job's outermost loop.
+// Gives the part [start, start + count) of a job's outermost loop.
 CopyJob part_of_loop(const CopyJob& job, uint64_t start, uint64_t count) {
   CopyJob part = job;
   part.file_offset += start * job.loops[0].source_stride;
@@ -65,7 +65,7 @@ Status cut_plain(const CopyJob& job, uint64_t piece_bytes, std::vector<CopyJob>&
   return {};
 }
 
-// How many turns of the outermost loop one piece may take; 1 also where the gaps between turns are
+// Gives how many turns of the outermost loop one piece may take; 1 if the gaps between turns are
 // better not read.
 uint64_t turns_per_piece(const CopyJob& job, uint64_t piece_bytes) {
   const Loop& outer = job.loops[0];
@@ -116,7 +116,7 @@ void group(ReadSchedule& schedule, uint64_t piece_bytes) {
 
 // --- copying ------------------------------------------------------------------------------------
 
-// Elements of a tile's short side: a cache line of the narrowest wide type.
+// The short side of a tile has this many elements: a cache line of float32.
 constexpr uint64_t kTileElements = 16;
 
 struct Block {
@@ -134,8 +134,8 @@ void copy_run(const Block& block, const Loop& loop) {
   block.copy(block.source, loop.source_stride, block.target, loop.target_stride, loop.size);
 }
 
-// Two loops of which the source wants the second innermost and the target the first. Runs go along
-// the target; a tile of them stays in cache while its source lines are used up.
+// Copies two loops whose order in the source is not that of the target. Runs go along the target,
+// and a tile of runs stays in the cache until its source lines are used up.
 void copy_transposed(const Block& block, const Loop& runs, const Loop& across) {
   constexpr uint64_t kRunElements = 256;
   for (uint64_t i = 0; i < across.size; i += kTileElements) {

@@ -21,7 +21,7 @@ Error bad(ErrorCode code, std::string_view destination, std::string_view why) {
   return {code, "The load plan's tensor " + quote_name(destination) + " " + std::string(why) + "."};
 }
 
-// A tensor of a file as a piece sees it: sliced and transposed.
+// Describes a file's tensor as a piece sees it: sliced and transposed.
 struct View {
   uint32_t file = 0;
   uint64_t offset = 0;  // in the file
@@ -30,7 +30,7 @@ struct View {
   Sizes strides;  // bytes
 };
 
-// A destination whose pieces are known to fit it.
+// Holds a destination whose pieces are known to fit it.
 struct Part {
   const srg::Destination* destination = nullptr;
   std::vector<View> views;
@@ -42,8 +42,8 @@ bool has_no_elements(std::span<const uint64_t> sizes) {
   return std::find(sizes.begin(), sizes.end(), 0u) != sizes.end();
 }
 
-// Strides of a contiguous tensor, whose bytes are known not to overflow. A tensor without elements
-// has no strides to speak of: zeros.
+// Gives the strides of a contiguous tensor whose bytes are known not to overflow. A tensor without
+// elements gets strides of zero.
 Sizes contiguous_strides(std::span<const uint64_t> sizes, DType dtype) {
   Sizes strides(sizes.size(), 0);
   if (has_no_elements(sizes)) return strides;
@@ -371,7 +371,7 @@ Result<ReadPlan> resolve(const srg::LoadPlan& plan, std::span<const SafetensorsI
   DJINN_ASSERT(extent_bytes_max > 0 && extent_bytes_max % kExtentGranule == 0);
   if (plan.destinations.empty()) {
     const srg::LoadPlan whole = every_tensor(files, plan.aliases);
-    // Without a tensor in the files there is nothing to expand again.
+    // If the files do not have the tensor, there is nothing to expand again.
     if (!whole.destinations.empty()) return resolve(whole, files, extent_bytes_max);
   }
   DJINN_CHECK(check_names(plan));

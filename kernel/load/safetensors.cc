@@ -21,7 +21,7 @@ Error malformed(std::string why) {
   return {ErrorCode::kMalformed, "This is not a valid safetensors file: " + why + "."};
 }
 
-// The error for a file that a broken download may have left.
+// Makes the error for a file that a broken download may have left.
 Error cut_short(uint64_t file_bytes, uint64_t needed_bytes) {
   return malformed("it is cut short, with " + std::to_string(file_bytes) + " of " +
                    std::to_string(needed_bytes) + " bytes. Fetch or copy it anew");
@@ -63,10 +63,10 @@ std::optional<DType> dtype_of(std::string_view name) {
   return std::nullopt;
 }
 
-// Receives the JSON events of a header. Every handler returns false, having set error_, to stop.
+// Receives the JSON events of a header. To stop, a handler sets error_ and returns false.
 class HeaderHandler {
  public:
-  // nlohmann's SAX interface; its signatures take references and are called by name.
+  // This is nlohmann's SAX interface. It calls these by name, and its signatures take references.
   using number_integer_t = nlohmann::json::number_integer_t;
   using number_unsigned_t = nlohmann::json::number_unsigned_t;
   using number_float_t = nlohmann::json::number_float_t;
@@ -95,7 +95,7 @@ class HeaderHandler {
   [[nodiscard]] std::vector<std::pair<std::string, std::string>>& metadata() { return metadata_; }
 
  private:
-  // What the next value belongs to.
+  // This says what the next value belongs to.
   enum class At {
     kRoot,
     kTop,
@@ -332,7 +332,8 @@ Status check_size(const TensorRecord& tensor) {
                    " bytes by its shape and has " + std::to_string(tensor.bytes) + "."};
 }
 
-// Some of its tensors do, which are in the order of their offsets.
+// Makes the error for tensors beyond the file's end. The tensors are in the order of their offsets,
+// so the last one tells how long the file should be.
 Error beyond_the_end(const SafetensorsIndex& index, uint64_t data_begin) {
   const TensorRecord& last = index.tensors.back();
   const auto needed = checked_add(data_begin, last.offset + last.bytes);
@@ -386,7 +387,7 @@ void sort_by_offset(std::vector<TensorRecord>& tensors) {
 
 Result<HeaderHandler> decode(std::string_view json) {
   if (json.empty() || json.front() != '{') return malformed("its header does not begin with '{'");
-  // nlohmann takes a zero byte for the end of its input.
+  // nlohmann would take a zero byte for the end of its input.
   if (json.find('\0') != json.npos) return malformed("its header contains a zero byte");
   HeaderHandler handler;
   const bool whole = nlohmann::json::sax_parse(json.begin(), json.end(), &handler);
@@ -451,7 +452,8 @@ std::string quote_name(std::string_view name) {
   std::string text = "'";
   for (const char c : name.substr(0, kShownMax)) {
     const auto byte = static_cast<unsigned char>(c);
-    // Bytes above ASCII stay only in a name shown whole: a cut could split a character.
+    // Bytes above ASCII are shown only in a name that is shown whole, because a cut could split a
+    // character.
     const bool shown = byte >= 0x20 && byte != 0x7f && (byte < 0x80 || name.size() <= kShownMax);
     text.push_back(shown ? c : '?');
   }

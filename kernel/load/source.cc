@@ -17,7 +17,7 @@
 namespace djinn::load {
 namespace {
 
-// Below this a file is read through the page cache: a direct read would save nothing.
+// A smaller file is read through the page cache, because direct reads would save nothing.
 constexpr uint64_t kDirectFileBytesMin = uint64_t{4} << 20;
 
 Error changed() {
@@ -78,8 +78,8 @@ bool is_cached(const Fd& fd, uint64_t offset) {
   return ::preadv2(fd.get(), &into, 1, static_cast<off_t>(offset), RWF_NOWAIT) == 1;
 }
 
-// Probed at evenly spaced places, so that neither a header that was just read nor one page that was
-// dropped decides.
+// Probes evenly spaced places, so that neither a header that was just read nor one dropped page
+// decides.
 bool is_mostly_cached(const Fd& fd, uint64_t file_bytes) {
   constexpr uint64_t kProbes = 32;
   constexpr uint64_t kEnough = 29;
@@ -130,7 +130,7 @@ void SourceReader::choose_mode(bool direct) {
 
 void SourceReader::fall_back() {
   mode_ = ReadMode::kBuffered;
-  // Advice: a file system without readahead loses nothing by refusing it.
+  // This is only advice: a file system without readahead loses nothing by refusing it.
   static_cast<void>(::posix_fadvise(fd_->get(), 0, 0, POSIX_FADV_SEQUENTIAL));
 }
 
@@ -154,13 +154,15 @@ Result<const std::byte*> SourceReader::read_direct(uint64_t offset, uint64_t byt
     if (count < 0 && errno == EINVAL) return read_refused(offset, bytes, buffer);
     if (count < 0) return unreadable(errno);
     done += static_cast<uint64_t>(count);
-    // A short read goes on at a whole block; one that ends inside a block met the file's end.
+    // After a short read that ends at a whole block, reading goes on. One that ends inside a block
+    // has met the file's end.
     if (done < wanted && (count == 0 || done % kDirectAlignment != 0)) return changed();
   }
   return buffer.data() + lead;
 }
 
-// The flag was taken, the reads are not: a larger block size, or a file system that only pretends.
+// Direct reads fail although the flag was accepted: the block size is larger, or the file system
+// only pretends. So the file is read through the page cache.
 Result<const std::byte*> SourceReader::read_refused(uint64_t offset, uint64_t bytes,
                                                     std::span<std::byte> buffer) {
   DJINN_CHECK(clear_direct(*fd_, flags_ | O_DIRECT));
@@ -169,7 +171,8 @@ Result<const std::byte*> SourceReader::read_refused(uint64_t offset, uint64_t by
 }
 
 void SourceReader::restore_flags() noexcept {
-  // Nobody is left to act on a refusal, and a description of the client's own loses nothing by it.
+  // A refusal is ignored: nobody is left to act on it, and a client's own description loses
+  // nothing.
   if (fd_ != nullptr) static_cast<void>(set_flags(*fd_, flags_));
 }
 

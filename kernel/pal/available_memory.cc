@@ -18,7 +18,7 @@
 namespace djinn::pal {
 namespace {
 
-// The number of "MemAvailable:   123 kB".
+// Gives the number of the line "MemAvailable:   123 kB".
 std::optional<uint64_t> parse_available_kib(std::string_view text) {
   constexpr std::string_view kKey = "MemAvailable:";
   const size_t at = text.find(kKey);

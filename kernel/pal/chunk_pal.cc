@@ -28,8 +28,8 @@ Result<Extent> ChunkPal::create(std::string_view name, uint64_t bytes) {
   return extent;
 }
 
-// What create() made is there. An extent that somebody else made, sparse, is committed as it is
-// used: so sequence groups are, until a device has a layout of its own for them.
+// Extents of create() are committed already. Sparse extents that others made are committed as they
+// are used; sequence groups are such, until a device has a layout of its own for them.
 Status ChunkPal::commit(const Extent& extent, uint64_t offset, uint64_t bytes) {
   DJINN_CHECK(check_aligned(properties_, offset, bytes));
   return host_->commit(extent, offset, bytes);

@@ -35,7 +35,8 @@ bool reserve_again(std::byte* at, uint64_t bytes) {
   return ::mmap(at, bytes, PROT_NONE, kReservedFlags | MAP_FIXED, -1, 0) != MAP_FAILED;
 }
 
-// The bytes of the range that have been touched; what is allocated but untouched is not counted.
+// Gives the bytes of the range that have been touched. What is allocated but untouched is not
+// counted.
 uint64_t touched_bytes(const Fd& memfd, uint64_t offset, uint64_t bytes) {
   const auto end = static_cast<off_t>(offset + bytes);
   uint64_t touched = 0;
@@ -120,7 +121,7 @@ Status HostPal::map(Reservation& reservation, uint64_t offset, const Extent& ext
 
 Status HostPal::protect(Reservation& reservation, uint64_t offset, uint64_t bytes, Access access) {
   DJINN_TRY(Reservation::Mapped * mapped, reservation.exactly(offset, bytes));
-  // The kernel would permit it and give this process private copies of what it writes.
+  // The kernel would permit this, and give this process private copies of what it writes.
   if (mapped->write_sealed && access == Access::kReadWrite) return sealed_error();
   if (::mprotect(reservation.data() + offset, bytes, protection_bits(access)) != 0) {
     return system_error("change the access to an extent", errno);
@@ -181,8 +182,8 @@ Result<Fd> HostPal::export_extent(const Extent& extent) {
 
 Result<Extent> HostPal::import_extent(Fd fd, uint64_t bytes, Seals required) {
   DJINN_CHECK(check_aligned(properties_, 0, bytes));
-  // Without kSize its maker could shrink it under our mapping, and the next touch would be a
-  // SIGBUS.
+  // Without kSize the extent's maker could shrink it under our mapping, and the next touch would be
+  // a SIGBUS.
   DJINN_CHECK(verify_memfd(fd, bytes, Seals::kSize));
   DJINN_CHECK(verify_memfd(fd, bytes, required));
   return Extent{std::move(fd), bytes};

@@ -108,8 +108,8 @@ Status allocate_or_punch(const Fd& memfd, int mode, uint64_t offset, uint64_t by
   return {};
 }
 
-// More than the machine has can never be had, and asking for it would end in the OOM killer instead
-// of an error (GOTCHAS.md). Less than that is AvailableMemory's to judge.
+// A process can never have more memory than the machine, and asking for it would end in the OOM
+// killer instead of an error (GOTCHAS.md). For less memory AvailableMemory decides.
 Status refuse_the_hopeless(uint64_t bytes) {
   struct sysinfo machine {};
   if (::sysinfo(&machine) != 0) return system_error("ask for the size of the machine", errno);
@@ -156,7 +156,8 @@ Status add_seals(const Fd& memfd, Seals seals) {
   return system_error("seal shared memory", errno);
 }
 
-// Each time the kernel waits for some 100 ms itself; a writable mapping it refuses at once.
+// In each try the kernel itself waits for some 100 ms. If there is a writable mapping, it refuses
+// at once.
 Status seal_content(const Fd& memfd) {
   constexpr int kTries = 10;
   Status sealed = add_seals(memfd, Seals::kWrite);
@@ -189,7 +190,7 @@ Status populate_write(std::span<std::byte> range) {
   const int failed =
       uninterrupted([&] { return ::madvise(range.data(), range.size(), MADV_POPULATE_WRITE); });
   if (failed == 0) return {};
-  // EFAULT is what a touch would have made a SIGBUS: the file system has no page left.
+  // With EFAULT a touch would have been a SIGBUS: the file system has no page left.
   return system_error("touch shared memory ahead", errno == EFAULT ? ENOSPC : errno);
 }
 
@@ -204,9 +205,9 @@ Status verify_memfd(const Fd& fd, uint64_t bytes, Seals required) {
   if (flags < 0 || (flags & O_PATH) != 0 || (flags & O_ACCMODE) == O_WRONLY) {
     return Error{ErrorCode::kInvalidArgument, "the descriptor is not open for reading"};
   }
-  // Answered by the virtual file system, before fstat could reach a file system that blocks. A file
-  // on tmpfs has F_SEAL_SEAL alone from birth on; so has a memfd that refuses seals, which we
-  // refuse too.
+  // The virtual file system answers this call, before fstat could reach a file system that blocks.
+  // A new file on tmpfs has F_SEAL_SEAL alone; so has a memfd that refuses seals, which we refuse
+  // too.
   const int found = ::fcntl(fd.get(), F_GET_SEALS);
   if (found < 0 || found == F_SEAL_SEAL) {
     return Error{ErrorCode::kInvalidArgument,

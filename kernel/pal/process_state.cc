@@ -32,7 +32,7 @@ uint64_t hex(std::string_view digits) {
   return value;
 }
 
-// "7f00-7f10 rw-s 00000000 00:01 5  /memfd:name (deleted)"
+// A line is, for example, "7f00-7f10 rw-s 00000000 00:01 5  /memfd:name (deleted)".
 void count_line(std::string_view line, ProcessState& state) {
   const size_t dash = line.find('-'), space = line.find(' ');
   const uint64_t bytes = hex(line.substr(dash + 1, space - dash - 1)) - hex(line.substr(0, dash));

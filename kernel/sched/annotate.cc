@@ -51,7 +51,8 @@ bool is_backward(const Node& node) {
   return base_name(node.op).ends_with("_backward");
 }
 
-// The node that makes each value, and those that use it; one that uses it twice is named once.
+// Holds the node that makes each value, and the nodes that use it. A node that uses a value twice
+// is listed once.
 struct Dataflow {
   std::vector<NodeIndex> maker;
   std::vector<std::vector<NodeIndex>> users;
@@ -114,7 +115,8 @@ class RoleFinder {
     for (NodeIndex i = 0; i < graph_.nodes.size(); ++i) give(i, role_of_family(families_[i]));
   }
 
-  // The node that makes argument i of node; kNoNode if it is no value, or a view of a storage.
+  // Gives the node that makes argument i of node; kNoNode if the argument is no value, or a view of
+  // a storage.
   [[nodiscard]] NodeIndex maker_of_argument(NodeIndex node, size_t i) const {
     const auto& arguments = graph_.nodes[node].arguments;
     if (i >= arguments.size()) return kNoNode;
@@ -131,7 +133,7 @@ class RoleFinder {
 
   [[nodiscard]] bool is_linear(NodeIndex node) const { return families_[node] == Family::kLinear; }
 
-  // matmul, scale and mask, softmax, matmul: attention that was not written as one operator.
+  // Names attention that was not written as one operator: matmul, scale and mask, softmax, matmul.
   void name_composed_attention() {
     for (NodeIndex i = 0; i < graph_.nodes.size(); ++i) {
       if (families_[i] != Family::kSoftmax) continue;
@@ -157,7 +159,8 @@ class RoleFinder {
     });
   }
 
-  // A linear that gives an output of the graph, with as many rows as a table of embeddings.
+  // A linear is the head if it gives an output of the graph and has as many rows as a table of
+  // embeddings.
   void name_lm_head() {
     const auto vocabularies = embedding_rows();
     for (const ValueId id : graph_.outputs) {
@@ -177,7 +180,7 @@ class RoleFinder {
     return rows;
   }
 
-  // The first size of argument i, if it is a number.
+  // Gives the first size of argument i, if it is a number.
   [[nodiscard]] std::optional<int64_t> rows_of_argument(NodeIndex node, size_t i) const {
     const auto& arguments = graph_.nodes[node].arguments;
     const auto* ref = i < arguments.size() ? std::get_if<ValueRef>(&arguments[i].value) : nullptr;
@@ -187,7 +190,8 @@ class RoleFinder {
     return sizes[0].constant;
   }
 
-  // Every linear whose result reaches attention or the cache without another one between.
+  // Names every linear whose result reaches attention or the cache without another linear in
+  // between.
   void name_attention_inputs() {
     std::vector<bool> seen(graph_.nodes.size());
     for (auto i = static_cast<NodeIndex>(graph_.nodes.size()); i-- > 0;) {
@@ -208,8 +212,8 @@ class RoleFinder {
             graph_.nodes[node].annotation.role == "attention");
   }
 
-  // Whether the node may stand between a projection and attention: reshaping, rotary embedding
-  // spelled out, norms of heads.
+  // Whether the node may stand between a projection and attention: it reshapes, is a part of rotary
+  // embedding, or norms heads.
   [[nodiscard]] bool carries_heads(NodeIndex node) const {
     switch (families_[node]) {
       case Family::kView:
@@ -222,7 +226,7 @@ class RoleFinder {
     }
   }
 
-  // The linear behind attention, through views only.
+  // Names the linear that follows attention with nothing but views in between.
   void name_attention_outputs() {
     std::vector<bool> carried(graph_.nodes.size());
     for (NodeIndex i = 0; i < graph_.nodes.size(); ++i) {
@@ -235,7 +239,7 @@ class RoleFinder {
     }
   }
 
-  // linear, activation, linear; or gate and up, their product, linear.
+  // Names linear, activation, linear; or gate and up, their product, linear.
   void name_mlps() {
     gated_.assign(graph_.nodes.size(), false);
     for (NodeIndex i = 0; i < graph_.nodes.size(); ++i) {
@@ -262,7 +266,7 @@ class RoleFinder {
     });
   }
 
-  // pow, mean, add, rsqrt, mul: a root mean square norm that was not written as one operator.
+  // Names a root mean square norm that was not written as one operator: pow, mean, add, rsqrt, mul.
   void name_composed_norms() {
     for (NodeIndex i = 0; i < graph_.nodes.size(); ++i) {
       if (base_name(graph_.nodes[i].op) != "aten::rsqrt") continue;
@@ -300,7 +304,7 @@ bool has_sequence(const Graph& graph) {
                      [](const Storage& storage) { return storage.kind == StorageKind::kSequence; });
 }
 
-// A graph that takes one token a row without a symbol for it is a decode step too.
+// A graph that takes one token a row, without a symbol for the count, is a decode step, too.
 Phase phase_of(const Graph& graph) {
   if (std::any_of(graph.nodes.begin(), graph.nodes.end(), is_backward)) return Phase::kTraining;
   if (!has_sequence(graph)) return Phase::kForward;

@@ -32,12 +32,12 @@ const Shape* shape_of(const ArgumentValue& value, Shapes shapes) {
   return ref != nullptr && shapes[ref->id] ? &*shapes[ref->id] : nullptr;
 }
 
-// The shape of positional argument i, if there is one.
+// Gives the shape of positional argument i, if there is one.
 const Shape* shape_at(const Node& node, size_t i, Shapes shapes) {
   return i < node.arguments.size() ? shape_of(node.arguments[i].value, shapes) : nullptr;
 }
 
-// Bytes of every operand and result; nothing if a shape is missing.
+// Gives the bytes of all operands and results; nothing if a shape is missing.
 std::optional<uint64_t> bytes_moved(const Node& node, Shapes shapes) {
   uint64_t bytes = 0;
   const auto add = [&](ValueId id) {
@@ -57,7 +57,7 @@ std::optional<uint64_t> bytes_moved(const Node& node, Shapes shapes) {
   return known ? std::optional(bytes) : std::nullopt;
 }
 
-// Rows that are read, rows that are written, and the indices: not the whole table.
+// Counts the rows that are read, those that are written, and the indices, but not the whole table.
 std::optional<Cost> embedding_cost(const Node& node, Shapes shapes) {
   const Shape* indices = shape_at(node, 1, shapes);
   if (indices == nullptr || node.outputs.empty() || !shapes[node.outputs[0]]) return std::nullopt;
@@ -65,7 +65,7 @@ std::optional<Cost> embedding_cost(const Node& node, Shapes shapes) {
   return Cost{0, saturating_add(saturating_mul(2, rows), byte_count(*indices))};
 }
 
-// What is appended is read and written; the rest of the buffer is not touched.
+// Counts what is appended, which is read and written. The rest of the buffer is not touched.
 std::optional<Cost> append_cost(const Node& node, Shapes shapes) {
   const Shape* added = shape_at(node, 1, shapes);
   if (added == nullptr) return std::nullopt;

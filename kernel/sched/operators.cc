@@ -13,7 +13,7 @@ struct Row {
   Family family;
 };
 
-// Sorted by name.
+// The rows are sorted by name.
 constexpr std::array<Row, 63> kTable{{
     {"aten::_softmax", Family::kSoftmax},
     {"aten::_to_copy", Family::kUnary},

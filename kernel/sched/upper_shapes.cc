@@ -31,7 +31,7 @@ class ShapeWalk {
     for (const Node& node : graph_.nodes) {
       if (node.outputs.empty() || shapes_[node.outputs[0]]) continue;
       MaybeShape shape = inferred(node);
-      // Or a graph of unsqueezes alone would cost the square of its size.
+      // Without the limit a graph of unsqueezes alone would cost the square of its size.
       if (shape && shape->sizes.size() <= srg::limits::kRank) {
         shapes_[node.outputs[0]] = std::move(shape);
       }
@@ -40,7 +40,7 @@ class ShapeWalk {
   }
 
  private:
-  // The shape that a view has or a claim states.
+  // Gives the shape that a view has, or that a claim states.
   [[nodiscard]] MaybeShape stated(const Value& value) const {
     const bool known = value.storage != kLocalStorage || value.claims_sizes;
     if (!known || value.dtype == DType::kInvalid) return std::nullopt;
@@ -49,7 +49,7 @@ class ShapeWalk {
     return shape;
   }
 
-  // The upper bound, or 0 if that is negative or there is none, which verify() excludes.
+  // Gives the upper bound; 0 if it is negative or missing, which verify() excludes.
   [[nodiscard]] uint64_t upper(const Expr& expr) const {
     const auto range = bounds(expr, graph_.symbols);
     return range && range->max > 0 ? static_cast<uint64_t>(range->max) : 0;
@@ -95,7 +95,8 @@ class ShapeWalk {
     return i < node.arguments.size() ? std::get_if<T>(&node.arguments[i].value) : nullptr;
   }
 
-  // A dimension's index, counted from the end if negative; nothing if it is none of x's.
+  // Gives a dimension's index, counted from the end if negative; nothing if x has no such
+  // dimension.
   static std::optional<size_t> dimension(const Expr& expr, const Shape& x) {
     const auto rank = static_cast<int64_t>(x.sizes.size());
     if (!expr.is_constant() || expr.constant < -rank || expr.constant >= rank) return std::nullopt;
@@ -106,7 +107,7 @@ class ShapeWalk {
     return expr == nullptr ? std::nullopt : dimension(*expr, x);
   }
 
-  // mean(x, dimensions, keep): keep says whether a dimension stays with size 1.
+  // In mean(x, dimensions, keep), `keep` says whether a dimension stays with size 1.
   static MaybeShape reduced(const Node& node, Shape x) {
     const auto* dimensions = argument<ExprList>(node, 1);
     const auto* keep = argument<bool>(node, 2);
@@ -162,7 +163,7 @@ class ShapeWalk {
     return b ? broadcast(a, *b) : std::nullopt;
   }
 
-  // The dtype is a's: promotion is the executor's business.
+  // The result has a's dtype, because promotion is left to the executor.
   static MaybeShape broadcast(const Shape& a, const Shape& b) {
     Shape out = a.sizes.size() >= b.sizes.size() ? a : b;
     const Shape& other = a.sizes.size() >= b.sizes.size() ? b : a;
@@ -206,7 +207,7 @@ class ShapeWalk {
     return out;
   }
 
-  // slice(x, dimension, start, end, step): at most end - start, at most x's own.
+  // slice(x, dimension, start, end, step) has at most end - start elements, and at most x's own.
   MaybeShape slice(const Node& node, Shape x) const {
     const auto at = dimension(node, 1, x);
     const auto* start = argument<Expr>(node, 2);
@@ -232,7 +233,7 @@ class ShapeWalk {
     return x;
   }
 
-  // view(x, sizes): one size may be -1, which is what the others leave.
+  // In view(x, sizes) one size may be -1, which stands for what the others leave.
   MaybeShape resized(const Node& node, const Shape& x) const {
     const auto* sizes = argument<ExprList>(node, 1);
     if (sizes == nullptr) return std::nullopt;

@@ -31,14 +31,15 @@ std::optional<int64_t> narrow(Wide value) {
   return static_cast<int64_t>(value);
 }
 
-// The greatest common divisor, which is not negative. Precondition: neither is the least Wide.
+// Gives the greatest common divisor, which is not negative. Precondition: neither is the least
+// Wide.
 Wide gcd(Wide a, Wide b) {
   while (b != 0) a = std::exchange(b, a % b);
   return a < 0 ? -a : a;
 }
 
-// left * coefficients == right * rises, where a rise is what a value gains from the first point to
-// a support.
+// A row means: left * coefficients == right * rises. A rise is what a value gains from the first
+// point to a support.
 struct Row {
   std::vector<Wide> left;   // one a varied symbol
   std::vector<Wide> right;  // one a support
@@ -54,8 +55,8 @@ void divide_by_gcd(Row& row) {
   for (Wide& item : row.right) item /= divisor;
 }
 
-// item = item * keep - other * take; false on overflow. The least Wide counts as one, so that every
-// item can be negated.
+// item = item * keep - other * take; false on overflow. The least Wide counts as an overflow, so
+// that every item can be negated.
 bool combine(Wide& item, Wide keep, Wide other, Wide take) {
   Wide sum = 0;
   if (!accumulate(sum, item, keep) || !accumulate(sum, other, -take)) return false;
@@ -79,8 +80,9 @@ bool eliminate(Row& row, const Row& pivot) {
   return true;
 }
 
-// Rows in reduced form: Gauss and Jordan's elimination without fractions, each row divided by its
-// greatest common divisor, so that points that vary one symbol each give no large numbers.
+// Holds rows in reduced form. It eliminates as Gauss and Jordan did, without fractions, and divides
+// each row by its greatest common divisor, so that points that vary one symbol each give no large
+// numbers.
 class System {
  public:
   explicit System(std::vector<SymbolIndex> varied) : varied_(std::move(varied)) {}
@@ -109,7 +111,7 @@ class System {
   [[nodiscard]] const std::vector<size_t>& supports() const { return supports_; }
   [[nodiscard]] const std::vector<Row>& rows() const { return rows_; }
 
-  // The first varied symbol that no row determines. Precondition: !is_full().
+  // Gives the first varied symbol that no row determines. Precondition: !is_full().
   [[nodiscard]] size_t free_column() const {
     for (size_t column = 0;; ++column) {
       DJINN_ASSERT(column < varied_.size());
@@ -199,7 +201,7 @@ Result<AffineFit> AffineFit::make(std::vector<std::vector<int64_t>> points,
   fit.points_ = std::move(points);
   fit.supports_ = solved.supports();
   for (const Row& row : solved.rows()) {
-    // A positive divisor, for the least Wide has no quotient by -1.
+    // The divisor is positive, because the least Wide has no quotient by -1.
     Equation equation{solved.varied()[row.pivot], row.left[row.pivot], row.right};
     if (equation.divisor < 0) negate(equation.divisor, equation.weights);
     fit.equations_.push_back(std::move(equation));

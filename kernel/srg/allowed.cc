@@ -8,7 +8,7 @@
 namespace djinn::srg {
 namespace {
 
-// Sorted, a test checks it.
+// The list is sorted, which a test checks.
 constexpr auto kAllowed = std::to_array<std::string_view>({
     "aten::_adaptive_avg_pool2d",
     "aten::_adaptive_avg_pool2d_backward",

@@ -37,7 +37,7 @@ class Cutter {
   }
 
  private:
-  // What the node uses and what it makes.
+  // Calls f with each value that the node uses, and with each that it makes.
   template <typename F>
   static void each_id(Node& node, const F& f) {
     for (Argument& argument : node.arguments) {
@@ -51,7 +51,7 @@ class Cutter {
     for (ValueId& id : node.outputs) f(id);
   }
 
-  // In their order, as the values.
+  // Storages keep their order, as values do.
   void keep_storages() {
     std::vector<bool> is_used(whole_.storages.size());
     for (ValueId id = 0; id < whole_.values.size(); ++id) {

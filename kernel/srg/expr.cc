@@ -32,7 +32,7 @@ bool append_sum(std::vector<Term>& terms, SymbolIndex symbol, int64_t a, int64_t
   return true;
 }
 
-// A merge of two sorted lists of terms; false on overflow.
+// Merges two sorted lists of terms; false on overflow.
 bool merge_terms(const std::vector<Term>& a, const std::vector<Term>& b, std::vector<Term>& out) {
   auto i = a.begin();
   auto j = b.begin();
@@ -73,7 +73,7 @@ std::string symbol_name(SymbolIndex index, std::span<const Symbol> symbols) {
   return index < symbols.size() ? symbols[index].name : fmt::format("symbol_{}", index);
 }
 
-// |value| without the overflow of -INT64_MIN.
+// Gives |value| without the overflow of -INT64_MIN.
 uint64_t magnitude(int64_t value) {
   return value < 0 ? uint64_t{0} - static_cast<uint64_t>(value) : static_cast<uint64_t>(value);
 }

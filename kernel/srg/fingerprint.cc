@@ -2,7 +2,7 @@
 
 #include "kernel/srg/fingerprint.h"
 
-// The whole of it in this file: nothing more to link.
+// The whole library is compiled into this file, so that there is nothing to link.
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
@@ -15,9 +15,9 @@
 namespace djinn::srg {
 namespace {
 
-// A graph as bytes from which it could be read back: every list begins with its length, every
-// alternative with its number. Each function takes its struct apart into all of its fields, so that
-// a new field does not compile until it is written too.
+// Writes a graph as bytes from which it could be read back: every list begins with its length,
+// every alternative with its number. Each function unpacks its struct into all of its fields, so
+// that a new field does not compile until it is written, too.
 class Writer {
  public:
   void graph(const Graph& graph) {

@@ -43,7 +43,7 @@ char Lexer::take() {
   return c;
 }
 
-// Blanks and comments; newlines too inside of brackets.
+// Skips blanks and comments, and within brackets also newlines.
 void Lexer::skip_blanks() {
   while (at_ < text_.size()) {
     const char c = peek();
@@ -57,7 +57,7 @@ void Lexer::skip_blanks() {
   }
 }
 
-// Letters, digits, and the characters of extra.
+// Takes letters, digits, and the characters of `extra`.
 std::string Lexer::take_word(std::string_view extra) {
   std::string word;
   while (is_letter(peek()) || is_digit(peek()) ||

@@ -7,7 +7,7 @@
 namespace djinn::srg {
 namespace {
 
-// The names of an enumeration, by number.
+// Holds the names of an enumeration, by number.
 template <typename Enum>
 struct Table;
 

@@ -12,7 +12,7 @@ namespace {
 
 constexpr size_t kTokenDimension = 2;
 
-// Null where it was left out.
+// Gives null if the argument was left out.
 const ArgumentValue* argument(const Node& node, size_t position, std::string_view name) {
   if (position < node.arguments.size() && node.arguments[position].name.empty()) {
     return &node.arguments[position].value;
@@ -69,7 +69,8 @@ class Reach {
     }
     return true;
   }
-  // The node uses a whole buffer as its argument i.
+  // Whether a node that uses a whole buffer as argument i reads or writes no further than the
+  // tokens.
   bool stays(const Node& node, size_t i, ValueId id) {
     if (i != 0 || node.outputs.size() != 1 || !is(argument(node, 0, ""), id)) return false;
     if (node.op == "djinn::kv_append") {
@@ -96,8 +97,8 @@ class Reach {
     return ids;
   }
 
-  // Whether the number is at most past + tokens and not negative, which would count from the end.
-  // There is one new token at least, so where the expression counts none it may count one.
+  // Whether the number is at most past + tokens, and not negative, which would count from the end.
+  // Since there is at least one new token, a constant 1 may stand in place of the tokens.
   bool ends_with_tokens(const Expr& end) const {
     bool counts_past = false, counts_tokens = false;
     for (const Term& term : end.terms) {

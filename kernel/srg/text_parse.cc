@@ -21,7 +21,7 @@ namespace {
 
 constexpr size_t kTokenShownBytes = 40;  // of a token in a message
 
-// The token as messages show it: printable and short.
+// Gives the token as messages show it: printable and short.
 std::string describe(const Token& token) {
   switch (token.kind) {
     case TokenKind::kEnd:
@@ -46,7 +46,7 @@ std::string describe(const Token& token) {
   return "'" + token.text.substr(0, kTokenShownBytes) + "'";
 }
 
-// A number that %12 names; nothing for a name.
+// Gives the number in a reference such as %12; nothing for a name.
 std::optional<uint64_t> number_of(const Token& reference) {
   if (reference.quoted || reference.text[0] < '0' || reference.text[0] > '9') return std::nullopt;
   uint64_t number = 0;
@@ -210,7 +210,7 @@ class Parser {
     return value.strides.empty() && value.offset == Expr();
   }
 
-  // storage weight "name"
+  // Parses: storage weight "name"
   Status parse_storage() {
     Storage storage;
     DJINN_TRY(const std::string kind, take_word("weight, input or sequence"));
@@ -243,7 +243,7 @@ class Parser {
     return {};
   }
 
-  // weight %w "name" : type
+  // Parses: weight %w "name" : type
   Status parse_viewed_storage(StorageKind kind) {
     Storage storage;
     storage.kind = kind;
@@ -268,7 +268,7 @@ class Parser {
     return {};
   }
 
-  // view %v of $3 : type, or view %v of %x : type
+  // Parses: view %v of $3 : type, or view %v of %x : type
   Status parse_view() {
     Value value;
     DJINN_CHECK(parse_new_name(value));
@@ -308,8 +308,8 @@ class Parser {
     return expected("the sizes in brackets");
   }
 
-  // float32[tokens, 384] strides [..] offset 3 criticality 9; claims_sizes says that sizes stood
-  // there.
+  // Parses: float32[tokens, 384] strides [..] offset 3 criticality 9. claims_sizes tells that there
+  // were sizes.
   Status parse_type(Value& value) {
     DJINN_TRY(bool open, try_sign('?'));
     if (!open) {
@@ -393,7 +393,7 @@ class Parser {
     return advance();
   }
 
-  // Gives the next value its name. A number must be the value's own.
+  // Gives the next value its name. If the reference is a number, it must be the value's own.
   Status bind_name(const Token& reference, Value& value) {
     const auto id = static_cast<ValueId>(graph_.values.size());
     if (const auto number = number_of(reference)) {
@@ -412,7 +412,7 @@ class Parser {
     if (const auto number = number_of(at)) {
       if (*number < graph_.values.size()) return static_cast<ValueId>(*number);
     } else if (const auto known = values_.find(at.text); known != values_.end()) {
-      // The name that is being defined is there before its value.
+      // A name that is being defined is known before its value, so the value's number is compared.
       if (known->second < graph_.values.size()) return known->second;
     }
     return error_at(at,
@@ -470,7 +470,7 @@ class Parser {
     return std::nullopt;
   }
 
-  // values[], doubles[] and bools[]: lists whose kind no item tells.
+  // Parses values[], doubles[] and bools[]: lists that have no item to tell their kind.
   Result<ArgumentValue> parse_empty_list() {
     const Token at = token_;
     DJINN_CHECK(advance());
@@ -512,7 +512,7 @@ class Parser {
     return parse_rest(item);
   }
 
-  // A list behind its '['.
+  // Parses a list after its '['.
   template <typename Item>
   auto parse_rest(Item item) -> Result<std::vector<typename decltype(item())::Value>> {
     std::vector<typename decltype(item())::Value> items;
@@ -558,7 +558,7 @@ class Parser {
     return negative ? -number : number;
   }
 
-  // All NaNs are one, whatever sign stood before them.
+  // All NaNs are one, whatever sign stands before them.
   Result<double> parse_nan() {
     DJINN_CHECK(advance());
     return std::numeric_limits<double>::quiet_NaN();

@@ -35,7 +35,7 @@ std::string quoted(std::string_view text) {
   return out + '"';
 }
 
-// [A-Za-z_][A-Za-z0-9_.]*: a value's name that needs no quotes.
+// Whether a value's name needs no quotes: [A-Za-z_][A-Za-z0-9_.]*
 bool is_plain_name(std::string_view name) {
   const auto is_letter = [](char c) {
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_';
@@ -45,7 +45,7 @@ bool is_plain_name(std::string_view name) {
   });
 }
 
-// The shortest text that reads back as this double, and never as an integer.
+// Gives the shortest text that reads back as this double, and never as an integer.
 std::string text_of(double number) {
   if (std::isnan(number)) return "nan";
   std::string text = fmt::format("{}", number);
@@ -76,8 +76,8 @@ class Printer {
     fmt::format_to(std::back_inserter(out_), format, std::forward<Args>(args)...);
   }
 
-  // Every value on a storage below this number stands before the node: a node's first output, or,
-  // for a node without outputs, what it uses.
+  // Gives the number up to which values on storages are printed before the node: its first output,
+  // or, if it has no outputs, the last value that it uses.
   static uint64_t first_number_of(const Node& node) {
     if (!node.outputs.empty()) return node.outputs.front();
     uint64_t number = 0;
@@ -112,7 +112,7 @@ class Printer {
     }
   }
 
-  // Read back, a weight with a contiguous view is the whole tensor.
+  // A weight with a contiguous view reads back as the whole tensor.
   [[nodiscard]] bool may_declare(const Value& value) const {
     const Storage& storage = graph_.storages[value.storage];
     const bool whole = value.strides.empty() && value.offset == Expr();

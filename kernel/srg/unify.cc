@@ -24,8 +24,8 @@ namespace {
 constexpr size_t kTextShownBytes = 60;  // of a text in a message
 constexpr size_t kShownValues = 8;      // of one integer in all recordings
 
-// What is wrong with a part of a graph: " is 7 in one recording and 8 in another". Whoever calls
-// writes in front of it which part that is. Nothing is wrong if there is none.
+// Says what is wrong with a part of a graph, such as " is 7 in one recording and 8 in another". The
+// caller writes in front of it which part that is. There is none if nothing is wrong.
 using Complaint = std::optional<std::string>;
 
 Complaint in(std::string_view part, Complaint complaint) {
@@ -122,20 +122,22 @@ template <typename T>
 bool is_same(const T& a, const T& b) {
   return a == b;
 }
-// -0.0 is not 0.0, and a NaN is itself.
+// -0.0 differs from 0.0, and a NaN equals itself.
 bool is_same(double a, double b) {
   return std::bit_cast<uint64_t>(a) == std::bit_cast<uint64_t>(b);
 }
 
-// The first graph against another one. Every function says what it found first; the numbers that
-// unify fits are not looked at.
+// Compares the first graph with another one. Every function tells the first difference that it
+// finds. It skips the numbers that unify fits.
 class Comparison {
  public:
-  // index: of other, among the recordings. Precondition: verify() passed first.
+  // `index` is the place of `other` among the recordings. Precondition: verify() has passed
+  // `first`.
   Comparison(const Graph& first, const Graph& other, size_t index)
       : first_(first), other_(other), index_(index) {}
 
-  // Operators first: where code took another branch, all else differs as a consequence.
+  // Operators are compared first: if the code took another branch, all other differences follow
+  // from that.
   [[nodiscard]] Complaint run() const {
     if (auto complaint = operators()) return complaint;
     if (auto complaint = in("The graph's name", same(first_.name, other_.name))) return complaint;
@@ -324,7 +326,7 @@ class Fitting {
     result_.symbols = std::move(symbols);
   }
 
-  // Compares in program order, so that what is named first is no consequence of another difference.
+  // Compares in program order, so that the first difference is not the consequence of another one.
   [[nodiscard]] Complaint run() {
     for (ValueId id = 0; id < result_.values.size(); ++id) {
       if (result_.values[id].storage == kLocalStorage) continue;
@@ -339,7 +341,7 @@ class Fitting {
   [[nodiscard]] Graph take() && { return std::move(result_); }
 
  private:
-  // of(graph) is the expression in each recording.
+  // of(graph) gives the expression in each recording.
   template <typename Of>
   [[nodiscard]] Complaint fit(Of&& of) {
     for (size_t i = 0; i < recordings_.size(); ++i) {
@@ -367,7 +369,7 @@ class Fitting {
                        fmt::join(names, ", "));
   }
 
-  // of(graph) is the list in each recording.
+  // of(graph) gives the list in each recording.
   template <typename Of>
   [[nodiscard]] Complaint fit_list(std::string_view what, Of&& of) {
     for (size_t i = 0; i < of(result_).size(); ++i) {
@@ -476,7 +478,7 @@ Status check_recordings(std::span<const Recording> recordings, std::span<const S
     auto status = check_recording(recordings[i], symbols);
     if (!status) return in_place(fmt::format("Recording {}", i), std::move(status).error());
   }
-  // The others are compared with this one, so their indices lead somewhere too.
+  // The other recordings are compared with this one, so their indices are valid as well.
   auto status = verify(*recordings[0].graph);
   if (!status) return in_place("Recording 0", std::move(status).error());
   return {};
@@ -528,7 +530,8 @@ Status visit_graph(Graph& graph, Visit&& visit) {
 
 Result<Graph> unify(std::span<const Recording> recordings, std::vector<Symbol> symbols) {
   DJINN_CHECK(check_recordings(recordings, symbols));
-  // Before the points: more of them would not help recordings that differ.
+  // The structure is checked before the points, because more points would not help recordings that
+  // differ.
   DJINN_CHECK(check_structure(recordings));
   DJINN_TRY(const AffineFit fit, fit_of(recordings, symbols));
   Fitting fitting(recordings, fit, std::move(symbols));

@@ -259,7 +259,7 @@ class Verifier {
       DJINN_CHECK(value.storage == kLocalStorage ? check_local(value, id)
                                                  : check_view(value, id, viewed));
       if (value.storage == kLocalStorage) continue;
-      // As in the text form: what declares a weight stands before the views of later storages.
+      // As in the text form, a weight must be declared before the views of later storages.
       DJINN_CHECK(check_declared(viewed, next, value.storage));
     }
     return check_declared(viewed, next, static_cast<StorageIndex>(viewed.size()));
@@ -327,7 +327,7 @@ class Verifier {
     return check_extent(value, id);
   }
 
-  // The first view of an input with a role is what the generation loop fills.
+  // The generation loop fills the first view of an input with a role.
   static Status check_role(const Storage& storage, const Value& value) {
     if (storage.kind != StorageKind::kInput || storage.role == InputRole::kUser) return {};
     const bool mask = storage.role == InputRole::kAttentionMask;
@@ -355,7 +355,7 @@ class Verifier {
       const auto reach = checked_mul(strides[i], sizes[i] == 0 ? 0 : sizes[i] - 1);
       last = reach ? checked_add(*last, *reach) : std::nullopt;
     }
-    // A value without a dtype may get the widest.
+    // A value without a dtype may get the widest one.
     const uint64_t element = is_dtype(value.dtype) ? size_of(value.dtype) : kWidestBytes;
     const auto bytes = last ? checked_mul(*last, element) : std::nullopt;
     if (bytes && *bytes <= limits::kTensorBytes) return {};
@@ -375,7 +375,7 @@ class Verifier {
     return uppers;
   }
 
-  // The upper bound of an expression that must never be negative.
+  // Gives the upper bound of an expression that must never be negative.
   Result<uint64_t> natural(const Expr& expr, size_t id, std::string_view what) const {
     DJINN_TRY(Bounds range, bounds(expr, graph_.symbols));
     if (range.min >= 0) return static_cast<uint64_t>(range.max);

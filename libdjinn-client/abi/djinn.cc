@@ -24,7 +24,8 @@
 #include "libdjinn-client/run_builder.h"
 #include "libdjinn-client/transfer.h"
 
-// Whatever is opened on a client remembers its session: the client may have another by now.
+// All that is opened on a client remembers its session, because the client may have a new one by
+// now.
 struct djinn_opened;
 
 struct djinn_client {
@@ -46,7 +47,7 @@ struct djinn_client {
     return options;
   }
 };
-// What was opened on a client. The client may be closed first: then this belongs to no session.
+// Base of all that is opened on a client. If the client is closed first, it belongs to no session.
 struct djinn_opened {
   explicit djinn_opened(djinn_client& on) : client(&on), session(on.connection.session()) {
     on.opened.insert(this);
@@ -84,7 +85,7 @@ djinn_client::~djinn_client() {
 namespace djinn {
 namespace {
 
-// The two enumerations are one; a code that is added here must be added there.
+// The two enumerations have the same codes: a code that is added to one must be added to the other.
 static_assert(DJINN_PROTOCOL_VIOLATION == static_cast<int>(ErrorCode::kProtocolViolation));
 static_assert(DJINN_POISONED == static_cast<int>(ErrorCode::kPoisoned));
 static_assert(DJINN_NOT_CONFINED == static_cast<int>(ErrorCode::kNotConfined));
@@ -97,14 +98,14 @@ static_assert(DJINN_FLOAT64 == static_cast<int>(DType::kFloat64));
 static_assert(DJINN_COMPLEX128 == static_cast<int>(DType::kComplex128));
 static_assert(DJINN_RANK_MAX == limits::kRank);
 static_assert(DJINN_FOREVER == ipc::kKeepForever);
-// Programs outside were compiled with these.
+// Programs of users were compiled with these sizes.
 static_assert(sizeof(djinn_error) == 512);
 static_assert(sizeof(djinn_connect_options) == 56);
 static_assert(sizeof(djinn_generate_options) == 104);
 
 // --- errors
 
-// Cut between two characters of UTF-8.
+// The text is cut between two characters of UTF-8.
 void copy_text(std::string_view text, std::span<char> out) {
   size_t bytes = std::min(text.size(), out.size() - 1);
   while (bytes > 0 && bytes < text.size() &&
@@ -148,14 +149,14 @@ Status given(Pointer pointer, const char* name) {
   return Error{ErrorCode::kInvalidArgument, std::string(name) + " is NULL, and must not be."};
 }
 
-// Fields may be added where `reserved` is now: what another version would mean by it is not known.
+// Fields may be added in place of `reserved`. What they mean in another version is not known here.
 template <typename Struct>
 Status check_reserved(const Struct& given) {
   const bool zero = std::ranges::all_of(given.reserved, [](const auto one) { return one == 0; });
   return require(zero, "reserved must be zero. Begin the struct from zero.");
 }
 
-// A call of the client's, which djinn_cancel() ends.
+// Runs a call on a client, which djinn_cancel() may end.
 template <typename Action>
 djinn_code guarded(djinn_client* client, djinn_error* error, const Action& action) noexcept {
   return guarded(error, [&]() -> Status {
@@ -165,7 +166,7 @@ djinn_code guarded(djinn_client* client, djinn_error* error, const Action& actio
   });
 }
 
-// A call on what was opened on a client.
+// Runs a call on something that was opened on a client.
 template <typename Action>
 djinn_code guarded(djinn_opened* opened, const char* name, djinn_error* error,
                    const Action& action) noexcept {
@@ -226,15 +227,15 @@ Status load_model(djinn_client* client, const char* directory, const client::Ret
   return {};
 }
 
-// The client that has the model open. djinnd knows whether a model was opened that this client has
-// not loaded.
+// Gives the client that has the model open. If this client has not loaded the model, djinnd knows
+// whether it was opened.
 Result<client::Client*> client_of_model(djinn_client& client, uint64_t model) {
   const auto loaded = client.models.find(model);
   if (loaded != client.models.end()) return client.connection.of(loaded->second);
   return client.connection.open(client.given_up);
 }
 
-// The model of an encoder or generator goes with its session.
+// The model of an encoder or generator is closed with its session.
 Status close_model_of(const djinn_opened& opened, ModelId model) {
   if (opened.client == nullptr) return {};
   DJINN_TRY(client::Client* const found, opened.client->connection.of(opened.session));
@@ -267,7 +268,7 @@ Status encode(djinn_encoder& encoder, const djinn_batch& batch, float* embedding
 
 // --- generator
 
-// A struct that began from zero means what _init gives.
+// A struct that is all zero means what _init gives.
 client::GenerateOptions options_of(const djinn_generate_options& given,
                                    const client::Generator& generator) {
   client::GenerateOptions options;
@@ -348,7 +349,7 @@ Result<size_t> output_index(const srg::Graph& graph, const char* name) {
   return Error{ErrorCode::kNotFound, "The program has no output '" + std::string(name) + "'."};
 }
 
-// The outputs of one run: where they go, and what became of them.
+// Holds the outputs of one run: where they go, and what became of them.
 class Outputs {
  public:
   Outputs(client::Client& client, const srg::Graph& graph, std::span<djinn_output> outputs)

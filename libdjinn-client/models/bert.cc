@@ -15,7 +15,7 @@ using srg::Expr;
 using srg::GraphBuilder;
 using srg::Tensor;
 
-// One call of build_bert(): what its parts share.
+// Holds what the parts of one call of build_bert() share.
 struct Bert {
   const BertConfig& config;
   GraphBuilder g;
@@ -83,8 +83,8 @@ struct Bert {
     return layer_norm(layer + ".output.LayerNorm", g.op("aten::add.Tensor", {narrow, x}));
   }
 
-  // sum(hidden * weights) / clamp(sum(weights), 1e-9), then to length 1: sentence-transformers'
-  // mean pooling and normalisation.
+  // sum(hidden * weights) / clamp(sum(weights), 1e-9), scaled to length 1: the mean pooling and
+  // normalisation of sentence-transformers.
   Tensor pooled(Tensor hidden, std::optional<Tensor> weights) {
     const auto scope = g.role("pooling");
     Tensor mean{};

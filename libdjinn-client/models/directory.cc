@@ -51,7 +51,7 @@ bool is_file_name(const std::string& name) {
          std::ranges::find(name, '/') == name.end() && !has_control_characters(name);
 }
 
-// The files of a shard index. A name that leaves the directory is no name of a shard.
+// Gives the files of a shard index. A name that leads out of the directory is refused.
 Result<std::set<std::string>> shards_of(const std::string& index_text, const std::string& path) {
   const Json index = Json::parse(index_text, nullptr, false);
   const Error malformed{ErrorCode::kMalformed,

@@ -45,7 +45,8 @@ Status check(const EncoderBatch& batch, const BertConfig& config) {
   return {};
 }
 
-// bool [rows, 1, tokens, tokens]: every token of a row may look at the row's tokens.
+// Makes bool [rows, 1, tokens, tokens]: each token of a row sees the row's tokens that the mask
+// keeps.
 std::vector<std::byte> square_mask(const EncoderBatch& batch) {
   std::vector<std::byte> out;
   out.reserve(size_t{batch.rows} * batch.tokens * batch.tokens);
@@ -59,13 +60,13 @@ std::vector<std::byte> square_mask(const EncoderBatch& batch) {
   return out;
 }
 
-// The bits of 1.0; those of 0.0 are zero in every dtype.
+// Gives the bits of 1.0. Those of 0.0 are zero in every dtype.
 uint32_t one_of(DType dtype) {
   if (dtype == DType::kFloat16) return 0x3c00;
   return dtype == DType::kBFloat16 ? 0x3f80 : 0x3f800000;
 }
 
-// 1 and 0 in the model's dtype.
+// Makes the mask as numbers 1 and 0 of the model's dtype.
 std::vector<std::byte> weights(const EncoderBatch& batch, DType dtype) {
   const uint32_t width = size_of(dtype);
   const uint32_t one = one_of(dtype);

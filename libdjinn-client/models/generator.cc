@@ -37,7 +37,7 @@ size_t longest(const std::vector<std::vector<int32_t>>& prompts) {
   return std::ranges::max(prompts, {}, &std::vector<int32_t>::size).size();
 }
 
-// [rows, tokens].
+// Gives the prompts as [rows, tokens], padded on the left.
 std::vector<int32_t> left_padded(const std::vector<std::vector<int32_t>>& prompts,
                                  const ipc::GenerateBlock& block) {
   std::vector<int32_t> out;

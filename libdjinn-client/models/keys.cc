@@ -12,20 +12,20 @@ namespace {
 
 using Json = nlohmann::json;
 
-// A key with no values is read by the builder, or changes nothing. Else values is the JSON list of
-// those that are computed; null stands for transformers' default, and is always one of them. A list
-// is computed where each of its items is.
+// A key with null `values` is read by the builder, or changes nothing. Else `values` is a JSON list
+// of the values that we compute; null stands for transformers' default, and is always computed. A
+// list in the file is computed if each of its items is.
 struct Key {
   std::string_view name;
   const char* values = nullptr;
 };
 
-// What is not computed whatever its value is.
+// A key with this list is not computed, whatever its value is, unless that is null.
 constexpr const char* kNever = "[]";
 
-// Both builders: what transformers' PreTrainedConfig and its generic code read.
+// transformers' PreTrainedConfig and its generic code read these, so both builders have them.
 constexpr Key kCommon[] = {
-    // Read.
+    // The builders read these.
     {"model_type"},
     {"vocab_size"},
     {"hidden_size"},
@@ -35,7 +35,7 @@ constexpr Key kCommon[] = {
     {"max_position_embeddings"},
     {"dtype"},
     {"torch_dtype"},
-    // Change the result.
+    // These change the result.
     {"attn_implementation", R"(["sdpa"])"},
     {"_attn_implementation", R"(["sdpa"])"},
     {"output_attentions", "[false]"},  // true makes transformers take another attention
@@ -50,7 +50,7 @@ constexpr Key kCommon[] = {
     {"decoder", kNever},
     {"generator", kNever},
     {"pruned_heads", "[{}]"},
-    // Where the model comes from, and what it is called.
+    // These say where the model comes from, and what it is called.
     {"architectures"},
     {"auto_map"},
     {"name_or_path"},
@@ -60,7 +60,7 @@ constexpr Key kCommon[] = {
     {"tokenizer_class"},
     {"processor_class"},
     {"model_max_length"},
-    // Heads for tasks, which the builders leave out.
+    // These are of heads for tasks, which the builders leave out.
     {"id2label"},
     {"label2id"},
     {"num_labels"},
@@ -68,7 +68,7 @@ constexpr Key kCommon[] = {
     {"finetuning_task"},
     {"task_specific_params"},
     {"classifier_dropout"},
-    // Training, and its start.
+    // These are about training, and its start.
     {"attention_dropout"},
     {"hidden_dropout"},
     {"hidden_dropout_prob"},
@@ -77,8 +77,8 @@ constexpr Key kCommon[] = {
     {"initializer_factor"},
     {"gradient_checkpointing"},
     {"loss_type"},
-    // How transformers answers and where it computes. Without a cache its generate() computes all
-    // tokens anew for each; the builders always have one.
+    // These say how transformers answers and where it computes. Without a cache its generate()
+    // computes all tokens anew for each token; the builders always have one.
     {"return_dict"},
     {"use_return_dict"},
     {"output_hidden_states"},
@@ -95,7 +95,7 @@ constexpr Key kCommon[] = {
     {"tie_encoder_decoder"},
     {"cross_attention_hidden_size"},
     {"prefix"},
-    // Tokens that no forward looks at. A generation's end and padding are its caller's to name.
+    // No forward looks at these tokens. A generation's caller names its end and its padding.
     {"bos_token_id"},
     {"eos_token_id"},
     {"pad_token_id"},
@@ -104,7 +104,8 @@ constexpr Key kCommon[] = {
     {"mask_token_id"},
     {"unk_token_id"},
     {"decoder_start_token_id"},
-    // How tokens are chosen: older files say it here, and a caller says it with each generation.
+    // These say how tokens are chosen. Older files say it here; a caller says it with each
+    // generation.
     {"max_length"},
     {"max_new_tokens"},
     {"min_length"},
@@ -185,7 +186,7 @@ constexpr Key kBert[] = {
     {"pooler_type"},
 };
 
-// Members of rope_parameters, and of rope_scaling, its older name.
+// These are members of rope_parameters, and of rope_scaling, its older name.
 constexpr Key kRope[] = {{"rope_type"}, {"type"}, {"rope_theta"}, {"partial_rotary_factor"}};
 
 const char* name_of(Builder builder) {
@@ -210,7 +211,7 @@ bool is_computed(const Json& value, const Json& computed) {
          (value.is_array() && !computed.empty() && std::ranges::all_of(value, is_one));
 }
 
-// Of JSON that anybody wrote, for an error or a note: short, and printable ASCII.
+// Gives JSON, which anybody may have written, as short and printable ASCII for an error or a note.
 std::string text_of(const Json& value) {
   constexpr size_t kBytes = 64;
   std::string text = value.dump(-1, ' ', true, Json::error_handler_t::replace);

@@ -24,7 +24,7 @@ bool is_masked(LlamaPhase phase) {
   return phase == LlamaPhase::kPrefillMasked || phase == LlamaPhase::kDecodeMasked;
 }
 
-// One call of build_llama(): what its parts share.
+// Holds what the parts of one call of build_llama() share.
 struct Llama {
   const LlamaConfig& config;
   const LlamaProgram& program;
@@ -45,7 +45,8 @@ struct Llama {
   Tensor mul(Tensor a, Tensor b) { return g.op("aten::mul.Tensor", {a, b}); }
   Tensor add(Tensor a, Tensor b) { return g.op("aten::add.Tensor", {a, b}); }
 
-  // weight * (x / rms(x)), the quotient in float32 and rounded to the model's dtype first.
+  // Computes weight * (x / rms(x)); the quotient is in float32, and rounded to the model's dtype
+  // first.
   Tensor rms_norm(const std::string& name, Tensor x) {
     const auto scope = g.role("norm");
     const Tensor wide = to(x, DType::kFloat32);
@@ -56,7 +57,8 @@ struct Llama {
     return mul(weight(name + ".weight", {config.hidden}), to(mul(wide, scale), config.dtype));
   }
 
-  // cos and sin of position * theta^(-2i / head_dim), in float32, rounded to the model's dtype.
+  // Computes cos and sin of position * theta^(-2i / head_dim) in float32, rounded to the model's
+  // dtype.
   void rotary(Tensor positions) {
     const auto scope = g.role("rope");
     const Tensor steps =
@@ -90,7 +92,7 @@ struct Llama {
     return g.op("aten::transpose.int", {split, 1, 2});
   }
 
-  // Appends to one buffer of the group and gives what it holds now.
+  // Appends to one buffer of the group, and gives what the buffer holds then.
   Tensor append(uint32_t layer, srg::SequencePart part, Tensor added) {
     const Tensor buffer =
         g.sequence(layer, part, config.dtype, {batch, config.kv_heads, capacity, config.head_dim});
@@ -145,7 +147,7 @@ struct Llama {
   }
 };
 
-// The base of the angles. transformers takes rope_scaling, the older name, where it says something.
+// Gives the base of the angles. transformers takes rope_scaling, the older name, if it is given.
 Result<double> rope_theta_of(const ModelConfig& config) {
   for (const char* const key : {"rope_parameters", "rope_scaling"}) {
     if (!config.has(key)) continue;  // as objects have not

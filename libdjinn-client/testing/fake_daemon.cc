@@ -67,7 +67,7 @@ class FakeDaemon::Server {
     going_ = false;
     thread_ = std::thread([this] { serve(); });
   }
-  // Stops as if it were killed: every connection closes, and nobody listens.
+  // Stops as if it were killed: every connection closes, and nobody listens any more.
   void stop() {
     tell([this] { going_ = true; });
     thread_.join();
@@ -81,7 +81,7 @@ class FakeDaemon::Server {
     stop();
     return std::exchange(tokens_said_, 0);
   }
-  // Changes what the thread looks at, and wakes it.
+  // Changes what the thread looks at, and wakes the thread.
   void tell(const std::function<void()>& change) {
     {
       const std::lock_guard lock(mutex_);
@@ -97,7 +97,7 @@ class FakeDaemon::Server {
     return at();
   }
 
-  // What tell() and look() are for:
+  // tell() changes these, and look() reads them.
   bool silent_ = false;
   bool endless_ = false;
   std::atomic<bool> stuck_ = false;
@@ -176,7 +176,7 @@ class FakeDaemon::Server {
     run_waits_ = run_waits_ || (waits && *waits);
   }
 
-  // Pushes it as soon as the client has made room for it.
+  // Pushes the completion as soon as the client has made room for it.
   static void push(Session& session, const ipc::Completion& completion) {
     ASSERT_TRUE(eventually([&] {
       const auto free = session.ring->free_completions();
@@ -191,7 +191,7 @@ class FakeDaemon::Server {
     if (session.ring->publish()) ipc::ring_completion_bell(session.completion_bell.bell);
   }
 
-  // Says tokens until the client sleeps.
+  // Sends tokens until the client sleeps.
   void say_tokens(Session& session) {
     ipc::Completion token;
     token.kind = static_cast<uint16_t>(ipc::CompletionKind::kToken);
@@ -242,7 +242,7 @@ class FakeDaemon::Server {
     }
   }
 
-  // Sleeps until somebody wants something.
+  // Sleeps until a socket or a bell is ready.
   void sleep() {
     std::vector<pollfd> entries{{wake_.get(), POLLIN, 0}, {listening_.get(), POLLIN, 0}};
     bool idle = true;
@@ -270,7 +270,8 @@ class FakeDaemon::Server {
         session.socket.get(), ipc::encode(ipc::DaemonReply{number, std::move(body)}), fds);
   }
 
-  // Whether it is a request that can be answered so.
+  // Answers a list with a page after which more seems to come. False if the request is not for a
+  // list.
   bool go_on_for_ever(Session& session, const ipc::ClientRequest& request) {
     const auto list = [&](auto one, auto reports) {
       one.total = UINT32_MAX;

@@ -89,7 +89,8 @@ py::list to_python(const std::vector<srg::Expr>& exprs) {
   return out;
 }
 
-// None for a user whom the configuration gives none, and for what it does not bound.
+// Gives None for a user without a quota in the configuration, and for what the quota does not
+// bound.
 py::object to_python(const ipc::QuotaReport& quota) {
   using namespace py::literals;  // style: pybind11 has no other way to its _a
   if (!quota.is_own) return py::none();

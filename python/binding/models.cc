@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Encoder and Generator for Python. Both keep their session alive; every call goes through a turn
-// of the session's number, which refuses one that has ended and with it a client that is no more.
+// Encoder and Generator for Python keep their session alive. Every call goes through a turn of the
+// session with this number, which refuses a session that has ended, and so a client that is gone.
 
 #include <array>
 #include <exception>
@@ -40,7 +40,7 @@ class Encoder {
     }));
   }
 
-  // ids, mask, types: int64 [rows, tokens]. Gives (dtype, hidden or empty, embedding).
+  // ids, mask and types are int64 [rows, tokens]. Gives (dtype, hidden or empty, embedding).
   py::tuple encode(const py::object& ids, const py::object& mask, const py::object& types,
                    uint32_t rows, uint32_t tokens, bool want_hidden) {
     const auto buffers = std::array{buffer_of(ids), buffer_of(mask), buffer_of(types)};
@@ -53,7 +53,7 @@ class Encoder {
   }
 
   [[nodiscard]] const client::BertConfig& config() const { return encoder_->config(); }
-  // What its user is told about config.json; empty for nothing.
+  // Gives what the user is told about config.json; empty if there is nothing.
   [[nodiscard]] std::string note() const { return client::tell_unknown(encoder_->unknown_keys()); }
   [[nodiscard]] py::dict model() const { return to_python(encoder_->model(), number_); }
 
@@ -63,8 +63,8 @@ class Encoder {
   std::unique_ptr<client::Encoder> encoder_;
 };
 
-// Calls a Python function for each token, from a turn that does not hold the GIL. An exception of
-// it ends the generation, and is raised again at the end.
+// Calls a Python function for each token, from a turn that does not hold the GIL. If the function
+// raises, the generation ends, and the exception is raised again at the end.
 class TokenCallback {
  public:
   explicit TokenCallback(py::object function) : function_(std::move(function)) {}
@@ -99,7 +99,8 @@ class Generator {
     }));
   }
 
-  // on_token(row, index, token): None or True to go on. Gives (token lists, next random offset).
+  // on_token(row, index, token) gives None or True to go on. Gives (token lists, next random
+  // offset).
   py::tuple generate(const std::vector<std::vector<int32_t>>& prompts,
                      const client::GenerateOptions& options, const py::object& on_token) {
     TokenCallback callback(on_token);
@@ -112,7 +113,7 @@ class Generator {
     return py::make_tuple(done.tokens, done.random_offset);
   }
 
-  // The text of one of the model's programs.
+  // Gives the text of one of the model's programs.
   [[nodiscard]] std::string source(const std::string& phase, bool all_logits) const {
     const std::map<std::string, client::LlamaPhase> phases{
         {"prefill", client::LlamaPhase::kPrefill},

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// The module djinn._client: classes as thin as the C++ ones beneath; djinn/*.py is what people use.
+// The module djinn._client has classes as thin as the C++ ones beneath. People use djinn/*.py.
 
 #include <algorithm>
 #include <utility>
@@ -14,7 +14,7 @@ namespace {
 using Shared = std::shared_ptr<Session>;
 using namespace py::literals;  // style: pybind11 has no other way to its _a
 
-// (index, generation, session)
+// Gives (index, generation, session).
 template <typename Handle>
 py::tuple to_tuple(const Held<Handle>& held) {
   return py::make_tuple(held.handle.index, held.handle.generation, held.session);
@@ -42,7 +42,7 @@ py::list symbols_of(const Program& program) {
   return out;
 }
 
-// The first view of each input storage: name, dtype, sizes.
+// Gives name, dtype and sizes of each input storage, by its first view.
 py::list inputs_of(const Program& program) {
   py::list out;
   const srg::Graph& graph = *program.graph;
@@ -56,8 +56,8 @@ py::list inputs_of(const Program& program) {
   return out;
 }
 
-// Name, dtype and sizes of each output: what admission found, or, of a graph that runs once, what
-// it claims. None where nobody knows.
+// Gives name, dtype and sizes of an output: what admission found, or what a graph that runs once
+// claims. They are None if not known.
 py::tuple known_output(std::string_view name, DType dtype, const std::vector<srg::Expr>* sizes) {
   const bool known = dtype != DType::kInvalid && sizes != nullptr;
   return py::make_tuple(text(name), known ? py::object(text(name_of(dtype))) : py::none(),
@@ -85,7 +85,7 @@ py::list outputs_of(const Program& program) {
 
 // --- a run
 
-// Arguments of a run in C++, with the buffers that they point into.
+// Holds the arguments of a run in C++, with the buffers that they point into.
 struct Arguments {
   std::vector<Buffer> buffers;
   RunArguments run;
@@ -115,7 +115,7 @@ Arguments arguments_from(const std::vector<int64_t>& symbols, const py::dict& in
   return out;
 }
 
-// (dtype, sizes, strides, offset, bytes or None, ref or None)
+// Gives (dtype, sizes, strides, offset, bytes or None, ref or None).
 py::tuple result_of(const RunOutput& output) {
   const ipc::OutputDescription& shape = output.description;
   const std::vector<int64_t> sizes(shape.sizes.begin(), shape.sizes.begin() + shape.rank);

@@ -29,7 +29,7 @@ std::vector<int> numbers_of(const std::vector<Fd>& files) {
   return out;
 }
 
-// A run while it is put together: a RunBuilder, and the refs that it makes.
+// Puts a run together: a RunBuilder, and the refs that the run makes.
 class Call {
  public:
   Call(client::Client& client, const Program& program)
@@ -93,7 +93,7 @@ Result<std::vector<RunOutput>> run_call(client::Client& client, uint64_t session
   return call.take(session);
 }
 
-// The sessions that a run names something of.
+// Gives the numbers of the sessions whose objects the run names.
 std::set<uint64_t> sessions_of(const Program& program, const RunArguments& arguments) {
   std::set<uint64_t> out{program.session, arguments.sequence.session};
   for (const auto& [name, input] : arguments.inputs) {
@@ -109,7 +109,7 @@ bool Interruption::operator()() {
   if (closed_) return true;
   const py::gil_scoped_acquire gil;
   const pid_t before = ::getpid();
-  // A handler may have forked: the child's wait would take its parent's answer.
+  // A handler may have forked, and the child's wait would take its parent's answer.
   if (PyErr_CheckSignals() == 0) return ::getpid() != before;
   raised_ = std::make_exception_ptr(py::error_already_set());
   return true;
@@ -162,12 +162,12 @@ void Session::reconnect(uint64_t wait_ms) {
 
 void Session::after_fork() {
   new (&small_mutex_) std::mutex;
-  // A token callback or a signal's handler has forked. The turn that it interrupts goes on here,
-  // is told at its next step that the session is gone, and gives back the lock that it has.
+  // A token callback or a signal handler has forked. The turn that it interrupted goes on in the
+  // child, is told at its next step that the session is gone, and releases its lock.
   if (owner_.load() == std::this_thread::get_id()) return;
   owner_ = std::thread::id();
   if (mutex_.try_lock()) {
-    // The lease must not live on through the child's copy of the socket.
+    // The child's copy of the socket must not keep the lease alive.
     if (connection_ != nullptr) [[maybe_unused]]
       const Status ended = connection_->check();
     mutex_.unlock();

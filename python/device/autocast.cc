@@ -93,7 +93,7 @@ void autocast(const c10::OperatorHandle& op, c10::DispatchKeySet, std::vector<c1
 
 }  // namespace
 
-// Without it autocast dies on the first operator.
+// Without this fallthrough autocast fails on the first operator.
 TORCH_LIBRARY_IMPL(_, AutocastPrivateUse1, library) {
   library.fallback(torch::CppFunction::makeFallthrough());
 }

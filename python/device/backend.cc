@@ -23,8 +23,8 @@ namespace {
 constexpr c10::DeviceIndex kIndex = 0;
 const c10::Device kDevice(kDeviceType, kIndex);
 
-// It gives those of PyTorch's numbers that say something here: what this process holds in djinnd,
-// and what djinnd has granted for that. The others are 0.
+// This gives those of PyTorch's numbers that mean something here: what this process holds in
+// djinnd, and what djinnd has granted for it. The others are 0.
 class Allocator final : public c10::DeviceAllocator {
  public:
   bool initialized() override { return true; }
@@ -90,7 +90,7 @@ class Guard final : public c10::impl::DeviceGuardImplInterface {
 
 C10_REGISTER_GUARD_IMPL(PrivateUse1, Guard)
 
-// Draws nothing itself: operators take (seed, offset) from it and advance the offset.
+// The generator draws nothing itself: operators take (seed, offset) from it and advance the offset.
 class Generator final : public c10::GeneratorImpl {
  public:
   Generator() : c10::GeneratorImpl(kDevice, c10::DispatchKeySet(c10::DispatchKey::PrivateUse1)) {}
@@ -154,7 +154,8 @@ class Hooks final : public at::PrivateUse1HooksInterface {
   }
   [[nodiscard]] at::Device getDeviceFromPtr(void*) const override { return kDevice; }
   [[nodiscard]] bool isPinnedPtr(const void*) const override { return false; }
-  // For .to("cpu", non_blocking=True): what arrives is copied once, whatever memory it is.
+  // PyTorch asks for this in .to("cpu", non_blocking=True). What arrives is copied once, whatever
+  // kind of memory it is, so the memory need not be pinned.
   [[nodiscard]] c10::Allocator* getPinnedMemoryAllocator() const override {
     return c10::GetCPUAllocator();
   }

@@ -10,7 +10,8 @@ namespace djinn::device {
 namespace {
 
 constexpr uint32_t kStrikesMax = 10;
-// Four times the slowest inference known, that of attention when its kernel in Python is new.
+// This is four times the slowest known inference: that of attention when its kernel in Python is
+// new.
 constexpr std::chrono::milliseconds kSlow(500);
 
 }  // namespace

@@ -34,7 +34,7 @@ const char* name_of_role(srg::InputRole role) {
   return "input";
 }
 
-// A result that is still held after its capture was kept by the model's code.
+// If a result is still held after its capture, the model's code has kept it.
 void check_nothing_kept(const Log& log, const std::vector<Operand>& outputs) {
   for (const Entry& entry : log.entries()) {
     for (const StoragePtr& product : entry.products) {
@@ -58,7 +58,8 @@ Product product_of(const Operand& view) {
   return product;
 }
 
-// The storages of the outputs, whole and each once; and which of them each output is a view of.
+// Gives the storages of the outputs, whole and each once, and which of them each output is a view
+// of.
 std::vector<Operand> separate(const std::vector<Operand>& outputs,
                               std::vector<std::pair<size_t, Product>>& views) {
   std::vector<Operand> storages;
@@ -230,7 +231,7 @@ std::shared_ptr<const Template> make_template(
 
 namespace {
 
-// The tensor as a run binds it: its bytes from the storage's start, in order.
+// Gives the tensor in the form in which a run binds it: bytes from the storage's start, in order.
 at::Tensor bindable(const at::Tensor& tensor, std::vector<const void*>& bound) {
   const Location location = storage_of(tensor)->location;
   const void* const address = tensor.storage().data();

@@ -13,7 +13,7 @@
 namespace djinn::device {
 namespace {
 
-// One stretch of entries, numbered from 0.
+// Orders one stretch of entries, which are numbered from 0.
 class Chains {
  public:
   Chains(const Log& log, std::span<const size_t> stretch)
@@ -21,7 +21,7 @@ class Chains {
     for (size_t i = 0; i < stretch.size(); ++i) note(i);
   }
 
-  // Where chains begin in the order is told by `begin`.
+  // `begin` tells where chains begin in the order.
   template <typename Begin>
   std::vector<size_t> take_order(Begin&& begin) && {
     is_placed_.resize(stretch_.size());
@@ -34,7 +34,7 @@ class Chains {
   }
 
  private:
-  // The entry that made a storage what it is, and those that have read that.
+  // Holds the entry that last wrote a storage, and those that have read it since.
   struct Uses {
     std::optional<size_t> writer;
     std::vector<size_t> readers;
@@ -68,7 +68,8 @@ class Chains {
     uses = {i, {}};
   }
 
-  // What an entry needs goes before it. No recursion: a chain may be as long as a log.
+  // Places what an entry needs before it. It does not recurse, because a chain may be as long as a
+  // log.
   void place(size_t last) {
     std::vector<size_t> open{last};
     while (!open.empty()) {
@@ -94,14 +95,14 @@ class Chains {
   std::vector<size_t> order_;
 };
 
-// Parts of the names of operators whose kernels may refuse what they find in their arguments.
+// These are parts of the names of operators whose kernels may refuse the values of their arguments.
 constexpr std::string_view kMayRefuse[] = {
     "index",    "gather",        "scatter",     "embedding",    "take",      "put",      "linalg",
     "nll_loss", "cross_entropy", "multinomial", "floor_divide", "remainder", "cholesky",
 };
 
-// Where an operator fails, what was called before it has happened, and nothing else: so nothing is
-// moved across one that may.
+// If an operator fails, exactly what was called before it has happened. So nothing is moved across
+// an operator that may fail.
 bool stays_in_place(const Log& log, size_t number) {
   const Entry& entry = log.entries()[number];
   return entry.phase == srg::Phase::kTraining ||
@@ -110,7 +111,7 @@ bool stays_in_place(const Log& log, size_t number) {
          });
 }
 
-// The entries from there on that may be put into another order.
+// Gives the entries from `at` on that may be put into another order.
 std::span<const size_t> stretch_at(const Log& log, std::span<const size_t> numbers, size_t at) {
   size_t end = at;
   while (end < numbers.size() && !stays_in_place(log, numbers[end])) ++end;

@@ -19,10 +19,10 @@
 namespace djinn::device {
 namespace {
 
-// Long enough that a forward pass of a large model is one run, short enough that the daemon starts
-// before a loop over many has ended.
+// The log is long enough that a forward pass of a large model is one run, and short enough that
+// djinnd starts before a loop over many passes has ended.
 constexpr size_t kLogMax = 4096;
-// Runs that may be handed over beside those of the log: releases of refs.
+// This many runs may be handed over beside those of the log: releases of refs.
 constexpr size_t kRunsBeside = 8;
 
 void refuse_captured(const Storage& storage) {
@@ -31,7 +31,7 @@ void refuse_captured(const Storage& storage) {
                               "The model's code looks at a value that depends on its inputs.");
 }
 
-// A failure as its first reader is told of it. who: what failed.
+// Makes the error with which the first reader is told of a failure. `who` says what failed.
 Error told(std::string_view who, const Error& failure) {
   const bool is_given_up =
       failure.code == ErrorCode::kWorkerLost || failure.code == ErrorCode::kCancelled;
@@ -62,8 +62,8 @@ Device& Device::get() {
   return *device;
 }
 
-// The thread that forks has the GIL. Another one may have the lock, and want the GIL to look for
-// signals while it waits for djinnd. So this waits for the lock only so long.
+// The thread that forks has the GIL. Another one may have the lock, and need the GIL to look for
+// signals while it waits for djinnd. So this waits for the lock for a limited time.
 void Device::begin_fork() {
   const int most = Interruption::runs_handler() ? 0 : 100;
   for (int tries = 0; tries < most && !fork_has_lock_; ++tries) {
@@ -78,8 +78,8 @@ void Device::end_fork() {
   if (std::exchange(fork_has_lock_, false)) mutex_.unlock();
 }
 
-// Other threads were not copied, and what they have locked or were changing is of no use here. A
-// handler's thread has the lock here too, and gives it back when its wait ends.
+// Other threads were not copied, so what they had locked or were changing is of no use here. If a
+// handler forked, this thread has the lock, and gives it back when its wait ends.
 void Device::begin_child() {
   storages().unlock();
   const bool has_log = std::exchange(fork_has_lock_, false) || Interruption::runs_handler();
@@ -90,7 +90,7 @@ void Device::begin_child() {
   session_.become_orphan();
 }
 
-// What the session held is lost, and nothing can be handed over any more that needs it.
+// What the session held is lost, and nothing that needs it can be handed over any more.
 void Device::forget_session() {
   owed_.reset();
   leaving_.clear();
@@ -127,7 +127,7 @@ void Device::record(const c10::OperatorHandle& op, Stack& stack) {
   record(op, stack, found.recipe, false);
 }
 
-// at_once: and hand it over.
+// If at_once, the entry is also handed over.
 void Device::record(const c10::OperatorHandle& op, Stack& stack,
                     const std::shared_ptr<const Recipe>& recipe, bool at_once) {
   const std::vector<at::Tensor> tensors = tensors_of(stack);
@@ -145,18 +145,19 @@ void Device::record(const c10::OperatorHandle& op, Stack& stack,
   put_results(*recipe, std::move(results), stack);
 }
 
-// An operator that may find no memory is waited for: it is at fault here, and nowhere later.
+// An operator that may find no memory is waited for, so that its error is raised here and not
+// later.
 void Device::see_to_room(Turn& turn, const Entry& entry) {
   if (!room_.may_be_short(entry)) return;
   if (holds_ > 0 || session_.is_orphan() || generations_.any() || !room_.is_short(log_)) return;
-  // What computes it may take as much as it.
+  // The kernel may need as much memory again as its result.
   room_.note_free(take(session_.link().client().own_memory()).free_bytes / 2);
   if (!room_.is_short(log_)) return;
   complete_or_raise(turn);
   room_.note_free(0);
 }
 
-// Inference failed so often that it may be at fault: djinnd knows.
+// Inference failed so often that the fault may lie with inference itself, so djinnd is asked.
 void Device::call_on_trial(const c10::OperatorHandle& op, Stack& stack,
                            const std::exception_ptr& failure) {
   if (!open_ended(op, stack)->written.empty()) std::rethrow_exception(failure);
@@ -169,7 +170,7 @@ void Device::call_on_trial(const c10::OperatorHandle& op, Stack& stack,
   breaker().trip(op);
 }
 
-// The shapes depend on data, or only the daemon knows them.
+// The shapes depend on data, or only djinnd knows them.
 void Device::call_open(const c10::OperatorHandle& op, Stack& stack) {
   TORCH_CHECK_NOT_IMPLEMENTED(Capture::active() == nullptr, "The shapes that ",
                               op.operator_name().name, " gives depend on data.");
@@ -212,7 +213,7 @@ void Device::synchronize() {
   complete_or_raise(turn);
 }
 
-// Refs that generations use go when these have ended, with what is handed over then.
+// Refs that generations use are released after these have ended, with what is handed over then.
 void Device::give_back() {
   Turn turn(mutex_);
   session_.notice_end();
@@ -232,7 +233,7 @@ void Device::complete_runs() {
   if (Link* const link = session_.live()) link->wait_for_all();
 }
 
-// What did not happen is as it was, and what failed is lost.
+// Storages that were to be written and were not are as before; those of a failed operator are lost.
 void Device::settle() {
   Link* const link = session_.live();
   if (link == nullptr || !link->has_failure()) return;
@@ -242,8 +243,8 @@ void Device::settle() {
   log_.drop_lost();
 }
 
-// Raises the failure of an operator that was called before, once; what is handed over after that is
-// carried out again.
+// Raises, once, the failure of an operator that was called before. What is handed over afterwards
+// runs again.
 void Device::raise_failure() {
   settle();
   if (owed_) raise(told("An earlier operator", *std::exchange(owed_, std::nullopt)));
@@ -334,7 +335,8 @@ void Device::note_unused_models() {
   }
 }
 
-// A generation is not waited for: what it may use, and what left after that, goes another time.
+// A generation is not waited for. What it may use, and what left after that, is let go another
+// time.
 void Device::let_go() {
   while (!leaving_.empty() && !generations_.any_through(leaving_.front().through)) {
     const Leaving one = leaving_.front();
@@ -541,7 +543,7 @@ Followed Device::follow(uint64_t session, uint64_t bytes, const Generations::Sta
   return generations_.follow(turn, session, start, on_tokens);
 }
 
-// Whether an operator that was called before may fail: what it leaves as it was must be there then.
+// Whether an operator that was called before may fail. What it leaves unchanged must be there then.
 bool Device::may_fail() {
   Link* const link = session_.live();
   return !log_.empty() || (link != nullptr && !link->is_idle());

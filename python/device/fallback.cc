@@ -38,11 +38,11 @@ struct Plan {
   bool recurrent = false;                         // kRecord: may draw, or have projections
 };
 
-// What a factory takes beside what its out= form does.
+// A factory takes these arguments, and its out= form does not.
 constexpr std::array kOptions{"dtype", "layout", "device", "pin_memory"};
 
-// Operators whose kernels on the CPU cast no result to an out= of another dtype, although their
-// kernels on the meta device do.
+// The CPU kernels of these operators do not cast a result to an out= of another dtype, although
+// their meta kernels do.
 constexpr std::array<std::string_view, 45> kExactOuts{
     "aten::_linalg_eigh.eigenvalues",
     "aten::_linalg_slogdet.sign",
@@ -116,8 +116,8 @@ bool takes_options(const c10::FunctionSchema& schema, size_t first) {
   return true;
 }
 
-// The overload of that name that takes the first `count` arguments of schema, those and a factory's
-// options if asked for, and writes none.
+// Gives the overload of that name that takes the first `count` arguments of schema (and a factory's
+// options, if `factory`) and writes none of them.
 std::optional<c10::OperatorHandle> find_functional(const std::string& name,
                                                    const c10::FunctionSchema& schema, size_t count,
                                                    bool factory = false) {
@@ -146,13 +146,13 @@ size_t count_outs(const c10::FunctionSchema& schema) {
   return count;
 }
 
-// Draws of ATen's, whose functional forms are made of their in-place ones: random.cc has those that
-// djinnd offers.
+// Whether the operator draws random numbers. ATen makes the functional forms of these from in-place
+// ones; random.cc has those that djinnd offers.
 bool draws(const c10::OperatorHandle& op) {
   return op.hasTag(at::Tag::nondeterministic_seeded);
 }
 
-// The shifts by operator have kernels of their own, of the same bits.
+// __lshift__ and __rshift__ have kernels of their own, which give the same bits as these.
 std::string other_name(const std::string& name) {
   if (name.ends_with("lshift__")) return "aten::bitwise_left_shift";
   if (name.ends_with("rshift__")) return "aten::bitwise_right_shift";
@@ -200,13 +200,13 @@ const Plan& plan_for(const c10::OperatorHandle& op) {
 
 // --- operands on the CPU
 
-// Bytes from a tensor's first element to the end of its last.
+// Gives the bytes from a tensor's first element to the end of its last.
 size_t extent_of(const at::Tensor& tensor) {
   return at::detail::computeStorageNbytes(tensor.sizes(), tensor.strides(), tensor.itemsize());
 }
 
-// As it lies in memory, which kernels choose their order of summation by; without the gaps of one
-// that has any.
+// Keeps the tensor's layout in memory, by which kernels choose their order of summation, but leaves
+// out gaps.
 at::Tensor to_device(const at::Tensor& tensor) {
   TORCH_CHECK(tensor.device().is_cpu(),
               "Expected all tensors to be on the same device, but found "
@@ -247,7 +247,8 @@ void give(const at::Tensor& result, const at::Tensor& out) {
   out.copy_(result);
 }
 
-// Some functional forms are made of their in-place or out= forms, and would come back here.
+// Some functional forms are made of their in-place or out= forms, and would come back here; this
+// marks that one is being called.
 class Lowering {
  public:
   explicit Lowering(const c10::OperatorHandle& op) : op_(op) {
@@ -275,7 +276,7 @@ void lower_in_place(const Plan& plan, Stack& stack) {
   stack.assign(1, self);
 }
 
-// An out= of another dtype than the result's is taken where the CPU takes it.
+// If the result has another dtype, an out= is accepted where the CPU accepts it.
 void check_dtypes(const c10::OperatorHandle& op, const Plan& plan, Stack arguments,
                   const Stack& results, const std::vector<at::Tensor>& outs) {
   bool casts = false;
@@ -315,7 +316,7 @@ void lower_out(const c10::OperatorHandle& op, const Plan& plan, Stack& stack) {
 
 // --- lists
 
-// Tensors of one call: few enough for what a run may bind and write in place.
+// A call handles at most this many tensors, so that a run may bind them and write them in place.
 constexpr size_t kForeachMax = 64;
 
 size_t longest_list(const Stack& arguments) {
@@ -326,7 +327,7 @@ size_t longest_list(const Stack& arguments) {
   return longest;
 }
 
-// Elements [first, first + count) of a list, or of a tensor with a number for each.
+// Gives elements [first, first + count) of a list, or of a tensor that has a number for each.
 c10::IValue part_of(const c10::IValue& value, const c10::Argument& formal, size_t first,
                     size_t count) {
   if (value.isTensor() && formal.name() == "scalars") {
@@ -356,13 +357,12 @@ void call_in_parts(const c10::OperatorHandle& op, Stack& arguments) {
   if (!op.schema().returns().empty()) arguments.emplace_back(std::move(results));
 }
 
-// Whether torch.nn.attention.sdpa_kernel has left all of the CPU's kernels enabled, which are
-// these.
+// Whether both kernels of the CPU, flash and math, are enabled (torch.nn.attention.sdpa_kernel).
 bool all_attention_is_enabled() {
   return at::globalContext().userEnabledFlashSDP() && at::globalContext().userEnabledMathSDP();
 }
 
-// Whether its leading dimensions broadcast, as those of products of matrices: no graph holds such a
+// Whether the leading dimensions broadcast, as in products of matrices. A graph cannot hold such a
 // call whole.
 bool ranks_differ(const Stack& attention) {
   const int64_t rank = attention[0].toTensor().dim();
@@ -376,8 +376,8 @@ void fallback(const c10::OperatorHandle& op, Stack* stack) {
   stack->resize(stack->size() - count);
   switch (plan.way) {
     case Way::kRecord:
-      // Dropout inside of attention is taken apart, for its draws must carry seed and offset; and
-      // so is attention whose kernel this process has a say in, which djinnd would not hear.
+      // Dropout inside attention is taken apart, because its draws must carry seed and offset. So
+      // is attention if this process has disabled a kernel, because djinnd would not know.
       if (plan.attention &&
           (arguments[4].toDouble() > 0 || !all_attention_is_enabled() || ranks_differ(arguments))) {
         op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), &arguments);
@@ -438,8 +438,8 @@ void take_apart(const c10::OperatorHandle& op, Stack* stack) {
   stack->insert(stack->end(), arguments.begin(), arguments.end());
 }
 
-// With a gradient to come these operators are taken apart, by the composite code that is their
-// kernel on the CPU and has its bits; else autograd has no part in them.
+// If a gradient is to come, these operators are taken apart by their composite code, which is their
+// kernel on the CPU and has its bits. Otherwise autograd has no part in them.
 void whole(const c10::OperatorHandle& op, c10::DispatchKeySet, Stack* stack) {
   if (is_differentiated(*stack, op.schema().arguments().size())) return take_apart(op, stack);
   const at::AutoDispatchBelowADInplaceOrView below;
@@ -458,10 +458,11 @@ constexpr std::array kWhole{"aten::linear",
                             "aten::rnn_tanh.input",
                             "aten::rnn_relu.input"};
 
-// A composite on other devices, with a kernel of its own on the CPU: one call here, too.
+// This operator is a composite on other devices and has its own kernel on the CPU, so it is one
+// call here, too.
 constexpr std::array kOwnOnCpu{"aten::mish_backward"};
 
-// Their kernels upload, copy or make tensors by calling what would call them again.
+// The kernels of these upload, copy or make tensors, and call operators that would call them again.
 constexpr std::array kLeft{"aten::_to_copy", "aten::clone", "aten::contiguous", "aten::copy_",
                            "aten::detach",   "aten::alias", "aten::lift_fresh", "aten::to"};
 
@@ -472,8 +473,8 @@ bool returns_views(const c10::FunctionSchema& schema) {
   return false;
 }
 
-// A structured operator would reach the fallback as its out= form after an allocation, and a
-// factory as an empty tensor that is filled: by name they stay one call.
+// Registered by name, these stay one call. Otherwise a structured operator would come as its out=
+// form after an allocation, and a factory as an empty tensor that is filled.
 bool by_name(const c10::OperatorHandle& op, const std::string& name) {
   for (const char* const left : kLeft) {
     if (op.schema().name() == left) return false;
@@ -511,14 +512,14 @@ void register_by_name(torch::Library& library) {
 
 // --- what backward and fast paths call by other names
 
-// Unchecked indices are checked all the same.
+// The indices are checked here, though the name says that they need not be.
 at::Tensor& index_put_impl(at::Tensor& self, const c10::List<std::optional<at::Tensor>>& indices,
                            const at::Tensor& values, bool accumulate, bool) {
   return self.index_put_(indices, values, accumulate);
 }
 
-// In training it changes the running statistics, which its schema does not say. So the form is
-// recorded that returns the new ones.
+// In training batch_norm changes the running statistics, which its schema does not say. So the form
+// that returns the new ones is recorded.
 using BatchNorm = std::tuple<at::Tensor, at::Tensor, at::Tensor>;
 BatchNorm batch_norm(const at::Tensor& input, const std::optional<at::Tensor>& weight,
                      const std::optional<at::Tensor>& bias, const std::optional<at::Tensor>& mean,
@@ -540,7 +541,7 @@ BatchNorm batch_norm(const at::Tensor& input, const std::optional<at::Tensor>& w
   return {stack[0].toTensor(), stack[1].toTensor(), stack[2].toTensor()};
 }
 
-// Counts integers too, exactly, in float64: accelerators do, and the CPU does not.
+// Counts integers exactly, in float64. Accelerators count integers too; the CPU does not.
 at::Tensor histogram(const at::Tensor& self, int64_t bins, const at::Scalar& min,
                      const at::Scalar& max) {
   if (c10::isIntegralType(self.scalar_type(), false)) {
@@ -552,7 +553,8 @@ at::Tensor histogram(const at::Tensor& self, int64_t bins, const at::Scalar& min
   return stack[0].toTensor();
 }
 
-// The one split whose number of results is data: it is read first, where the CPU reads it too.
+// This is the only split whose number of results depends on data. The data is read first, as on the
+// CPU.
 std::vector<at::Tensor> tensor_split(const at::Tensor& self, const at::Tensor& where, int64_t dim) {
   TORCH_CHECK(where.scalar_type() == at::kLong,
               "tensor_split expected tensor_indices_or_sections to have dtype of long, but got ",
@@ -568,12 +570,13 @@ std::vector<at::Tensor> tensor_split(const at::Tensor& self, const at::Tensor& w
   return at::tensor_split(self, indices, dim);
 }
 
-// A device without nested tensors: nn.TransformerEncoder takes its way for dense ones.
+// The device has no nested tensors, so nn.TransformerEncoder takes its path for dense ones.
 bool never_nested(const at::Tensor&, const at::Tensor&) {
   return false;
 }
 
-// The CPU's choice, which sees shapes and dtypes only: the same attention, and the same bits.
+// Asks for the CPU's choice, which depends on shapes and dtypes only, so attention has the same
+// bits.
 int64_t choose_attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
                          const std::optional<at::Tensor>& mask, double dropout, bool is_causal,
                          std::optional<double> scale, bool enable_gqa) {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Optimizers' fused steps (`fused=True`, transformers' default): taken apart into what the plain
+// Optimizers' fused steps (`fused=True`, transformers' default) are taken apart into what the plain
 // form of the same optimizer does for each parameter, so that they have that form's bits. PyTorch's
-// one kernel for the CPU rounds some sums once less.
+// fused kernel for the CPU rounds some sums once less.
 #include <ATen/ScalarOps.h>
 #include <ATen/ops/add.h>
 #include <ATen/ops/div.h>
@@ -25,14 +25,14 @@ struct Rates {
   double eps;
 };
 
-// What one parameter has; `most` is undefined but with amsgrad.
+// Holds the state of one parameter; `most` is defined with amsgrad only.
 struct Moments {
   at::Tensor average;
   at::Tensor square;
   at::Tensor most;
 };
 
-// 1 - beta^step, in float64 as the CPU computes it; no value is read.
+// Gives 1 - beta^step, in float64 as the CPU computes it, without reading a value.
 at::Tensor correction(double beta, const at::Tensor& step) {
   return at::rsub(at::pow(at::Scalar(beta), step), 1);
 }

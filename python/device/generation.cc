@@ -29,7 +29,7 @@ class Steps {
  public:
   Steps(uint32_t rows, const OnStep& on_step) : on_step_(on_step) { result_.tokens.resize(rows); }
 
-  // False: on_step has ended the generation.
+  // Gives false when on_step has ended the generation.
   bool take(const std::vector<client::TokenEvent>& events) {
     return std::ranges::all_of(events, [this](const auto& event) { return take(event); });
   }
@@ -72,7 +72,7 @@ srg::ValueId add_value(srg::Graph& graph) {
   return static_cast<srg::ValueId>(graph.values.size() - 1);
 }
 
-// A copy of the first tokens of one K or V.
+// Adds a copy of the first tokens of one K or V.
 void add_copy(srg::Graph& graph, uint32_t layer, srg::SequencePart part,
               const ipc::SequenceGeometry& group, int64_t tokens) {
   const auto dim = static_cast<int64_t>(group.head_dim);
@@ -112,7 +112,7 @@ srg::Graph copies_of(const ipc::SequenceGeometry& group, int64_t tokens) {
   return graph;
 }
 
-// Runs a graph that appends nothing; its outputs, all of them as refs.
+// Runs a graph that appends nothing, and gives all its outputs as refs.
 Result<std::vector<client::RefLease>> run_once(client::Client& client, const srg::Graph& graph,
                                                SequenceHandle sequence) {
   DJINN_TRY(client::Runnable runnable, client::stage_graph(client, graph));
@@ -142,7 +142,8 @@ Group::~Group() {
   Device::get().drop_sequence(session_, handle_);
 }
 
-// Sessions are numbered as they come, so where the two differ the earlier one has ended.
+// Sessions are numbered as they come, so if the two differ, the one with the lower number has
+// ended.
 uint64_t Group::session_with(const Template& program) const {
   return std::min(session_, program.session);
 }
@@ -203,7 +204,8 @@ GenerationResult Group::generate(const GenerationRequest& request, const OnStep&
       session, bytes, [&](Link& link) { return start(link, block, request.prompt); },
       [&](const std::vector<client::TokenEvent>& events) { return steps.take(events); });
   const client::Outcome& outcome = followed.outcome;
-  // djinnd was ahead of on_step when that ended it: cancelled, or done by then.
+  // When on_step ends a generation, djinnd is ahead of it: the run is cancelled, or is done
+  // already.
   if (outcome.error != ErrorCode::kOk && !steps.ended()) raise({outcome.error, outcome.message});
   return std::move(steps).finish(followed);
 }

@@ -12,14 +12,14 @@
 namespace djinn::device {
 namespace {
 
-// How many calls of on_tokens this thread is inside of, and whether it waited there.
+// Holds how many calls of on_tokens this thread is inside of, and whether it waited there.
 struct Following {
   int depth = 0;
   bool waited = false;
 };
 thread_local Following following;
 
-// Around a call of on_tokens.
+// Marks that this thread is inside a call of on_tokens.
 class Inside {
  public:
   Inside() : outer_(std::exchange(following, {following.depth + 1, false})) {}
@@ -46,8 +46,8 @@ bool Generations::any_through(client::Run run) const {
   });
 }
 
-// Takes what has arrived, or sleeps until something may have: one thread for all. Others have the
-// lock meanwhile, so the session may have ended.
+// Takes what has arrived, or sleeps until something may have; one thread sleeps for all. Others
+// have the lock in the meantime, so the session may have ended.
 void Generations::take_arrivals(Turn& turn, uint64_t session) {
   client::Client& client = session_.link_of(session).client();
   if (take(client.poll())) return arrived_.notify_all();
@@ -65,7 +65,7 @@ void Generations::take_arrivals(Turn& turn, uint64_t session) {
   one_sleeps_ = false;
   arrived_.notify_all();
   if (session != storages().session() || session_.is_orphan()) return;
-  // Runs that were done before djinnd ended are there, and count.
+  // Runs that were done before djinnd ended are in the ring, and count.
   if (!client.end_sleep(*bells) && !take(client.poll())) session_.notice_end();
 }
 
@@ -91,7 +91,7 @@ void Generations::make_way(Turn& turn, uint64_t bytes, size_t runs) {
   if (any() && !session_.client().has_room(bytes, runs)) wait(turn);
 }
 
-// The child of a fork has none of the threads that waited.
+// In the child of a fork this ends, because none of the threads that waited are there.
 void Generations::queue_up(Turn& turn) {
   if (following.depth > 0 && any()) following.waited = true;
   Interruption interruption(Interruption::Place::kWithoutLock);

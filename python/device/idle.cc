@@ -10,10 +10,10 @@
 namespace djinn::device {
 namespace {
 
-// Longer than Python takes from one operator to the next, shorter than anybody notices.
+// This is longer than Python takes from one operator to the next, and shorter than anybody notices.
 constexpr std::chrono::milliseconds kIdle(20);
 
-// A thread inherits its maker's mask: signals are for Python's threads.
+// A thread inherits the signal mask of its maker, and signals are for Python's threads.
 class SignalsBlocked {
  public:
   SignalsBlocked() {

@@ -22,23 +22,24 @@ namespace djinn::device {
 namespace {
 
 constexpr uint64_t kStagingBytes = uint64_t{32} << 20;
-// Larger weights are read in such parts, by a run each.
+// Larger weights are read in parts of this size, with one run for each.
 constexpr uint64_t kPartBytes = kStagingBytes / 4;
-// A graph that comes in so many logs is defined, and runs by its id from then on. A graph that
-// comes often in a single log may never come again: an optimizer's step has its number in it.
+// A graph that comes in this many logs is defined, and runs by its id from then on. One that comes
+// often in a single log may never come again: an optimizer's step has its number in it.
 constexpr uint32_t kSightsToDefine = 3;
-// The limit of graphs that are known and not defined: those that change with each step would pile
+// Graphs that are known but not defined are limited: those that change with each step would pile
 // up.
 constexpr size_t kKnownMax = 4096;
-// Half of what one user may define, because other processes of the user want some, too; by
-// ProgramUse.
+// This process defines at most half of the programs that a user may have, because the user's other
+// processes want some, too. ProgramUse is the index: some uses must leave room for others.
 constexpr size_t kProgramsMax[] = {limits::kProgramsPerUser / 4, limits::kProgramsPerUser * 3 / 8,
                                    limits::kProgramsPerUser / 2};
 
-// Of an operator's arguments in an error; cat may have hundreds.
+// An error shows at most this many shapes, because an operator such as cat may have hundreds of
+// arguments.
 constexpr size_t kShapesShown = 6;
 
-// The name of the program that this process runs, for djinnctl sessions.
+// djinnctl sessions shows the name of the program that this process runs.
 std::string own_name() {
   return program_invocation_short_name;
 }
@@ -62,7 +63,7 @@ uint64_t bytes_of(const Operand& view) {
   return dense_bytes(view.sizes, view.type);
 }
 
-// The bytes of a result whose sizes are known, else 0.
+// Gives the bytes of a result whose sizes are known, else 0.
 uint64_t bytes_of(const srg::Value& value) {
   uint64_t bytes = value.claims_sizes ? size_of(value.dtype) : 0;
   for (const srg::Expr& size : value.sizes) {
@@ -110,8 +111,8 @@ std::string shape_of(DType dtype, std::span<const srg::Expr> exprs) {
                      dtype == DType::kInvalid ? "" : " ", fmt::join(sizes, ", "));
 }
 
-// The type and sizes of a value, as far as they are known before a run: what GraphWriter adds to
-// what was recorded claims none.
+// Gives the type and sizes of a value, as far as they are known before a run. Values that
+// GraphWriter adds to the recorded ones claim none.
 std::string shape_of(const srg::Graph& graph, srg::ValueId id) {
   const srg::Value& value = graph.values[id];
   if (value.storage != srg::kLocalStorage || value.claims_sizes) {
@@ -128,7 +129,8 @@ std::string shape_of(const srg::Graph& graph, srg::ValueId id) {
   return shape_of(dtype == nullptr ? DType::kInvalid : *dtype, sizes->items);
 }
 
-// "aten::embedding (float32 [4, 2], int64 [1]), which gives float32 [1, 2], 8 bytes: why"
+// Gives, for example, "aten::embedding (float32 [4, 2], int64 [1]), which gives float32 [1, 2], 8
+// bytes: why".
 std::string text_of(const srg::Graph& graph, const srg::Node& node, std::string_view why) {
   std::vector<std::string> shapes;
   const auto add = [&](srg::ValueId id) { shapes.push_back(shape_of(graph, id)); };
@@ -190,7 +192,7 @@ void Link::take_oldest() {
   }
 }
 
-// A release makes nothing, and its failure is nobody's.
+// A release makes nothing, so its failure concerns nobody.
 void Link::note_failure(const client::Outcome& outcome, Unwaited run) {
   ++stats_.failures;
   if (outcome.error != ErrorCode::kPoisoned) {
@@ -209,7 +211,7 @@ void Link::note_failure(const client::Outcome& outcome, Unwaited run) {
   failed_.push_back(std::move(run.made));
 }
 
-// What failed, with the shapes that it had, and why.
+// Says what failed, with which shapes, and why.
 std::string Link::told(const client::Outcome& outcome, const Unwaited& run) const {
   size_t number = outcome.failed_node;
   const std::vector<uint64_t>& entries = run.made.numbers;
@@ -283,14 +285,14 @@ void Link::settle(const Made& made, const std::shared_ptr<const Error>& failure)
   }
 }
 
-// Bytes that nobody had written were the program's already when an operator failed, unless they are
-// of a tensor that was made later; or only to be written by the very next operator, as a copy is.
+// Bytes that nobody had written count as the program's if the failed operator came after the tensor
+// was made, unless the tensor was made only for the next operator to fill, as a copy is.
 bool Link::is_as_before(const Storage& storage, const Before& before) const {
   if (before.weight) return true;
   return storage.born != before.written && failed_at_ && storage.born <= *failed_at_;
 }
 
-// A part of a failed run may have been done; the ref says.
+// A part of a failed run may have been done. Reading the ref shows whether it was made.
 bool Link::is_made(const Storage& storage) {
   std::byte first{};
   ipc::ReadBlock block;
@@ -321,7 +323,7 @@ Result<std::vector<client::RefLease>> Link::bind_outputs(size_t count, ipc::RunB
   return refs;
 }
 
-// The outputs' refs exist from now on: later submissions may name them.
+// From here on the outputs' refs exist, and later submissions may name them.
 Status Link::submit_run(client::Runnable runnable, const ipc::RunBlock& block,
                         std::span<const StoragePtr> outputs, std::vector<client::RefLease> refs,
                         std::vector<client::StagingLease> staged, Unwaited unwaited) {
@@ -500,7 +502,8 @@ Status Link::read_ref(const Operand& view, std::span<std::byte> out) {
   return client::read(*client_, block, out);
 }
 
-// Halves of the first dimension that has more than one row are contiguous in what is read.
+// A part is half of the rows of the first dimension of more than one row, which are contiguous in
+// `out`.
 Status Link::read_weight(const Operand& view, std::span<std::byte> out) {
   if (out.size() > kPartBytes) {
     size_t d = 0;

@@ -12,11 +12,11 @@
 namespace djinn::device {
 namespace {
 
-// Inputs and outputs of one run: half of what a binding table holds.
+// A run has at most this many inputs and outputs: half of what a binding table holds.
 constexpr size_t kBindingsMax = 900;
 constexpr size_t kEntriesMax = 8 * 1024;
-// Ranges of bound storages that one run writes in place: each is saved first, and a worker keeps
-// 256.
+// A run writes at most this many ranges of bound storages in place. Each is saved first, and a
+// worker keeps 256.
 constexpr size_t kWritesMax = 192;
 
 using StorageSet = std::unordered_set<const Storage*>;
@@ -45,8 +45,8 @@ bool is_local(const Storage& storage) {
   return storage.location == Location::kLogged || storage.location == Location::kZero;
 }
 
-// What is saved first of the storages that a run writes and did not make. A storage that is written
-// as a whole is one range, however often that is; of others each write may be one.
+// Counts what is saved first of the storages that a run writes and did not make. A storage that is
+// written as a whole is one range, however often that happens; of others each write may be a range.
 class Saves {
  public:
   void add(const Operand& written) {
@@ -56,7 +56,7 @@ class Saves {
     ++ranges_;
     bytes_ += bytes;
   }
-  // An entry that writes more than a run may has a run of its own.
+  // An entry that writes more than a run may write has a run of its own.
   [[nodiscard]] bool has_room_for(const Entry& entry) const {
     uint64_t bytes = bytes_;
     size_t ranges = ranges_;
@@ -80,7 +80,7 @@ class Saves {
 // Writes entries as a graph.
 class GraphWriter {
  public:
-  // claims_layouts: contiguous results are claimed to be so. With symbols to come they are not,
+  // If claims_layouts, contiguous results are claimed to be so. With symbols to come they are not,
   // because products of two symbols are no affine strides.
   explicit GraphWriter(bool claims_layouts = true) : claims_layouts_(claims_layouts) {
     segment_.graph.name = "recorded";
@@ -106,7 +106,7 @@ class GraphWriter {
 
   [[nodiscard]] bool has_written_enough() const { return saves_.are_enough(); }
 
-  // keep: the storages that outlive the graph.
+  // `keep` tells which storages outlive the graph.
   template <typename Keep>
   Segment finish(Keep&& keep) && {
     for (const Storage* const storage : order_) {
@@ -144,7 +144,7 @@ class GraphWriter {
   }
 
  private:
-  // A storage that the graph makes: the value that covers it.
+  // Holds a storage that the graph makes, with the value that covers it.
   struct Local {
     StoragePtr storage;
     srg::ValueId value = 0;
@@ -191,7 +191,7 @@ class GraphWriter {
     add_local(std::move(local));
   }
 
-  // The value covers a storage of its own, as `all` does.
+  // The value covers a storage of its own, and has the geometry of `all`.
   void claim(srg::ValueId id, const Operand& all) {
     srg::Value& value = segment_.graph.values[id];
     value.dtype = dtype_of(all.type);
@@ -313,7 +313,7 @@ class GraphWriter {
   const Local& local_of(const StoragePtr& storage) {
     const auto known = locals_.find(storage.get());
     if (known != locals_.end()) return known->second;
-    // A storage without bytes is no output of the run that made it.
+    // A local storage is zeros here, or has no bytes, and then no run has made it.
     TORCH_INTERNAL_ASSERT(storage->location == Location::kZero || storage->bytes == 0);
     const Operand all = whole(storage);
     srg::Node zeros;
@@ -325,7 +325,8 @@ class GraphWriter {
     return add_local({storage, id, all, false, nullptr});
   }
 
-  // The bytes of a local storage as another type: its elements in a row, then seen as that type.
+  // Makes the bytes of a local storage another type: puts its elements in a row, then views that as
+  // the type.
   srg::ValueId as_type(const Local& local, at::ScalarType type) {
     const int64_t size = static_cast<int64_t>(c10::elementSize(local.geometry.type));
     const std::vector<int64_t> row{static_cast<int64_t>(local.storage->bytes) / size};

@@ -13,7 +13,7 @@
 namespace djinn::device {
 namespace {
 
-// "given3".
+// Gives the number in a name such as "given3".
 std::optional<uint32_t> number_given(const Storage& storage) {
   constexpr std::string_view kName = "given";
   if (storage.location != Location::kInput || !storage.named->name.starts_with(kName))
@@ -61,7 +61,7 @@ Looks::View Looks::view_of(const Operand& operand, bool is_written) {
   return view;
 }
 
-// A storage that does not depend on what was given may be written later: each use has a copy.
+// A storage that does not depend on the inputs may be written later, so each use gets a copy.
 Looks::SlotNumber Looks::slot_of(const StoragePtr& storage, bool is_written) {
   const auto found = numbers_.find(storage);
   if (found != numbers_.end()) return found->second;
@@ -108,7 +108,7 @@ class Looks::Again {
     for (const Slot& slot : slots) bytes_.push_back(begin(slot, given));
   }
 
-  // Whether a look sees the same; a step is carried out.
+  // Whether a look sees the same value. A step is carried out.
   bool operator()(const Step& step) {
     auto view = step.views.begin();
     Stack stack = on_cpu(step.stack, [&] { return tensor_of(*view++); });

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// The extension module djinn.torch._device. Importing it makes the device; nothing connects before
-// a value is needed.
+// Importing the extension module djinn.torch._device makes the device. Nothing connects before a
+// value is needed.
 #include "python/device/module.h"
 
 #include <ATen/Context.h>
@@ -52,7 +52,7 @@ py::dict stats() {
   return out;
 }
 
-// What djinnd has counted for this process's session; None where there is none.
+// Gives the bytes that djinnd has counted for this process's session; None if there is no session.
 py::object crossed() {
   const std::optional<ipc::SessionReport> report = Device::get().report();
   if (!report) return py::none();
@@ -221,7 +221,7 @@ class OriginToPython {
   std::map<const Origin*, py::tuple> known_;
 };
 
-// Gives a pair (origin, view) for each; tensors of one storage have the same origin.
+// Gives a pair (origin, view) for each object. Tensors of one storage have the same origin.
 py::list traces_to_python(const std::vector<py::object>& objects) {
   std::vector<at::Tensor> tensors;
   for (const py::object& object : objects) tensors.push_back(tensor_from(object));
@@ -266,7 +266,8 @@ at::Generator default_generator() {
   return at::globalContext().defaultGenerator(c10::Device(kDeviceType, 0));
 }
 
-// LibTorch's own binding would leave the C++ backtrace out; pybind11 asks what(), which has it.
+// pybind11 would show what(), which contains the C++ backtrace. LibTorch's own binding leaves it
+// out.
 void translate(std::exception_ptr thrown) {
   try {
     if (thrown) std::rethrow_exception(thrown);

@@ -28,7 +28,7 @@ srg::SymbolRole symbol_role_from(const std::string& name) {
   TORCH_CHECK_VALUE(false, "No symbol has the role ", name, ".");
 }
 
-// (name, least, most): the name is the role's.
+// Takes (name, least, most); the name is that of a role.
 std::vector<srg::Symbol> symbols_from(
     const std::vector<std::tuple<std::string, int64_t, int64_t>>& items) {
   std::vector<srg::Symbol> symbols;
@@ -38,8 +38,8 @@ std::vector<srg::Symbol> symbols_from(
   return symbols;
 }
 
-// The fields by name; those that are missing keep their defaults. Throws a TypeError for a name
-// that is none of theirs.
+// Takes the fields by name. Missing ones keep their defaults. Throws a TypeError for an unknown
+// name.
 ipc::GenerateBlock options_from(const py::dict& fields) {
   ipc::GenerateBlock options;
   py::dict left = fields.attr("copy")();
@@ -77,7 +77,7 @@ ipc::SequenceGeometry geometry_from(const py::tuple& geometry) {
   return out;
 }
 
-// on_step runs with the GIL, in this thread; false and its exception end the generation.
+// on_step runs with the GIL in this thread. If it gives False or raises, the generation ends.
 class StepTeller {
  public:
   explicit StepTeller(const py::object& on_step) : on_step_(on_step) {}
@@ -103,7 +103,7 @@ class StepTeller {
   std::exception_ptr failed_;
 };
 
-// (tokens, the next random offset, whether on_step waited for the generation)
+// Gives (tokens, the next random offset, whether on_step waited for the generation).
 py::tuple generate_here(Group& group, const Template& prefill, const Template& decode,
                         std::vector<int32_t> prompt, uint32_t prompt_tokens,
                         std::vector<uint32_t> padding, const py::dict& options,

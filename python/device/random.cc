@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Random operators: each becomes a djinn:: operator that carries seed and offset, taken from a
+// Each random operator becomes a djinn:: operator that carries seed and offset, taken from a
 // generator here, so that a run repeated after a worker's death draws the same numbers. They are
 // not the numbers that the CPU's generator would draw.
 #include "kernel/srg/random.h"
@@ -114,7 +114,7 @@ at::Tensor& integers(at::Tensor& self, int64_t low, int64_t high, OptionalGenera
   return self.copy_(drawn);
 }
 
-// Up to the largest number that the type holds exactly.
+// Gives the largest number up to which the type holds all integers exactly.
 int64_t top_of(at::ScalarType type) {
   switch (type) {
     case at::kBool:

@@ -24,9 +24,10 @@
 namespace djinn::device {
 namespace {
 
-// Shapes change all the time in some programs; what is over this is forgotten, all at once.
+// In some programs shapes change all the time. When there are more recipes than this, all are
+// forgotten.
 constexpr size_t kRecipesMax = 32 * 1024;
-// Values of this many integers are worth a copy in this process: ids, positions and masks.
+// This process keeps a copy of a value with up to this many integers: ids, positions and masks.
 constexpr int64_t kShadowElements = 16 * 1024;
 
 template <typename F>
@@ -105,7 +106,7 @@ class KeyWriter {
     key_.push_back(word);
   }
 
-  // The storage's number among the call's, in the order of their first use.
+  // Gives the storage's number among those of the call, in the order of their first use.
   uint64_t number_of(const c10::Storage& storage) {
     const void* const address = storage.data();
     for (size_t i = 0; i < storages_.size(); ++i) {
@@ -127,7 +128,7 @@ struct KeyHash {
 
 // --- inference
 
-// A call's arguments on the meta device, sharing storages as the originals do.
+// Holds a call's arguments on the meta device. They share storages as the originals do.
 class MetaCall {
  public:
   explicit MetaCall(const Stack& stack) {
@@ -135,7 +136,7 @@ class MetaCall {
   }
 
   [[nodiscard]] Stack& stack() { return stack_; }
-  // The tensors, numbered as tensors_of() does.
+  // Gives the tensors, in the order of tensors_of().
   [[nodiscard]] const std::vector<at::Tensor>& tensors() const { return tensors_; }
 
  private:
@@ -251,7 +252,7 @@ void read_products(const MetaCall& call, const Stack& results, Recipe& recipe) {
               [&](const at::Tensor& tensor) { recipe.products.push_back(reader.read(tensor)); });
 }
 
-// Kernels do not make what a mask leaves out, though meta kernels may.
+// Kernels do not make the results that a mask leaves out, though meta kernels may.
 void leave_out(const c10::FunctionSchema& schema, const Stack& stack, Recipe& recipe) {
   for (size_t i = 0; i < stack.size(); ++i) {
     if (schema.arguments()[i].name() != "output_mask") continue;
@@ -262,8 +263,8 @@ void leave_out(const c10::FunctionSchema& schema, const Stack& stack, Recipe& re
   }
 }
 
-// Means "no meta kernel" or "the shape depends on data". Only what() is asked: the exception comes
-// from torch's own pybind11, which is not ours.
+// Whether the exception means "no meta kernel" or "the shape depends on data". Only what() is
+// asked, because the exception's type belongs to torch's own pybind11.
 bool was_not_implemented(const std::exception& error) {
   const std::string_view text = error.what();
   return text.starts_with("NotImplementedError") ||
@@ -276,7 +277,8 @@ void forget_python_error() {
   PyErr_Clear();
 }
 
-// Factories of ours have no tensor that would lead to the meta device. Position of their sizes.
+// Our own factories have no tensor argument that would lead to the meta device, so their results
+// are made from the sizes.
 std::optional<at::Tensor> made_by_ours(const std::string& op, const Stack& stack) {
   const auto empty = [](at::IntArrayRef sizes, const c10::IValue& type) {
     return at::empty(sizes, at::TensorOptions().dtype(type.toScalarType()).device(c10::kMeta));

@@ -64,8 +64,8 @@ StoragePtr Recorder::append_copy(const Operand& source) {
   return entry.products[0];
 }
 
-// A weight is sealed, and a file's tensor is the file's: whoever writes one gets a copy, and every
-// view and tied name follows.
+// A weight is sealed, and a tensor of a file belongs to the file. So an operator that writes one
+// gets a copy, to which every view and tied name moves.
 void Recorder::fork_written(Entry& entry) {
   for (const uint32_t i : entry.recipe->written) {
     const StoragePtr storage = entry.operands[i].storage;

@@ -17,7 +17,7 @@ namespace {
 
 using Tensors = std::vector<at::Tensor>;
 
-// One layer in one direction.
+// Holds the weights of one layer in one direction.
 struct Weights {
   at::Tensor input, hidden, input_bias, hidden_bias, projection;
 };
@@ -61,8 +61,8 @@ struct Network {
   bool batch_first;
 };
 
-// What a cell keeps from token to token; its first is what it puts out. A cell's steps are those of
-// ATen's for the CPU (native/RNN.cpp), in place where those are.
+// Holds what a cell keeps from token to token. The first tensor is the cell's output. The steps of
+// a cell are those of ATen for the CPU (native/RNN.cpp), in place where those are.
 using State = std::array<at::Tensor, 2>;
 using Cell = State (*)(const at::Tensor& input, const State& state, const Weights& weights);
 
@@ -109,7 +109,7 @@ constexpr std::array kKinds{
     Kind{"aten::lstm.input", lstm_cell, 2}, Kind{"aten::gru.input", gru_cell, 1},
     Kind{"aten::rnn_tanh.input", tanh_cell, 1}, Kind{"aten::rnn_relu.input", relu_cell, 1}};
 
-// All tokens of one layer in one direction; state: before, and afterwards. Gives [tokens, ...].
+// Runs all tokens of one layer in one direction. `state` is updated. Gives [tokens, ...].
 at::Tensor run_layer(Cell cell, const at::Tensor& input, State& state, const Weights& weights,
                      bool backwards) {
   Tensors steps = at::linear(input, weights.input, weights.input_bias).unbind(0);

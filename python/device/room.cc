@@ -8,10 +8,10 @@
 namespace djinn::device {
 namespace {
 
-// Making a smaller result takes less time than waiting for it would.
+// A smaller result is made in less time than waiting for it takes.
 constexpr uint64_t kWaitedForMin = 64 * 1024;
 
-// Counts what entries make, and what is here and crosses for them.
+// Counts the bytes that entries make, and those of storages that djinnd gets or makes for them.
 class Count {
  public:
   void add(const Entry& entry) {

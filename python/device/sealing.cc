@@ -18,7 +18,7 @@ namespace {
 
 constexpr uint64_t kAlignment = 64;
 
-// What safetensors calls the type; null for one that no parameter has.
+// Gives safetensors' name of the type; null for a type that no parameter has.
 const char* name_in_file(at::ScalarType type) {
   switch (type) {
     case at::kFloat:
@@ -55,7 +55,7 @@ std::byte* append(std::byte* to, std::span<const std::byte> bytes) {
   return to + bytes.size();
 }
 
-// The length of the header, the header, and the tensors.
+// Writes the length of the header, the header, and the tensors.
 void write(std::byte* to, const std::string& header, std::span<const StoragePtr> parameters) {
   const uint64_t length = header.size();
   to = append(to, std::as_bytes(std::span(&length, 1)));

@@ -21,7 +21,7 @@ bool all_have_shadows(const Entry& entry) {
   return true;
 }
 
-// Whatever comes of these depends on the same inputs of a capture as they do.
+// All that is made of these depends on the same inputs of a capture as they do.
 void pass_taint(const Entry& entry, uint64_t taint) {
   for (const uint32_t i : entry.recipe->written) entry.operands[i].storage->taint |= taint;
   for (const StoragePtr& product : entry.products) {

@@ -13,7 +13,8 @@
 namespace djinn::device {
 namespace {
 
-// Addresses only; a thousandth of what a process has, reused from the start once spent.
+// These are addresses only: an eighth of what a process has on x86-64. Once all have been used,
+// they are used again from the start.
 constexpr uint64_t kAddressBytes = uint64_t{1} << 44;
 constexpr uint64_t kAlignment = 64;
 
@@ -83,7 +84,7 @@ Lease::~Lease() {
   all.unused_models_.push_back(model_);
 }
 
-// met: what was in the way, which must not die under the lock.
+// `met` takes storages that were in the way, because they must not die under the lock.
 uintptr_t Storages::place(uint64_t nbytes, std::vector<StoragePtr>& met) {
   const uint64_t room = std::max<uint64_t>((nbytes + kAlignment - 1) / kAlignment, 1) * kAlignment;
   const uintptr_t start = reservation();
@@ -92,7 +93,7 @@ uintptr_t Storages::place(uint64_t nbytes, std::vector<StoragePtr>& met) {
                    " was asked for, and none of more than ", size_text(kAddressBytes / 4),
                    " has addresses.");
   if (next_ < start || next_ + room > start + kAddressBytes) next_ = start;
-  // Only after a turn around the reservation is anything in the way.
+  // Something can be in the way only after a turn around the reservation.
   for (auto taken = by_address_.lower_bound(next_);
        taken != by_address_.end() && taken->first < next_ + room;
        taken = by_address_.lower_bound(next_)) {
@@ -160,7 +161,7 @@ void Storages::forget_shadows() {
   }
 }
 
-// Storages and leases die outside of the lock, which they take themselves.
+// Storages and leases take the lock themselves, so they must die outside of it.
 void Storages::end_session() {
   {
     const std::lock_guard lock(mutex_);

@@ -91,7 +91,8 @@ bool is_bias_of(const c10::IValue& bias, const at::Tensor& weight) {
                                tensor.scalar_type() == weight.scalar_type());
 }
 
-// It has no function of its own: a product of rows that lie one behind the other is contiguous.
+// Linear has no structured function of its own. If the rows of the input are contiguous, so is the
+// product.
 Result linear(const Stack& stack) {
   const at::Tensor& input = stack[0].toTensor();
   const at::Tensor& weight = stack[1].toTensor();

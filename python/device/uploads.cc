@@ -13,7 +13,7 @@
 namespace djinn::device {
 namespace {
 
-// An upload so small is cheaper to send with each run than to keep as a ref.
+// Bytes up to this size are cheaper to send with each run than to keep as a ref.
 constexpr size_t kStagedBytesMax = 64 * 1024;
 
 }  // namespace
@@ -80,7 +80,8 @@ ipc::InputBinding Uploads::bind(uint32_t number, const StoragePtr& storage,
   return {number, ipc::InputKind::kRef, {}, storage->ref};
 }
 
-// One run knows the weights of one model, so what is moved beside another stays a ref.
+// A run knows the weights of one model, so parameters that are moved beside another model stay
+// refs.
 void Uploads::seal_parameters(const Log& log) {
   if (parameters_.empty()) return;
   const std::vector<StoragePtr> found = sealable(parameters_, log);
@@ -95,7 +96,8 @@ void Uploads::seal_parameters(const Log& log) {
   stats_.shared += found.size() - others.size() - loaded;
 }
 
-// Gives how many of them djinnd did not have before. Where there is no room for them, they stay.
+// Gives how many of the parameters djinnd did not have before. If there is no room for them, they
+// stay here.
 size_t Uploads::open_sealed(const std::vector<StoragePtr>& parameters) {
   const auto file = seal(parameters);
   if (!file) return 0;

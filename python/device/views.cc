@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Operators that this process carries out itself, because they move no bytes: making storages and
-// views of them, and the three that cross the border: copies, and one element as a number.
+// This process carries out these operators itself, because they move no bytes: they make storages
+// and views of them. Three more cross the border: copies in both directions, and one element as a
+// number.
 #include <ATen/EmptyTensor.h>
 #include <ATen/native/Resize.h>
 #include <ATen/ops/_reshape_alias_native.h>
@@ -168,7 +169,7 @@ void copy_here(const at::Tensor& source, const at::Tensor& destination) {
   Device::get().call(copy, stack);
 }
 
-// The same memory, without the bits that say "conjugate it" and "negate it" to who reads.
+// Gives a tensor of the same memory, without the bits that tell a reader to conjugate or negate it.
 at::Tensor without_bits(const at::Tensor& tensor) {
   at::Tensor plain = at::native::as_strided_tensorimpl(tensor, tensor.sizes(), tensor.strides(),
                                                        tensor.storage_offset());
@@ -177,7 +178,7 @@ at::Tensor without_bits(const at::Tensor& tensor) {
   return plain;
 }
 
-// The values that a reader of `bits` would see in `values`. It is its own inverse.
+// Gives the values that a reader of `bits` would see in `values`. It is its own inverse.
 at::Tensor through_bits(at::Tensor values, const at::Tensor& bits) {
   if (bits.is_conj()) values = at::conj_physical(values);
   if (bits.is_neg()) values = at::neg(values);
@@ -270,7 +271,8 @@ TORCH_LIBRARY_IMPL(aten, AutogradPrivateUse1, library) {
   library.impl("_has_compatible_shallow_copy_type", &has_compatible_shallow_copy_type);
 }
 
-// Else these keys' fallbacks would resolve the argument by a copy, which comes here.
+// Without this the fallbacks of these keys would copy the argument, and the copy would come here
+// again.
 TORCH_LIBRARY_IMPL(aten, Conjugate, library) {
   library.impl("_copy_from", torch::CppFunction::makeFallthrough());
 }

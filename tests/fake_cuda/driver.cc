@@ -58,7 +58,7 @@ class Driver {
 
   Driver() : options(read_options(environment())) {}
 
-  // kSuccess, or what the call has to answer instead of being made.
+  // Gives kSuccess, or what the call must answer instead of being made.
   Code admit(Needs needs) {
     if (needs == Needs::kNothing) return Code::kSuccess;
     if (process != ::getpid()) return Code::kNotInitialized;  // a fork's child counts, too
@@ -68,7 +68,7 @@ class Driver {
     return has_current() ? Code::kSuccess : Code::kInvalidContext;
   }
 
-  // Counts a call. The fault that is planted there, or null.
+  // Counts a call. Gives the fault that is planted there, or null.
   const Fault* count(std::string_view function) {
     const std::lock_guard lock(calls_mutex_);
     const uint64_t of_all = ++calls_, of_its_own = ++calls_of_[std::string(function)];
@@ -107,7 +107,7 @@ class Driver {
 
 thread_local Driver::Context Driver::current = nullptr;
 
-// Never destroyed: threads of streams may outlive main().
+// The driver is never destroyed, because threads of streams may outlive main().
 Driver& driver() {
   static Driver* const it = new Driver;
   return *it;
@@ -144,7 +144,7 @@ Code give(T* to, T value) {
   return Code::kSuccess;
 }
 
-// Memory of the device that a piece of work reads and writes; none where bytes is 0.
+// Names the memory of the device that a piece of work reads and writes; none if the bytes are 0.
 struct Ranges {
   DevicePtr read = 0;
   uint64_t read_bytes = 0;
@@ -152,8 +152,8 @@ struct Ranges {
   uint64_t written_bytes = 0;
 };
 
-// What is refused at once is INVALID_VALUE; what is unmapped or protected until its turn comes ends
-// the context.
+// Ranges that are refused at once are INVALID_VALUE. If they are unmapped or protected before the
+// work's turn comes, the context ends.
 Code submit(const Ranges& ranges, pal::cuda::Stream stream, std::function<void()> work) {
   Memory& memory = driver().memory;
   const auto run = [&memory, ranges](const auto& what) {
@@ -230,7 +230,7 @@ Code unregister_host(void* address) {
 // --- modules and kernels
 // -------------------------------------------------------------------------
 
-// A module is an address of its own: the kernels are those of the fake, whatever the image.
+// A module is only an address: its kernels are those of the fake, whatever the image.
 Code load_module(pal::cuda::Module* out, const void* image) {
   if (out == nullptr || image == nullptr) return Code::kInvalidValue;
   const std::lock_guard lock(driver().host_mutex);

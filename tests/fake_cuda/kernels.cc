@@ -11,12 +11,12 @@ namespace {
 
 constexpr uint64_t kWordsAtOnce = uint64_t{1} << 14;
 
-// The host may look at memory that a kernel writes, on a GPU too: no race that is to be reported.
+// The host may look at memory that a kernel writes, as on a GPU, so no race is to be reported.
 [[gnu::no_sanitize("thread")]] void write_words(uint32_t* to, uint64_t words, uint32_t value) {
   for (uint64_t i = 0; i < words; ++i) to[i] = value;
 }
 
-// Writes `value` to so many words; false where one of them must not be written.
+// Writes `value` to `words` words; false if one of them must not be written.
 bool fill(Memory& memory, DevicePtr address, uint64_t words, uint32_t value) {
   for (uint64_t first = 0; first < words; first += kWordsAtOnce) {
     const uint64_t count = std::min(words - first, kWordsAtOnce);
@@ -29,8 +29,8 @@ bool fill(Memory& memory, DevicePtr address, uint64_t words, uint32_t value) {
   return true;
 }
 
-// scribble(address, words, rounds): writes the round's number, from 1 on, to every word, round
-// after round; for ever where rounds is 0.
+// scribble(address, words, rounds) writes the round's number, from 1 on, to every word, round after
+// round; it never ends if rounds is 0.
 Code scribble(Memory& memory, std::span<const uint64_t> arguments) {
   const uint64_t rounds = arguments[2];
   for (uint64_t round = 1; rounds == 0 || round <= rounds; ++round) {

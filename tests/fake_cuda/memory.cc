@@ -55,7 +55,7 @@ Fd make_memory(const Header& header) {
   return memfd;
 }
 
-// Asks nothing of a descriptor that is no memfd: its file system may not answer.
+// A descriptor that is no memfd is asked nothing, because its file system may not answer.
 bool read_header(int fd, Header& header, ino_t& inode) {
   const int seals = ::fcntl(fd, F_GET_SEALS);
   if (seals < 0 || (seals & kExportSeals) != kExportSeals) return false;

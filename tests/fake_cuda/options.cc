@@ -41,7 +41,7 @@ std::optional<uint64_t> bytes_in(std::string_view text) {
   return *count << (10 * (unit + 1));
 }
 
-// 32 hexadecimal digits; dashes may stand anywhere.
+// Reads 32 hexadecimal digits. Dashes may stand anywhere.
 std::optional<Uuid> uuid_in(std::string_view text) {
   std::string digits(text);
   std::erase(digits, '-');
@@ -59,7 +59,7 @@ bool is_function(std::string_view name) {
   return name == "*" || std::ranges::find(kSymbols, name, plain_name) != kSymbols.end();
 }
 
-// "cuMemCreate@3=OUT_OF_MEMORY", "cuMemCreate@3=done:OUT_OF_MEMORY"; at is where the @ stands.
+// Reads "cuMemCreate@3=OUT_OF_MEMORY" or "cuMemCreate@3=done:OUT_OF_MEMORY"; the @ stands at `at`.
 std::optional<Fault> fault_in(std::string_view word, size_t at) {
   const size_t equals = word.find('=', at);
   if (equals == word.npos) return {};

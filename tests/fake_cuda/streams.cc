@@ -82,7 +82,7 @@ Code Streams::destroy(StreamHandle handle) {
   changed_.notify_all();
   const bool is_idle = stream->done == stream->submitted;
   lock.unlock();
-  // An idle one leaves no thread behind; a busy one may never end.
+  // An idle stream leaves no thread behind. A busy one may never end, so its thread is detached.
   if (is_idle) {
     stream->thread.join();
   } else {

@@ -17,7 +17,7 @@ namespace djinn::daemon {
 namespace {
 
 constexpr size_t kEntryBytes = 4096;
-// A group of a hundred thousand members and more.
+// The entry of a group with more than a hundred thousand members fits.
 constexpr size_t kEntryBytesMax = size_t{64} << 20;
 
 constexpr uid_t kOverflowUid = 65534;  // unless somebody has set another
@@ -33,7 +33,7 @@ std::optional<uid_t> number_of_unmapped(std::string_view uid_map, std::string_vi
   const std::vector<uint64_t> lines = numbers_in(uid_map);  // of three each: inside, outside, count
   uint64_t mapped = 0;
   for (size_t i = 2; i < lines.size(); i += 3) mapped += lines[i];
-  // The last number is no user; a kernel without user namespaces has no map.
+  // The last number stands for no user. A kernel without user namespaces has no map.
   if (mapped == 0 || mapped >= std::numeric_limits<uid_t>::max()) return std::nullopt;
   const std::vector<uint64_t> told = numbers_in(overflow_uid);
   return told.empty() ? kOverflowUid : static_cast<uid_t>(told.front());
@@ -44,7 +44,8 @@ std::optional<uid_t> number_of_unmapped() {
                             read_proc_file("/proc/sys/kernel/overflowuid"));
 }
 
-// The entry of that name; ask: getgrnam_r or getpwnam_r. A group with many members needs more room.
+// Gives the entry of that name; `ask` is getgrnam_r or getpwnam_r. The buffer grows for a group
+// with many members.
 template <typename Entry, typename Ask>
 static std::optional<Entry> entry_named(const std::string& name, std::vector<char>& buffer,
                                         Ask* ask) {

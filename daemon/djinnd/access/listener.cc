@@ -21,8 +21,8 @@
 namespace djinn::daemon {
 namespace {
 
-// Whoever finds it full waits in a line, which moves as fast as connections are taken: in a longer
-// queue all would stand behind whoever fills it and hangs up.
+// A client that finds the queue full waits until there is room, and is served in its turn. With a
+// longer queue, all others would stand behind a client that fills it and hangs up.
 constexpr int kQueue = 64;
 constexpr int kTurn = 16;
 constexpr size_t kReserve = 16;
@@ -74,7 +74,7 @@ Result<Fd> make_socket() {
   return socket;
 }
 
-// The lock does not tell of a socket that systemd made: whoever holds that one has no lock.
+// The lock file is not enough: for a socket that systemd made nobody holds a lock.
 Status check_nobody_listens(const std::string& path, const sockaddr_un& address) {
   DJINN_TRY(const Fd probe, make_socket());
   const bool connected =
@@ -185,7 +185,7 @@ void Listener::accept_some() {
   }
 }
 
-// Looking again at once would only burn the core.
+// Accepting again at once would fail in the same way, and only use up a core.
 void Listener::pause() {
   DJINN_ASSERT(reserve_.empty());
   if (!std::exchange(paused_told_, true)) {

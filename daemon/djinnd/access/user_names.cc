@@ -18,7 +18,7 @@ namespace djinn::daemon {
 namespace {
 
 constexpr size_t kUserEntryBytes = 1024;
-// An entry that is larger is none.
+// A larger entry counts as missing.
 constexpr size_t kUserEntryBytesMax = size_t{1} << 20;
 
 }  // namespace
@@ -31,7 +31,8 @@ std::optional<std::string> UserNames::look_up_user(uid_t user) {
     const int failed = ::getpwuid_r(user, &entry, buffer.data(), buffer.size(), &found);
     if (found != nullptr) return std::string(found->pw_name);
     if (failed == ERANGE) continue;
-    // The manual names many numbers for "no such user"; these are others.
+    // The manual names many error numbers for "no such user". These mean that the question was not
+    // answered.
     const bool no_answer = failed == EIO || failed == EMFILE || failed == ENFILE ||
                            failed == ENOMEM || failed == EINTR || failed == EAGAIN;
     if (no_answer) return std::nullopt;
@@ -68,7 +69,7 @@ std::string UserNames::of(Owner user) const {
   return found == known_.end() ? fmt::format("{}", user.number()) : found->second;
 }
 
-// The database knows local users alone.
+// The user database knows local users alone.
 bool UserNames::is_missing(Owner user) const {
   return user.user().has_value() && !known_.contains(user);
 }
@@ -95,7 +96,7 @@ void UserNames::found(Owner user, const std::optional<std::string>& name) {
   serve();
 }
 
-// Calls those whose names are there, or who have waited long enough.
+// Calls those whose users' names are known by now, and those who have waited long enough.
 void UserNames::serve() {
   const uint64_t now_ns = clock_.monotonic_ns();
   std::list<Waiting> due;

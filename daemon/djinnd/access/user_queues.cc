@@ -14,8 +14,8 @@ void UserQueues::add(Owner user, Piece piece) {
   if (!queue.busy) begin_next(user);
 }
 
-// A caller that is refused may ask for more, which waits: the queue is busy until nobody waits any
-// more.
+// A caller that is refused may post more work at once. That work waits, because the queue stays
+// busy until nothing waits any more.
 void UserQueues::begin_next(Owner user) {
   Queue& queue = queues_.at(user);
   queue.busy = true;
@@ -35,7 +35,7 @@ void UserQueues::begin_next(Owner user) {
   queue.busy = false;
 }
 
-// A queue is kept for as long as its thread, which more work would find running.
+// A queue is kept as long as its thread lives, because new work would go to that thread.
 void UserQueues::forget_idle() {
   std::erase_if(queues_, [](const auto& entry) {
     DJINN_ASSERT(entry.second.busy || entry.second.waiting.empty());

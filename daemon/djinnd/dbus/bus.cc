@@ -24,14 +24,14 @@ using OwnedBus = std::unique_ptr<sd_bus, CloseBus>;
 
 namespace {
 
-// A bus that leaves so many unread is as good as gone.
+// A bus that leaves this many messages unread counts as lost.
 constexpr uint64_t kUnreadMax = 1024;
 constexpr uint64_t kPauseMsMin = 1000;
 constexpr uint64_t kPauseMsMax = 60'000;
 static_assert(kPauseMsMin <= kPauseMsMax);
 constexpr uint64_t kNameTimeoutMs = 25'000;
 constexpr uint64_t kOwnerTimeoutMs = 25'000;
-// Answers of org.freedesktop.DBus.RequestName.
+// These are answers of org.freedesktop.DBus.RequestName.
 constexpr uint32_t kPrimaryOwner = 1;
 constexpr uint32_t kAlreadyOwner = 4;
 
@@ -40,8 +40,8 @@ struct Opened {
   std::unique_ptr<BusIntake> intake;
 };
 
-// Begins to greet, which goes on in sd_bus_process(). No message brings a descriptor:
-// sd_bus_open_system() would take them, and the loop must not close them (deferred_close.h).
+// Begins the handshake, which goes on in sd_bus_process(). No message may bring a descriptor:
+// sd_bus_open_system() would accept them, and the loop must not close them (deferred_close.h).
 int open_bus(BusKind kind, Opened& opened) {
   sd_bus* raw = nullptr;
   int failed = ::sd_bus_new(&raw);
@@ -54,7 +54,7 @@ int open_bus(BusKind kind, Opened& opened) {
   return failed;
 }
 
-// The answer of NameHasOwner.
+// Whether NameHasOwner has answered that nobody owns the name.
 bool is_gone(sd_bus_message* answer) {
   int owned = 1;
   const bool read = ::sd_bus_message_is_method_error(answer, nullptr) <= 0 &&
@@ -76,7 +76,7 @@ bool may_follow(BusPhase from, BusPhase to) {
   return is_listed(kLegal, from, to);
 }
 
-// The descriptor is watched no more before it is closed.
+// The order of the members matters: the descriptor stops being watched before it is closed.
 struct Bus::Connection {
   Connection(Loop& loop, Opened opened, Bus& owner)
       : bus(std::move(opened.bus)),
@@ -177,7 +177,7 @@ void Bus::process() {
   watch();
 }
 
-// Must be called after all that may have changed what sd-bus waits for.
+// This must be called after everything that may have changed what sd-bus waits for.
 void Bus::watch() {
   DJINN_ASSERT(connection_ != nullptr);
   sd_bus* const raw = connection_->bus.get();
@@ -210,7 +210,7 @@ void Bus::lose(const std::string& why) {
   hooks_.lost();
 }
 
-// A failure that comes again and again is told once.
+// The same failure in a row is logged once.
 void Bus::tell(const std::string& text) {
   if (text == told_) return;
   told_ = text;

@@ -31,7 +31,7 @@ int read_groups(sd_bus_message* answer, std::vector<gid_t>& groups) {
   return ::sd_bus_message_exit_container(answer);
 }
 
-// The answer of GetConnectionCredentials, a{sv}: what is not asked for is skipped.
+// Reads the answer of GetConnectionCredentials, a{sv}, and skips what is not needed.
 int read_credentials(sd_bus_message* answer, Credentials& credentials) {
   int more = ::sd_bus_message_enter_container(answer, 'a', "{sv}");
   while (more >= 0 && (more = ::sd_bus_message_enter_container(answer, 'e', "sv")) > 0) {
@@ -52,7 +52,8 @@ int read_credentials(sd_bus_message* answer, Credentials& credentials) {
   return more;
 }
 
-// The answer of CheckAuthorization, (bba{ss}): authorized, authorized after a challenge, details.
+// Reads the answer of CheckAuthorization, (bba{ss}): authorized, authorized after a challenge,
+// details.
 bool read_verdict(sd_bus_message* answer) {
   int authorized = 0;
   const bool read = ::sd_bus_message_enter_container(answer, 'r', "bba{ss}") > 0 &&
@@ -82,7 +83,7 @@ int make_question(sd_bus* bus, sd_bus_message** call, const std::string& sender,
       0, prompt == Prompt::kAllowed ? kAllowUserInteraction : 0, cancellation_id.c_str());
 }
 
-// Nobody waits for its answer, and a polkit that is gone need not come back for it.
+// The message expects no reply, and does not start a polkit that is gone.
 int send_withdrawal(sd_bus* bus, const std::string& cancellation_id) {
   sd_bus_message* raw = nullptr;
   int failed = make_authority_call(bus, &raw, "CancelCheckAuthorization");
@@ -157,14 +158,14 @@ void BusCallers::ask_polkit(const std::string& sender, const std::string& action
   });
 }
 
-// Where the bus takes no more matches, the question ends with its time.
+// If the bus takes no more matches, the question still ends with its timeout.
 int BusCallers::watch_for_leaving(sd_bus* bus, const std::string& sender, Question& question) {
   const auto installed = [](sd_bus_message*, void*, sd_bus_error*) { return 1; };
   return ::sd_bus_add_match_async(bus, &question.watch, Bus::rule_for_leaving(sender).c_str(),
                                   &caller_left, installed, &question);
 }
 
-// polkit answers a question that is withdrawn, with an error.
+// polkit answers a question that is withdrawn with an error, so the question still ends.
 int BusCallers::caller_left(sd_bus_message*, void* question, sd_bus_error*) {
   const auto& left = *static_cast<const Question*>(question);
   left.callers->withdraw(left.id);

@@ -11,8 +11,9 @@
 namespace djinn::daemon {
 namespace {
 
-// The D-Bus Specification, "Message Format": byte order, type, flags, version, and three numbers:
-// the body's bytes, a serial, the header fields' bytes. Fields are padded to 8 bytes.
+// A message begins as the D-Bus Specification says in "Message Format": byte order, type, flags,
+// version, and three numbers: the body's bytes, a serial, the header fields' bytes. Fields are
+// padded to 8 bytes.
 constexpr size_t kHeadBytes = 16;
 constexpr size_t kTypeAt = 1;
 constexpr size_t kBodyAt = 4;
@@ -56,7 +57,8 @@ void BusFrames::pass(std::span<const std::byte> in, std::vector<std::byte>& out)
   }
 }
 
-// No line begins as a message does: they are in capitals, and none of them says B.
+// A line of the handshake never begins like a message: its commands are in capitals, and none
+// begins with B.
 std::span<const std::byte> BusFrames::begin(std::span<const std::byte> in) {
   const bool message = in[0] == kLittleEndian || in[0] == kBigEndian;
   place_ = message ? Place::kHead : Place::kLine;

@@ -24,7 +24,7 @@ bool would_block() {
   return errno == EAGAIN || errno == EINTR;
 }
 
-// The path as D-Bus addresses have it.
+// Gives the path as it is written in D-Bus addresses.
 std::string escaped(std::string_view path) {
   std::string out;
   for (const char c : path) {
@@ -35,7 +35,8 @@ std::string escaped(std::string_view path) {
   return out;
 }
 
-// Where sd_bus_open_system() and sd_bus_open_user() look; empty where there is none.
+// Gives the address that sd_bus_open_system() or sd_bus_open_user() would take; empty if there is
+// none.
 std::string address_of(BusKind kind) {
   const bool system = kind == BusKind::kSystem;
   const char* const given =
@@ -59,7 +60,7 @@ std::string unescaped(std::string_view text) {
   return out;
 }
 
-// What key says in one address, "unix:path=/run/bus,guid=1".
+// Gives the value of a key in one address, as in "unix:path=/run/bus,guid=1".
 std::string value_of(std::string_view address, std::string_view key) {
   constexpr std::string_view kUnix = "unix:";
   if (!address.starts_with(kUnix)) return {};
@@ -74,7 +75,7 @@ std::string value_of(std::string_view address, std::string_view key) {
   return {};
 }
 
-// Of one address. A negative errno, or 0.
+// Connects to one address. Gives 0 or a negative errno.
 int connect_at(std::string_view address, Fd& connected) {
   const std::string path = value_of(address, "path");
   const std::string abstract = value_of(address, "abstract");
@@ -92,7 +93,7 @@ int connect_at(std::string_view address, Fd& connected) {
   return ::connect(connected.get(), raw, static_cast<socklen_t>(bytes)) < 0 ? -errno : 0;
 }
 
-// Of the first of the addresses, which ';' divides, that somebody listens at.
+// Connects to the first address at which somebody listens; ';' separates addresses.
 int connect_to(std::string_view addresses, Fd& connected) {
   int failed = -ENOMEDIUM;
   while (!addresses.empty()) {
@@ -121,7 +122,7 @@ int BusIntake::pass_on() {
   return 0;
 }
 
-// The bus's socket is sd-bus's to send on, and the intake's to read from.
+// sd-bus sends on the bus's socket itself, and the intake reads from it.
 int connect_bus(BusKind kind, sd_bus* raw, std::unique_ptr<BusIntake>& intake) {
   const std::string address = address_of(kind);
   Fd sends;

@@ -13,7 +13,7 @@ namespace {
 
 constexpr uint64_t kNsPerUs = 1000;
 
-// One dictionary; after the first entry that failed nothing more is written.
+// Writes one dictionary. After a failed entry nothing more is written.
 class Dictionary {
  public:
   explicit Dictionary(sd_bus_message* message)

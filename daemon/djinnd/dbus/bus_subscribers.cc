@@ -42,7 +42,7 @@ int BusSubscribers::left(sd_bus_message*, void* subscriber, sd_bus_error*) {
   return 0;
 }
 
-// Where the bus takes no more rules, it is this one that hears nothing.
+// If the bus takes no rule for this subscriber, it hears no signals, and the others still do.
 int BusSubscribers::installed(sd_bus_message* answer, void* subscriber, sd_bus_error*) {
   if (::sd_bus_message_is_method_error(answer, nullptr) <= 0) return 1;
   auto* const refused = static_cast<Subscriber*>(subscriber);
@@ -59,7 +59,7 @@ void BusSubscribers::tell(const Event& event, const char* path, const char* inte
   for (const auto& [name, subscriber] : subscribers_) {
     if (seen_by(event, subscriber->caller)) names.push_back(name);
   }
-  // Sending may end the connection, and with it all subscriptions.
+  // Sending may end the connection, and with it all subscriptions, so the names are copies.
   for (const std::string& name : names) {
     bus_.use([&](sd_bus* bus) {
       sd_bus_message* made = nullptr;

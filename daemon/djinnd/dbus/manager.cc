@@ -15,15 +15,15 @@ namespace djinn::daemon {
 namespace {
 
 constexpr const char* kPath = "/org/djinn/Manager1";
-// Changes that come together are told together.
+// Changes within this time are told by one signal.
 constexpr uint64_t kTellAfterMs = 100;
 
-// packaging/dbus/org.djinn.policy has them.
+// packaging/dbus/org.djinn.policy defines these actions.
 constexpr const char* kInspect = "org.djinn.inspect";
 constexpr const char* kSteer = "org.djinn.steer";
 constexpr const char* kManage = "org.djinn.manage";
 
-// 12 hex digits, as text_of() writes them.
+// Reads 12 hex digits, as text_of() writes them.
 std::optional<uint64_t> id_in(const char* text) {
   const char* const end = text + ::strlen(text);
   uint64_t value = 0;
@@ -38,7 +38,7 @@ std::optional<ipc::Tier> tier_in(std::string_view text) {
   return std::nullopt;
 }
 
-// Whether an administrator could get more.
+// Whether an administrator could get more than this answer.
 bool may_be_better(const ipc::DaemonReply& reply) {
   if (const auto* failed = std::get_if<ipc::Failed>(&reply.body)) {
     return failed->code == ErrorCode::kNotFound || failed->code == ErrorCode::kPermissionDenied;
@@ -51,7 +51,8 @@ std::string sender_of(sd_bus_message* message) {
   return sender != nullptr ? sender : "";
 }
 
-// A user is bothered for what was refused, not for a list that could be longer.
+// polkit may ask a user for a password when a request was refused, but not when a list could be
+// longer.
 Prompt prompt_for(sd_bus_message* message, const ipc::DaemonReply& reply) {
   const bool refused = std::holds_alternative<ipc::Failed>(reply.body);
   const bool allowed = ::sd_bus_message_get_allow_interactive_authorization(message) > 0;
@@ -75,7 +76,7 @@ int send_answer(sd_bus_message* message, const ipc::DaemonReply& reply) {
 
 }  // namespace
 
-// A place among its user's calls, as soon as it is known who that is.
+// A call counts among its user's calls as soon as that user is known.
 struct Manager::Call {
   Call(sd_bus_message* raw, const char* asked, Perform what)
       : message(::sd_bus_message_ref(raw)), action(asked), perform(std::move(what)) {}
@@ -403,7 +404,8 @@ void Manager::tell_counts() {
 
 void Manager::tell_changed(const char* const* names) {
   bus_.use([&](sd_bus* bus) {
-    // It changes neither the names nor their list.
+    // sd-bus changes neither the names nor the array, although it takes a pointer that is not
+    // const.
     return ::sd_bus_emit_properties_changed_strv(bus, kPath, kInterface, const_cast<char**>(names));
   });
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// org.djinn.Manager1 as sd-bus reads it: members, their arguments, and who answers.
-// packaging/dbus/org.djinn.Manager1.xml is what sd-bus makes of it.
+// This describes org.djinn.Manager1 to sd-bus: its members, their arguments, and who answers.
+// packaging/dbus/org.djinn.Manager1.xml is the XML that sd-bus makes of it.
 #include "daemon/djinnd/dbus/manager.h"
 #include "daemon/djinnd/host/version.h"
 
@@ -21,7 +21,7 @@ int append(sd_bus_message* reply, uint64_t number) {
   return ::sd_bus_message_append(reply, "t", number);
 }
 
-// Unprivileged: sd-bus would else decide by itself, with calls that block.
+// Without this flag sd-bus would decide by itself who may call, and block while it asks.
 constexpr uint64_t kOpen = SD_BUS_VTABLE_UNPRIVILEGED;
 constexpr uint64_t kTells = SD_BUS_VTABLE_PROPERTY_EMITS_CHANGE;
 

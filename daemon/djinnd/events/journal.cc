@@ -24,7 +24,7 @@ struct Traits {
   int priority;
 };
 
-// Stands in the order of EventKind. A kind keeps its MESSAGE_ID for ever.
+// The rows stand in the order of EventKind. A kind keeps its MESSAGE_ID for ever.
 constexpr std::array<Traits, ipc::kEventKinds> kTraits = {{
     {"47eaa0992cb6416d86dc283cf0480ff9", LOG_INFO},     // daemon-started
     {"1509bb0a9bf143318a118783593942a4", LOG_INFO},     // daemon-stopping

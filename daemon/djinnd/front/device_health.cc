@@ -40,7 +40,7 @@ void DeviceHealth::end_vain_waits() {
   }
 }
 
-// Said once: it takes a restart, and then another djinnd is there.
+// This is said once, because only a restart helps, and that makes a new djinnd.
 void DeviceHealth::note_upgrade(const SparePool& pool) {
   if (!pool.has_other_build() || std::exchange(upgrade_told_, true)) return;
   events_.emit({EventKind::kUpgradePending,

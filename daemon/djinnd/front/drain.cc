@@ -7,8 +7,8 @@
 namespace djinn::daemon {
 namespace {
 
-// How often djinnd looks whether runs in flight have ended before it stops, and what it asks of
-// systemd each time: enough for a look that comes late.
+// djinnd looks this often whether the runs in flight have ended, and asks systemd for this much
+// more time at each look. That is enough if a look comes late.
 constexpr uint64_t kLookMs = 100;
 constexpr uint64_t kExtendMs = 5000;
 static_assert(kExtendMs > kLookMs);

@@ -26,7 +26,7 @@ std::vector<std::string> texts_of(const std::vector<ConfigProblem>& problems) {
   return texts;
 }
 
-// A file of nothing but mistakes leaves room for other events.
+// The limit leaves room for other events if a file has nothing but mistakes.
 constexpr size_t kProblemsToldMax = 16;
 
 }  // namespace
@@ -95,7 +95,7 @@ Status Reload::begin() {
 
 void Reload::take_up(const Config& config, Options written) {
   DJINN_ASSERT(!options_.user_mode && config.is_valid());
-  // Another limit is written perhaps, but not in effect before a restart.
+  // Shares are of the limit in effect: a new limit may be written, but takes effect with a restart.
   written = with_shares(std::move(written), devices_.first().total_bytes());
   devices_.set_session_quota(written.session_quota_bytes);
   models_.residency().set_keep_alive(written.keep_alive_ms);
@@ -115,7 +115,7 @@ void Reload::take_up(const Config& config, Options written) {
   service_.ready();
 }
 
-// Quotas, and what is shown; at the start, too.
+// Takes quotas and what reports show of the settings; called at the start, too.
 void Reload::take_settings(Options written) {
   if (!written.user_mode) reports_.set_settings(settings_in_force(written, options_));
   quotas_.set(std::move(written.quotas), written.pin_quota);

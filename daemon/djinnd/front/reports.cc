@@ -21,8 +21,8 @@
 namespace djinn::daemon {
 namespace {
 
-// Since Linux 6.2 the directory's size says how many there are. Else they are counted: entries of
-// /proc/self/fd, without ".", ".." and the descriptor that reads it.
+// Since Linux 6.2 the directory's size says how many there are. Before that, the entries of
+// /proc/self/fd are counted, without ".", ".." and the descriptor that reads it.
 uint32_t count_descriptors() {
   struct stat info {};
   if (::stat("/proc/self/fd", &info) == 0 && info.st_size > 0) {
@@ -34,11 +34,11 @@ uint32_t count_descriptors() {
   return count > 3 ? count - 3 : 0;
 }
 
-// A status has a page of workers and one of users, which fit a message together.
+// A status has a page of workers and a page of users, which must fit one message together.
 constexpr size_t kStatusPage = limits::kListPage / 2;
 static_assert(2 * kStatusPage <= limits::kListPage);
 
-// What the first processor calls itself; empty where the kernel does not say.
+// Gives what the first processor calls itself; empty if the kernel does not say.
 std::string name_of_cpu() {
   const Fd info(::open("/proc/cpuinfo", O_RDONLY | O_CLOEXEC));
   std::array<char, 4096> buffer{};
@@ -75,7 +75,7 @@ ipc::ModelState state_of(const Model& model) {
   return ipc::ModelState::kFailed;
 }
 
-// Nothing where there is none, or where it cannot be read.
+// Gives an empty progress if the session has no memory, or if it cannot be read.
 gc::Progress progress_of(const Session& session) {
   if (!session.has_memory()) return {};
   auto progress = session.memory.progress();
@@ -83,7 +83,7 @@ gc::Progress progress_of(const Session& session) {
   return *std::move(progress);
 }
 
-// A worker that lies here does so about its own user's sessions alone.
+// A worker may write false counts, but only for sessions of its own user.
 ipc::SessionCounts counts_of(const Session& session, const gc::RunCounts& runs) {
   ipc::SessionCounts counts;
   counts.tier = static_cast<ipc::RunTier>(std::min<uint64_t>(runs.last_tier, ipc::kRunTiers));
@@ -99,17 +99,18 @@ ipc::SessionCounts counts_of(const Session& session, const gc::RunCounts& runs) 
   return counts;
 }
 
-// Whether it is of a user's or a group's section: such settings are for administrators.
+// Whether the setting belongs to a user's or a group's section. Such settings are for
+// administrators.
 bool names_somebody(const ipc::SettingReport& setting) {
   return setting.key.starts_with("user.") || setting.key.starts_with("group.");
 }
 
-// The largest number is none.
+// The largest number means that there is no limit.
 uint64_t sum_of_limits(uint64_t a, uint64_t b) {
   return checked_add(a, b).value_or(UINT64_MAX);
 }
 
-// The page of a list that begins at item first.
+// Gives the page of a list that begins at item `first`.
 template <typename Item>
 std::vector<Item> page_of(std::vector<Item> items, uint32_t first,
                           size_t page = limits::kListPage) {
@@ -214,7 +215,7 @@ ipc::StatusReport Reports::make_status(const Caller& caller, const ipc::GetStatu
   }
   std::vector<ipc::UserReport> users;
   for (const Owner user : users_here()) {
-    // Who else is an administrator only their connections tell.
+    // Of other users only their connections tell whether they are administrators.
     const bool is_admin = user == caller.user || user == kAdministrators;
     users.push_back({names_.of(user), quota_of(user, is_admin)});
   }
@@ -223,7 +224,7 @@ ipc::StatusReport Reports::make_status(const Caller& caller, const ipc::GetStatu
   return report;
 }
 
-// Users who hold memory, a session or a model.
+// Gives the users who hold memory, a session or a model.
 std::set<Owner> Reports::users_here() const {
   std::set<Owner> users;
   for (const auto& [id, session] : sessions_.all()) {
@@ -237,7 +238,7 @@ std::set<Owner> Reports::users_here() const {
   return users;
 }
 
-// Of all devices together. The quotas of pins and models bind no administrator (pins.h, places.h).
+// Adds up all devices. The quotas of pins and models do not bind administrators (pins.h, places.h).
 ipc::QuotaReport Reports::quota_of(Owner user, bool is_admin) const {
   ipc::QuotaReport report;
   report.pinned_max_bytes = is_admin ? UINT64_MAX : 0;
@@ -339,7 +340,7 @@ std::array<uint64_t, kGroupPlaces> Reports::group_places() const {
   return counts;
 }
 
-// The first of these that holds; a session may wait for one thing while it waits for another.
+// A session may wait for several things at once; the first of these is reported.
 ipc::SessionWait Reports::wait_of(const Session& session, bool running) const {
   const bool lacks = devices_.of(session.device).waits(Memory::of_session(session.id)) ||
                      models_.lacks_memory_for(session.id);
@@ -420,7 +421,8 @@ std::vector<ipc::UseReport> Reports::names_seen_by(const Caller& caller, ModelId
   return reports;
 }
 
-// Enough of it to tell one plan from another; 0 for none, whose hash is that of no bytes.
+// Gives enough of the hash to tell plans apart; 0 if there is no plan, which has the hash of no
+// bytes.
 static uint32_t first_bits(const load::Digest& hash) {
   uint32_t bits = 0;
   for (size_t i = 0; i < sizeof bits; ++i) bits = bits << 8 | static_cast<uint32_t>(hash[i]);
@@ -503,7 +505,7 @@ ipc::EventReport event_report_of(const Event& event) {
   return report;
 }
 
-// One event fits a page, whatever it says.
+// Any single event fits a page.
 static_assert(2 * limits::kNameBytes + limits::kMessageTextBytes < limits::kEventTextBytes);
 
 size_t text_bytes_of(const ipc::EventReport& event) {
@@ -542,7 +544,7 @@ void Reports::events(const Waiter& waiter, const Caller& caller, const ipc::Foll
   if (!list.events.empty() || !request.wait) {
     return sessions_.reply(waiter, {waiter.number, std::move(list)});
   }
-  // Each event has all who wait looked at.
+  // Each event causes a look at all followers, so a session may have only one request that waits.
   const auto of_session = [&](const Follower& one) { return one.waiter.session == waiter.session; };
   if (std::ranges::any_of(followers_, of_session)) {
     return sessions_.refuse(waiter, {ErrorCode::kLimitExceeded,
@@ -552,7 +554,7 @@ void Reports::events(const Waiter& waiter, const Caller& caller, const ipc::Foll
   followers_.push_back(follower);
 }
 
-// Later, because an event is told in the middle of what it tells of.
+// The answer is deferred, because an event is emitted in the middle of the change that it reports.
 void Reports::event_told() {
   if (!followers_.empty() && !follow_.active()) follow_.start_once(0);
 }
@@ -561,7 +563,7 @@ void Reports::answer_followers() {
   followers_.remove_if([this](Follower& follower) {
     ipc::EventList list = events_for(follower);
     if (list.events.empty()) {
-      // Such events are others', and the follower does not miss them.
+      // The follower may not see these events, so it has not missed them.
       if (list.missed == 0) follower.request.after = list.last;
       return false;
     }
@@ -661,7 +663,7 @@ ipc::MemoryReport Reports::sessions_report(const Memory& memory) const {
   return report;
 }
 
-// Slabs are their workers' as long as these live.
+// Slabs belong to their workers for as long as the workers live.
 ipc::MemoryReport Reports::lanes_report(const Memory& memory) const {
   ipc::MemoryReport report;
   report.device = text_of(memory.device());

@@ -27,14 +27,14 @@ struct PayloadKind {
 constexpr PayloadKind kPlan{"load plan", limits::kLoadPlanBytes};
 constexpr PayloadKind kGraph{"graph", limits::kGraphBytes};
 
-// Null: it has none.
+// Gives null if the request has no payload.
 const PayloadKind* payload_of(const ipc::ClientRequest& request) {
   const auto* open = std::get_if<ipc::OpenModel>(&request.body);
   if (open != nullptr && open->has_plan) return &kPlan;
   return std::holds_alternative<ipc::DefineProgram>(request.body) ? &kGraph : nullptr;
 }
 
-// The request with the files that the session has added.
+// Makes the request, and moves the files that the session has added into it.
 OpenRequest open_request(Session& session, const Waiter& waiter, const ipc::OpenModel& body) {
   DJINN_ASSERT(session.files.size() == session.file_names.size());
   OpenRequest request;
@@ -151,7 +151,7 @@ void Requests::fulfil(Call& call, const ipc::Hello& body) {
 
 void Requests::fulfil(Call& call, const ipc::AddFiles& body) {
   std::vector<SharedFd>& files = call.session.files;
-  // A refusal takes along the files that the session has added: what is opened next is another
+  // A refusal takes away the files that the session has added, because the next open is of another
   // model.
   const auto refuse = [&](const Error& error) {
     models_.refuse(open_request(call.session, call.waiter, {}), error);

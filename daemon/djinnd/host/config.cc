@@ -30,18 +30,18 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::string_view kMain = "/etc/djinn/djinnd.conf";
-// The later directory's files stand for those of the same name of the one before.
+// A file in the later directory replaces the one of the same name in the earlier directory.
 constexpr std::array<std::string_view, 2> kDropIns{"/usr/lib/djinn/djinnd.conf.d",
                                                    "/etc/djinn/djinnd.conf.d"};
 constexpr size_t kConfigBytesMax = 64 * 1024;
-// Less than one session's staging takes. Whoever writes less has left out the unit.
+// This is less than the staging memory of one session. A smaller value most likely lacks its unit.
 constexpr uint64_t kLimitBytesMin = uint64_t{1} << 20;
-// A key so far from a known one is not taken for a slip of the pen.
+// An unknown key that differs more from every known key is not taken for a typing mistake.
 constexpr size_t kSlipsMax = 4;
 
 // --- values
 
-// Words for what depends on other things.
+// These words are shown for values that depend on something else.
 constexpr std::string_view kAllCores = "all cores";
 constexpr std::string_view kAsLimit = "as memory.limit";
 
@@ -228,7 +228,7 @@ static_assert(std::ranges::none_of(kQuotaSettings, [](const QuotaSetting& settin
   return setting.key.find('.') != setting.key.npos;
 }));
 
-// "user.NAME.KEY" in parts. No key has a point in it, but a name may.
+// Splits "user.NAME.KEY". A key has no '.', but a name may.
 struct SectionKey {
   bool is_group;
   std::string_view name;
@@ -260,7 +260,7 @@ Quota& quota_of(const SectionKey& section, std::vector<NamedQuota>& quotas) {
 constexpr std::string_view kDevicePrefix = "device.";
 constexpr std::string_view kLimitSuffix = ".limit";
 
-// What limit_key() is of; nothing for other keys, and for that of the host.
+// Gives the device whose limit the key sets; nothing for other keys, and for the host's limit.
 std::optional<DeviceId> limited_device(std::string_view key) {
   if (!key.starts_with(kDevicePrefix) || !key.ends_with(kLimitSuffix)) return std::nullopt;
   if (key.size() <= kDevicePrefix.size() + kLimitSuffix.size()) return std::nullopt;
@@ -282,7 +282,7 @@ Status set_device_limit(std::string_view text, DeviceId device, Options& options
 
 // --- unknown keys
 
-// Levenshtein's distance: insertions, deletions and substitutions.
+// Gives Levenshtein's distance: insertions, deletions and substitutions.
 size_t distance(std::string_view a, std::string_view b) {
   std::vector<size_t> row(b.size() + 1);
   for (size_t j = 0; j <= b.size(); ++j) row[j] = j;
@@ -298,7 +298,8 @@ size_t distance(std::string_view a, std::string_view b) {
   return row.back();
 }
 
-// How far a setting is from what was written. Whoever forgot the section has written the rest.
+// Counts the edits between a setting's name and what was written. If only the section was left out,
+// the rest of the name is compared.
 size_t slips(const Setting& setting, std::string_view key) {
   const size_t whole = distance(setting.key, key);
   if (key.find('.') != key.npos) return whole;
@@ -306,7 +307,7 @@ size_t slips(const Setting& setting, std::string_view key) {
   return rest <= 1 ? 1 + rest : whole;
 }
 
-// What to write in place of an unknown key; empty: nobody knows.
+// Says what to write in place of an unknown key.
 std::string advice_for(const SectionKey& section) {
   const auto nearest = std::ranges::min(
       kQuotaSettings, {}, [&](const QuotaSetting& s) { return distance(s.key, section.key); });
@@ -343,7 +344,7 @@ bool is_known_key(std::string_view key) {
 
 // --- files
 
-// Files in the order in which they are read.
+// Gives the files in the order in which they are read.
 std::vector<std::string> files_under(const std::string& root, Config& config) {
   std::error_code is_none;
   if (!root.empty() && !fs::is_directory(root, is_none)) {
@@ -369,7 +370,8 @@ std::vector<std::string> files_under(const std::string& root, Config& config) {
   return files;
 }
 
-// Nothing: there is no such file, or it is masked, or it cannot be, which is told.
+// Gives nothing if there is no such file, if it is masked, or if it cannot be read, which adds a
+// problem.
 std::optional<std::string> contents(const std::string& path, Config& config) {
   std::error_code error;
   std::error_code is_no_link;
@@ -391,7 +393,7 @@ std::optional<std::string> contents(const std::string& path, Config& config) {
   return text;
 }
 
-// What a setting's value may be; nothing for other kinds of TOML.
+// Gives a setting's value as text; nothing for kinds of TOML that no setting has.
 std::optional<std::string> string_in(const toml::node& node) {
   if (const auto* string = node.as_string()) return string->get();
   if (const auto* number = node.as_integer()) return std::to_string(number->get());
@@ -471,7 +473,8 @@ class Reader {
                     advice.empty() ? "" : "; ", advice));
   }
 
-  // Each is a legal value by itself. The mistake is where the later of the two was written.
+  // Each of the two values is legal by itself. The mistake is reported where the later one was
+  // written.
   void compare_thresholds() {
     const auto idle = found_.find(kEvictIdle);
     const auto all = found_.find(kEvictAll);
@@ -563,7 +566,7 @@ bool reloads(std::string_view key) {
   return setting != nullptr && setting->reloads;
 }
 
-// A number that is nobody's name stands for itself.
+// A number that is nobody's name is taken as the number of a user or group.
 void look_up_names(Config& config) {
   for (ConfigSection& section : config.sections) {
     section.number = section.is_group ? group_named(section.name) : user_named(section.name);

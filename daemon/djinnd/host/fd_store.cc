@@ -24,11 +24,11 @@
 namespace djinn::daemon {
 namespace {
 
-// Names: "model.ID.record.7", "model.ID.manifest", "model.ID.extent.0", "model.ID.file.3",
-// "model.ID.plan.0".
+// A name is, for example, "model.ID.record.7", "model.ID.manifest", "model.ID.extent.0",
+// "model.ID.file.3" or "model.ID.plan.0".
 constexpr std::string_view kPrefix = "model.";
 
-// A record's successor is given before the record is taken back: two messages.
+// An update is two messages: the new record is given before the old one is taken back.
 constexpr size_t kSpare = 1;
 constexpr size_t kMessagesOfUpdate = 2;
 static_assert(limits::kKeptDescriptors <= Notifier::kBacklogMax);
@@ -72,7 +72,7 @@ ipc::FileIdentity to_wire(const load::FileIdentity& file) {
   return out;
 }
 
-// Nobody keeps the inode of a file that systemd may not hold from being reused: such a file is told
+// If systemd may not hold a file, its inode may be used again for another one. Such a file is known
 // again by its content, or not at all.
 bool stays_known(const load::FileIdentity& file) {
   return file.on_block_device || file.content.has_value();
@@ -110,7 +110,7 @@ ipc::KeptModel record_of(const Model& model) {
 
 // --- taking back
 
-// Error: kOutOfRange, a number that is no owner's.
+// Error: kOutOfRange if the number is no owner's.
 Result<Owner> owner_of(uint64_t number) {
   if (const std::optional<Owner> owner = Owner::of_number(number)) return *owner;
   return Error{ErrorCode::kOutOfRange, "The record names a user who cannot be."};
@@ -121,7 +121,7 @@ class Returned {
   Returned(const Devices& devices, std::map<std::string, Fd>& kept)
       : devices_(devices), kept_(kept) {}
 
-  // Errors: kNotFound for a part that is missing, and what is wrong with one.
+  // Errors: kNotFound if a part is missing, and those of a part that is wrong.
   Result<Model> model(const ipc::KeptModel& record) {
     if (record.boot != boot_id()) {
       return Error{ErrorCode::kUnsupported, "The record is of another boot of the machine."};
@@ -164,7 +164,7 @@ class Returned {
   }
 
  private:
-  // Error: kNotFound, of no device that djinnd has now.
+  // Error: kNotFound if djinnd has no such device now.
   Result<DeviceId> device_of(const std::string& name) const {
     if (name.empty()) return kHostDevice;  // of a djinnd that had no other
     if (const Memory* const memory = devices_.find(name)) return memory->device();
@@ -193,7 +193,7 @@ class Returned {
     return std::move(found.mapped());
   }
 
-  // Of what systemd may hold: its close waits for nobody.
+  // Takes a descriptor that systemd may hold; closing it never waits.
   Result<SharedFd> take_shared(const std::string& name) {
     DJINN_TRY(Fd fd, take(name));
     return std::make_shared<const Fd>(std::move(fd));
@@ -266,13 +266,13 @@ std::vector<Model> FdStore::take_back(std::map<std::string, Fd> kept) {
     held_ += known.names.size() + 1;
     models.push_back(*std::move(model));
   }
-  // Records go first, as in forget().
+  // Records are taken out first, as in forget().
   for (const bool records : {true, false}) {
     for (const std::string& name : surplus) {
       if (parse_record(name).has_value() == records) notifier_.take_out(name);
     }
   }
-  // The store may have become smaller.
+  // systemd may allow fewer descriptors than before.
   while (held_ + kSpare > descriptors_max_ && !records_.empty()) {
     forget(std::prev(records_.end()));
   }
@@ -297,7 +297,7 @@ void FdStore::keep(const std::map<ModelId, Model>& models, const std::set<ModelI
   DJINN_ASSERT(held_ <= descriptors_max_);
 }
 
-// The record goes first: without one a model is incomplete.
+// The record goes first, because without one a model counts as incomplete.
 void FdStore::forget(std::map<ModelId, Record>::iterator kept) {
   const auto& [id, record] = *kept;
   notifier_.take_out(name_of_part(id, "record", record.number));
@@ -342,14 +342,15 @@ void FdStore::keep_one(const Model& model) {
   not_kept_.erase(model.id);
 }
 
-// Until there is room the record stays as it was, and so differs from the model again next time.
+// While there is no room, the record stays as it was; since it then differs from the model, the
+// next call tries again.
 void FdStore::keep_record(ModelId id, Record& record, std::vector<std::byte> bytes) {
   if (bytes == record.bytes || !notifier_.has_room(kMessagesOfUpdate)) return;
   const Status given = give_record(id, record, std::move(bytes));
   if (!given) log("what is kept of a model is out of date: {}", given.error().message);
 }
 
-// All or nothing.
+// Gives systemd all parts and the record, or nothing.
 Status FdStore::give_all(const Model& model, const std::vector<Part>& parts,
                          std::vector<std::byte> bytes) {
   DJINN_ASSERT(!records_.contains(model.id));
@@ -367,7 +368,7 @@ Status FdStore::give_all(const Model& model, const std::vector<Part>& parts,
   return given;
 }
 
-// Of a model that systemd was not given whole.
+// Forgets the models of which systemd has not got every part.
 void FdStore::forget_unsent() {
   for (const std::string& name : notifier_.take_unsent()) {
     const auto model = std::ranges::find_if(

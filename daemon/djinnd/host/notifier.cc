@@ -14,7 +14,7 @@
 namespace djinn::daemon {
 namespace {
 
-// A message that nobody reads is no error: systemd is not there, or does not care.
+// A failure is ignored: djinnd may run without systemd.
 void send(const std::string& message) {
   ::sd_notify(0, message.c_str());
 }

@@ -26,7 +26,7 @@
 namespace djinn::daemon {
 namespace {
 
-// Cores that this process may run on.
+// Gives the number of cores that this process may run on.
 uint32_t usable_cores() {
   cpu_set_t cores;
   CPU_ZERO(&cores);
@@ -34,7 +34,7 @@ uint32_t usable_cores() {
   return static_cast<uint32_t>(std::max(1, CPU_COUNT(&cores)));
 }
 
-// The folder of this program, with a slash behind it.
+// Gives the directory of this program, ending with a slash.
 std::string own_directory() {
   std::array<char, 4096> path{};
   const ssize_t length = ::readlink("/proc/self/exe", path.data(), path.size() - 1);
@@ -42,8 +42,8 @@ std::string own_directory() {
   return self.substr(0, self.rfind('/') + 1);
 }
 
-// A program that djinnd starts: given, or else beside djinnd, as it is built, or where packages put
-// it. Error: kNotFound when it cannot be executed.
+// Finds a program that djinnd starts: at the path that was given, else where packages put it, else
+// beside djinnd, as it is built. Error: kNotFound if it cannot be executed.
 Status find_program(std::string& path, const std::string& name, const char* option) {
   const std::string beside = own_directory() + name;
   const std::string installed = own_directory() + "../libexec/djinn/" + name;
@@ -54,7 +54,7 @@ Status find_program(std::string& path, const std::string& name, const char* opti
                                          option + ", or install djinnd anew."};
 }
 
-// An option as the manual writes it, with one word for its value.
+// Shows an option as the manual does, with one word for its value.
 class HelpFormatter : public CLI::Formatter {
  public:
   HelpFormatter() { column_width(32); }  // the longest that has no line of its own, and a gap
@@ -69,8 +69,8 @@ class HelpFormatter : public CLI::Formatter {
 
 using Written = std::function<std::string(const std::string& text)>;
 
-// An option that takes what the setting of that key takes. as_setting: what is written on the
-// command line, as the file has it. word: what help calls the value.
+// Adds an option that takes the values of a setting. `as_setting` turns what is written on the
+// command line into what the file would have. `word` is what help calls the value.
 void add_setting(CLI::App& app, Options& options, const std::string& name, std::string_view key,
                  const char* word, const char* what, const Written& as_setting = {}) {
   const auto apply = [key, as_setting](const std::string& text, Options& to) {
@@ -91,7 +91,7 @@ void add_setting(CLI::App& app, Options& options, const std::string& name, std::
       ->type_name(word);
 }
 
-// A time with its unit; NAME-ms takes it in milliseconds.
+// Adds an option for a time with its unit, and NAME-ms, which takes milliseconds.
 void add_time(CLI::App& app, Options& options, const std::string& name, std::string_view key,
               const char* what) {
   add_setting(app, options, name, key, "TIME", what);
@@ -150,14 +150,15 @@ void add_options(CLI::App& app, Options& options) {
   app.set_version_flag("--version", std::string("djinnd ") + kVersion);
 }
 
-// djinnd tells it to others, whose directory is another.
+// djinnd tells the path to programs that run in other directories.
 std::string absolute_of(const std::string& path) {
   std::error_code error;
   const std::filesystem::path absolute = std::filesystem::weakly_canonical(path, error);
   return error ? path : absolute.string();
 }
 
-// What systemd made for the service, or the user's; empty where there is none.
+// Gives the directory that systemd made for the service, or the user's cache; empty if there is
+// none.
 std::string cache_directory(bool user_mode) {
   const auto value = [](const char* name) {
     const char* const text = ::getenv(name);
@@ -204,7 +205,7 @@ Result<uint64_t> limit_of(const Options& options, DeviceId device, uint64_t devi
 Status fill_in(Options& options) {
   if (!options.root.empty()) options.root = absolute_of(options.root);
   if (options.runtime_dir.empty()) {
-    // A bus has room for one djinnd: not for those that somebody keeps in a place of their own.
+    // A djinnd in a runtime directory of its own is not on the bus, which has room for one.
     options.bus = options.user_mode ? BusKind::kUser : BusKind::kSystem;
     const char* const base = ::getenv("XDG_RUNTIME_DIR");
     if (!options.user_mode) {

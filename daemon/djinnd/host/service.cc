@@ -17,10 +17,10 @@
 namespace djinn::daemon {
 namespace {
 
-// A look may be late, and one may be missed.
+// One look may be late and one may be missed, and the watchdog is still fed in time.
 constexpr uint64_t kLooksPerInterval = 3;
 static_assert(kLooksPerInterval > 2);
-// Changes that come together are told together.
+// Changes within this time are told to systemd together.
 constexpr uint64_t kTellAfterMs = 100;
 constexpr uint64_t kProgressEveryMs = 1000;
 constexpr uint64_t kNsPerMicrosecond = 1000;
@@ -35,10 +35,10 @@ uint64_t look_every_ns(uint64_t interval_ns) {
   return std::max(kNsPerMs, interval_ns / kLooksPerInterval);
 }
 
-// FileDescriptorName= of djinnd-metrics.socket.
+// This is FileDescriptorName= of djinnd-metrics.socket.
 constexpr std::string_view kMetricsName = "metrics";
 
-// Whether it is a socket of that kind to listen on, which it then is without blocking.
+// Whether the socket is of that kind and listens. If so, it is made non-blocking.
 bool make_ready(const Fd& socket, int family, int type) {
   if (::sd_is_socket(socket.get(), family, type, 1) <= 0) return false;
   const int flags = ::fcntl(socket.get(), F_GETFL);

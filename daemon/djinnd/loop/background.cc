@@ -17,7 +17,7 @@
 namespace djinn::daemon {
 namespace {
 
-// The priority is this thread's alone, on Linux.
+// On Linux the priority belongs to this thread alone.
 void take_ordinary_priority() {
   const auto self = static_cast<id_t>(::gettid());
   if (::getpriority(PRIO_PROCESS, self) < 0) ::setpriority(PRIO_PROCESS, self, 0);

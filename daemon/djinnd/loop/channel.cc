@@ -14,7 +14,7 @@
 namespace djinn::daemon {
 namespace {
 
-// Messages of a worker or loader that are heard before others are looked at.
+// At most this many messages of a worker or loader are heard in a row.
 constexpr int kTurn = 16;
 
 std::vector<int> numbers_of(const std::vector<SharedFd>& fds) {
@@ -40,9 +40,9 @@ Channel::Channel(Loop& loop, Fd socket, size_t backlog_max, Traffic& traffic, Ev
 
 Channel::~Channel() {
   *alive_ = false;
-  // The peer must see the end now, whenever the close comes.
+  // The peer must see the end now, even if the socket is closed later.
   ::shutdown(socket_.get(), SHUT_RDWR);
-  // Unread messages would make the close a reset, which takes our last words from the peer.
+  // Closing a socket with unread messages resets it, and the peer would lose our last words.
   for (int i = 0; i < kTurn; ++i) {
     std::vector<Fd> fds;
     auto unread = ipc::receive_datagram(socket_.get(), &fds);
@@ -124,7 +124,7 @@ void Channel::lose_patience() {
   end({ErrorCode::kQueueFull, "The peer sends more, and does not read its messages."});
 }
 
-// Else who asks and reads nothing would have us keep the answers.
+// A peer that asks and never reads must wait, or djinnd would have to keep all its answers.
 bool Channel::must_wait() const {
   return held_ || (turns_ != nullptr && !backlog_.empty());
 }
@@ -177,8 +177,8 @@ size_t Channel::hear_one() {
   return bytes;
 }
 
-// This is done also where words to the peer were lost: it may have said what must be heard before
-// it ended.
+// The channel is drained even if a message to the peer was lost: before it ended, the peer may have
+// said something that must be heard.
 void Channel::drain() {
   draining_ = true;
   ended_ = false;
@@ -202,7 +202,7 @@ void Channel::mute() {
   poll_->pause();
 }
 
-// Sending only: what tells of the peer's end would tell of this one's.
+// Only sending is shut down: POLLRDHUP must go on to tell of the peer's end, and not of this one's.
 void Channel::dismiss() {
   mute();
   backlog_.clear();
@@ -218,7 +218,7 @@ bool Channel::has_hung_up() const {
   return has(POLLRDHUP);
 }
 
-// Its descriptors may be all that keeps its own end open.
+// Descriptors in unread messages may be all that keeps the peer's own socket open.
 size_t Channel::throw_away_one() {
   DJINN_ASSERT(ended_ && hung_up_ != nullptr);
   if (has_hung_up()) {

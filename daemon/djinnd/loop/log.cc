@@ -12,15 +12,14 @@
 namespace djinn::daemon {
 namespace {
 
-// A pipe that has room at all takes so much (pipe(7)).
+// A write of this size to a pipe that has room at all does not block (pipe(7)).
 constexpr size_t kLineBytesMax = 4096;
 constexpr size_t kTextBytesMax = kLineBytesMax - 128;  // with what stands around it
 
 std::atomic<uint64_t> lost{0};
 std::atomic<uint64_t> lost_told{0};
 
-// Writes without waiting. Its flags are not ours to change: stderr is shared with whoever started
-// us.
+// Writes without waiting. The flags of stderr stay as they are, because other processes share them.
 bool write_now(const std::string& line) {
   ssize_t written = ::send(STDERR_FILENO, line.data(), line.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
   if (written >= 0 || errno != ENOTSOCK) return written >= 0;

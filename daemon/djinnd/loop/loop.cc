@@ -20,7 +20,7 @@ Loop::Loop() {
 Loop::~Loop() {
   drop_deferred();
   uv_close(reinterpret_cast<uv_handle_t*>(&wake_), nullptr);
-  // Lets every closed handle be freed.
+  // libuv frees the closed handles.
   while (uv_run(&loop_, UV_RUN_NOWAIT) != 0) {
   }
   DJINN_ASSERT(uv_loop_close(&loop_) == 0);
@@ -40,7 +40,7 @@ void Loop::defer(std::function<void()> task) {
   deferred_.push_back(std::move(task));
 }
 
-// What is destroyed may defer more.
+// Destroying a deferred call may defer more.
 void Loop::drop_deferred() {
   while (!deferred_.empty()) std::exchange(deferred_, {}).clear();
 }
@@ -60,7 +60,7 @@ Poll::Poll(Loop& loop, int fd, std::function<void()> ready)
 
 void Poll::watch(int events) {
   const int failed = uv_poll_start(handle_.get(), events, [](uv_poll_t* handle, int, int) {
-    // Errors show again in the call that the function makes on the descriptor.
+    // The function sees an error again in its own call on the descriptor.
     if (handle->data != nullptr) static_cast<Poll*>(handle->data)->ready_();
   });
   DJINN_ASSERT(failed == 0);

@@ -21,7 +21,7 @@ namespace {
 constexpr int kContentSeals = F_SEAL_WRITE | F_SEAL_SHRINK | F_SEAL_GROW;
 constexpr uint64_t kBlockBytes = 512;  // in which stat counts
 
-// A payload's bytes are in the cache from their reading to their writing.
+// A step is small enough that a payload's bytes stay in the cache between reading and writing.
 constexpr uint64_t kStepBytes = uint64_t{256} << 10;
 
 Status read_at(const Fd& memfd, uint64_t offset, std::span<std::byte> out) {

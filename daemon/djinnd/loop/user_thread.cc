@@ -14,7 +14,7 @@
 namespace djinn::daemon {
 namespace {
 
-// A user who sends much sends more soon: a start for each would cost more than the work.
+// A user who sends much soon sends more; starting a thread each time would cost more than the work.
 constexpr std::chrono::milliseconds kLinger{1000};
 
 }  // namespace

@@ -52,8 +52,8 @@ void Departed::free(SessionId id) {
       [this, id](const Status& freed) { tried(id, freed); });
 }
 
-// Where there is no thread, or the kernel lacks memory, it is tried once more: until then it stays
-// granted.
+// If no thread could be started, or the kernel lacked memory, it is tried again later. Until then
+// the memory stays granted.
 void Departed::tried(SessionId id, const Status& freed) {
   if (!freed) {
     log_line("the memory of an ended session is not free yet: " + freed.error().message);

@@ -10,7 +10,7 @@
 namespace djinn::daemon {
 namespace {
 
-// What create_all() has made so far.
+// Holds the extents that create_all() has made so far.
 struct Batch {
   ExtentSource& source;
   ExtentUse use;

@@ -19,7 +19,8 @@ struct Kind {
   pal::Seals seals;  // of what is new
 };
 
-// Only weights get a seal later: no worker seals against writing what the next one is to write.
+// Only weights are sealed later. Other extents are written again by the next worker, so no worker
+// may seal them against writing.
 Kind kind_of(ExtentUse use) {
   switch (use) {
     case ExtentUse::kRefs:
@@ -44,7 +45,7 @@ bool are_decommitted(std::span<const Fd> extents) {
   return std::ranges::all_of(extents, &is_decommitted);
 }
 
-// Errors: kLimitExceeded.
+// Error: kLimitExceeded if there are no more descriptors.
 Result<std::vector<Fd>> duplicates_of(std::span<const Fd> extents) {
   std::vector<Fd> duplicates;
   for (const Fd& extent : extents) {
@@ -81,8 +82,8 @@ void HostExtents::free(std::vector<Fd> extents, std::function<void()> freed) {
   work_.close(std::move(extents), std::move(freed));
 }
 
-// Where no descriptor is left for the thread to use, the loop waits for it; the answer comes later
-// all the same, since whoever asks may stand among what it changes.
+// If no descriptor is left for the thread, the loop does the work itself. The answer is deferred
+// even then, because the caller may be in the middle of changing its state.
 void HostExtents::decommit(std::span<const Fd> extents, std::function<void(bool)> done) {
   DJINN_ASSERT(std::ranges::all_of(extents, &Fd::valid));
   Result<std::vector<Fd>> duplicates = duplicates_of(extents);

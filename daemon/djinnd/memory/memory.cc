@@ -14,10 +14,10 @@
 namespace djinn::daemon {
 namespace {
 
-// The principal that pays for what no session holds; no session has this id.
+// This principal pays for what no session holds. No session has its id.
 constexpr vmu::PrincipalId kShared{UINT64_MAX};
 
-// A session pays for itself: its quota is that of its own principal.
+// Each session is a principal of its own, so that it has a quota of its own.
 vmu::PrincipalId principal_of(vmu::Holder holder) {
   return holder.kind == vmu::HolderKind::kSession ? vmu::PrincipalId{holder.id} : kShared;
 }
@@ -51,7 +51,7 @@ void Memory::note(Holder holder) {
               ledger_.held_by(holder) + (has_aside ? ledger_.aside_of(principal_of(holder)) : 0));
 }
 
-// What returns counts for its user already, as what lies aside.
+// Bytes that return are set aside, and so count for their user already.
 Status Memory::check_quotas(const Request& request) const {
   if (!request.returns) DJINN_CHECK(users_.check(request.holder, request.bytes));
   const vmu::PrincipalId principal = principal_of(request.holder);
@@ -74,7 +74,7 @@ void Memory::grant(const Request& request) {
   change();
 }
 
-// The ledger knows of no configuration.
+// The text is made here, because the ledger knows nothing of the configuration.
 Error Memory::over_quota(const Request& request) const {
   const uint64_t aside = ledger_.aside_of(principal_of(request.holder));
   return {ErrorCode::kQuotaExceeded,
@@ -89,7 +89,8 @@ void Memory::change() {
   if (reclaim_ != nullptr) reclaim_->changed();
 }
 
-// The log hears of a shortage, the session that is refused also how much of it is its own.
+// The log gets the text about the shortage. The session that is refused is also told how much of
+// the memory is its own.
 Status Memory::refused(const Request& request, Error why) const {
   if (why.code != ErrorCode::kOutOfMemory) return why;
   why.message =
@@ -104,7 +105,7 @@ Status Memory::refused(const Request& request, Error why) const {
   return why;
 }
 
-// Whoever gave way, there would not be enough.
+// Even if everybody gave way, there would not be enough.
 std::string Memory::too_large(uint64_t bytes) const {
   return fmt::format(
       "{} are needed, which cannot fit in {}, all that djinnd may grant. Start djinnd with more "
@@ -112,7 +113,7 @@ std::string Memory::too_large(uint64_t bytes) const {
       size_text(bytes), size_text(ledger_.total_bytes()));
 }
 
-// With a session's own part no longer than what a step's record holds.
+// The text, with the session's own part, is no longer than the record of a step can hold.
 std::string Memory::shortage(const Request& request) const {
   using enum vmu::HolderKind;
   const uint64_t models = held_by(kModel) + held_by(kLoad);
@@ -236,7 +237,8 @@ bool Memory::make_room(Answers& answers) {
     take(first, refused(*first, {ErrorCode::kOutOfMemory, {}}), answers);
     return true;
   }
-  // If there is not enough for all, those behind wait: the first may be served, or give up.
+  // If room for all cannot be made, the requests behind wait on: the first may be served, or give
+  // up.
   if (missing > first->missing()) reclaim_->make_room(missing - unkept_);
   return false;
 }

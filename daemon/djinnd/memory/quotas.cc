@@ -70,7 +70,7 @@ bool Quotas::binds_as_group(const NamedQuota& section, Owner user) const {
   });
 }
 
-// The largest value of each key.
+// If several groups bind a user, the largest value of each key counts.
 Quota Quotas::of_groups(Owner user, uint64_t device_bytes) const {
   Quota all;
   const auto more = [&](std::optional<Amount>& most, const std::optional<Amount>& other) {

@@ -20,7 +20,8 @@ bool is_visible(char c) {
   return c > ' ' && c <= '~';
 }
 
-// A field's line: a name, a colon, and text in which a tab is the only control character.
+// Whether the line is a field: a name, a colon, and text in which a tab is the only control
+// character.
 bool is_field(std::string_view line) {
   const size_t colon = line.find(':');
   if (colon == 0 || colon == std::string_view::npos) return false;
@@ -32,7 +33,7 @@ bool is_field(std::string_view line) {
          std::ranges::all_of(line.substr(colon), is_text);
 }
 
-// "GET /path?query HTTP/1.1"
+// Reads a line such as "GET /path?query HTTP/1.1".
 HttpRequest read_first_line(std::string_view line) {
   DJINN_ASSERT(line.find(kEndOfLine) == line.npos);
   HttpRequest request{State::kMalformed};

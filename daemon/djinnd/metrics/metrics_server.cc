@@ -22,7 +22,7 @@ namespace {
 constexpr int kNotPolled = -1;
 constexpr const char* kExposition = "text/plain; version=0.0.4; charset=utf-8";
 
-// Whether a call on a socket said that it would have had to wait.
+// Whether a call on a socket failed because it would have had to wait, or was interrupted.
 bool must_wait() {
   return errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR;
 }
@@ -85,7 +85,7 @@ void MetricsServer::work() {
   while (!stopping_.load()) wait();
 }
 
-// One turn: sleeps until something happens or is due, and sees to it.
+// Makes one turn: sleeps until something happens or is due, and handles it.
 void MetricsServer::wait() {
   std::vector<pollfd> polled{{bell_.get(), POLLIN, 0}};
   const bool accepts = takes_more();
@@ -99,7 +99,7 @@ void MetricsServer::wait() {
   }
   if (::poll(polled.data(), polled.size(), timeout_ms()) < 0) return;
 
-  // Each connection's turn comes before new ones change the list.
+  // Connections are served before new ones are added to the list.
   size_t next = 1 + sockets_.size();
   for (Connection& one : connections_) {
     if (polled[next++].revents != 0) go_on(one);
@@ -113,7 +113,7 @@ void MetricsServer::wait() {
   connections_.remove_if([](const Connection& one) { return !one.socket.valid(); });
 }
 
-// When all speak and none can give way, who comes waits in the socket's queue.
+// When every connection is in use and none can give way, new ones wait in the socket's queue.
 bool MetricsServer::takes_more() const {
   if (clock_.monotonic_ns() < pause_until_ns_) return false;
   return connections_.size() < kConnections || std::ranges::any_of(connections_, gives_way);
@@ -146,7 +146,7 @@ void MetricsServer::take_news() {
 void MetricsServer::accept_from(const Fd& socket) {
   Fd client(::accept4(socket.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
   if (!client.valid()) {
-    // Out of descriptors or memory: looking again at once would only burn the core.
+    // There are no descriptors or no memory, so accepting again at once would only use up a core.
     if (!must_wait() && errno != ECONNABORTED) {
       pause_until_ns_ = clock_.monotonic_ns() + kPauseMs * kNsPerMs;
     }
@@ -159,7 +159,7 @@ void MetricsServer::accept_from(const Fd& socket) {
   read(connections_.back());
 }
 
-// The oldest connection that may gives way.
+// Closes the oldest connection that may give way.
 bool MetricsServer::make_room() {
   connections_.remove_if([](const Connection& one) { return !one.socket.valid(); });
   if (connections_.size() < kConnections) return true;
@@ -239,7 +239,7 @@ MetricsServer::Answer MetricsServer::make_complete(const HttpRequest& request) c
     return {"200 OK", text_of(*snapshot_, counts_, read_process_basics(), clock_.monotonic_ns()),
             kExposition};
   }
-  // Older ones are told when the loop did not answer.
+  // An old snapshot means that the loop did not answer in time.
   if (!is_fresh(kSnapshotMs)) return tell_state(false, "djinnd's loop does not answer.");
   if (request.path == "/healthz") return tell_state(snapshot_->healthy, snapshot_->unhealthy_why);
   return tell_state(snapshot_->ready, snapshot_->unready_why);
@@ -260,7 +260,8 @@ void MetricsServer::write(Connection& connection) {
     connection.written += static_cast<size_t>(length);
     DJINN_ASSERT(connection.written <= connection.out.size());
   }
-  // Closing with input unread would take the answer back: the client's end is waited for.
+  // Closing a socket with unread input would reset it, and the client would lose the answer. So the
+  // server waits for the client to close.
   ::shutdown(connection.socket.get(), SHUT_WR);
   connection.phase.enter(ScrapePhase::kClosing);
   connection.deadline_ns = clock_.monotonic_ns() + kClosingMs * kNsPerMs;

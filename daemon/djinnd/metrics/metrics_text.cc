@@ -31,7 +31,7 @@ double seconds(uint64_t ns) {
   return static_cast<double>(ns) / kNsPerSecond;
 }
 
-// The names of enumerators, in their order.
+// The names stand in the order of the enumerators.
 constexpr std::array<const char*, kGroupPlaces> kGroupPlaceNames = {"memory", "spilling", "disk"};
 constexpr std::array<const char*, 3> kPoolNames = {"weights", "sessions", "lanes"};
 constexpr std::array<const char*, ipc::kOperations> kOperationNames = {
@@ -39,7 +39,7 @@ constexpr std::array<const char*, ipc::kOperations> kOperationNames = {
     "write_ref", "release_refs", "crop_sequence", "reorder_sequence"};
 static_assert(kGroupPlaceNames.back() != nullptr && kOperationNames.back() != nullptr);
 
-// Families in the making, in the order in which they are told.
+// Collects the families in the order in which they are told.
 class Page {
  public:
   void begin(MetricType type, const char* name, const char* help) {
@@ -73,7 +73,7 @@ class Page {
     DJINN_ASSERT(values.size() == names.size());
     for (size_t i = 0; i < values.size(); ++i) put(values[i], {{label, names[i]}});
   }
-  // The same for the values of an enumeration.
+  // Does the same for the values of an enumeration.
   template <typename State, typename Values>
   void put_states(const Values& values) {
     for (size_t i = 0; i < values.size(); ++i) {
@@ -352,7 +352,8 @@ void put_workers(Page& page, const MetricsSnapshot& shot) {
 
 // --- the process
 
-// Fields of /proc/PID/stat from the state on, which is field 3: the name before may have spaces.
+// Gives the fields of /proc/PID/stat from the state on, which is field 3: the name before it may
+// have spaces.
 std::vector<uint64_t> stat_fields(const std::string& text) {
   std::vector<uint64_t> fields(3, 0);  // numbers 0 to 2
   const size_t name_end = text.rfind(')');
@@ -362,7 +363,7 @@ std::vector<uint64_t> stat_fields(const std::string& text) {
   return fields;
 }
 
-// Entries of /proc/self/fd, without ".", ".." and the descriptor that reads it.
+// Counts the entries of /proc/self/fd, without ".", ".." and the descriptor that reads it.
 uint64_t count_descriptors() {
   const std::unique_ptr<DIR, int (*)(DIR*)> list(::opendir("/proc/self/fd"), &::closedir);
   uint64_t count = 0;
@@ -373,7 +374,7 @@ uint64_t count_descriptors() {
 }  // namespace
 
 ProcessBasics read_process_basics() {
-  // proc(5) numbers them: user time, system time, threads, addresses, pages.
+  // The fields are numbered as in proc(5): user time, system time, threads, addresses, pages.
   constexpr size_t kUser = 14, kSystem = 15, kThreads = 20, kVirtual = 23, kResident = 24;
   ProcessBasics basics;
   const std::vector<uint64_t> fields = stat_fields(read_proc_file("/proc/self/stat"));

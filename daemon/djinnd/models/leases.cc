@@ -88,7 +88,7 @@ void Leases::settle(Model& model) {
   }
 }
 
-// Looks the model up again: an administrator may have unloaded it since it was there.
+// The model is looked up again, because an administrator may have unloaded it in the meantime.
 decltype(ipc::DaemonReply::body) Leases::opened(ModelId id, bool was_resident) {
   const Model* const model = table_.find(id);
   if (model == nullptr) {

@@ -51,7 +51,7 @@ void Load::start() {
 
 void Load::adopt(ReadyChild child) {
   process_ = std::move(child.process);
-  // The loader sends the manifest as a memfd.
+  // The loader sends the manifest as a memfd, so it may send descriptors of memory.
   process_->listen(
       {[this](ipc::Datagram& message) { heard(message); }, [this] { exited(); }, SentFds::kMemory});
   phase_.enter(LoadPhase::kIdentifying);
@@ -166,7 +166,8 @@ void Load::release() {
   DJINN_ASSERT(phase_ == LoadPhase::kDeciding);
   if (!ends_surely_) return abort();
   phase_.enter(LoadPhase::kEnded);
-  // Later, because the child's own event is being handled; and the pool must hear the answer.
+  // This is deferred because the child's own event is being handled. The pool must be the one that
+  // hears the loader's answer.
   loop_.defer([this] {
     send({ipc::ReleaseFiles{}}, {});
     loaders_.give_back(std::move(process_));

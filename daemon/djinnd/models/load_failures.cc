@@ -17,7 +17,7 @@
 namespace djinn::daemon {
 namespace {
 
-// The error as its client will read it, with the file's name in front.
+// Gives the error as the client will read it, with the file's name in front.
 std::string sentence_of(const Error& error, std::span<const std::string> file_names) {
   const auto about = ipc::file_message(error.message, file_names.size());
   const bool is_named = about && !file_names[about->index].empty();
@@ -29,7 +29,7 @@ LoadFailure failure_of(const OpenRequest& request, const Error& error) {
   return {error, request.opener.domain, request.path, sentence_of(error, request.file_names)};
 }
 
-// The user's session that waits for the model; none where the model comes back for a run.
+// Gives the user's session that waits for the model; none if the model comes back for a run.
 SessionId session_of(const Model& model, Owner user) {
   const auto found = std::ranges::find(*model.openers, user, &Opener::domain);
   return found == model.openers->end() ? SessionId{} : found->waiter.session;

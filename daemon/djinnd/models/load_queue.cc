@@ -12,7 +12,7 @@ namespace djinn::daemon {
 namespace {
 
 constexpr uint64_t kLookMs = 1000;
-// After so many looks a killed process is gone, or waits for a file.
+// After this many looks a killed process has ended, or waits for a file system.
 constexpr uint32_t kLooksToEnd = 2;
 
 }  // namespace
@@ -24,7 +24,7 @@ LoadQueue::LoadQueue(Loop& loop, IdSource& ids, SparePool& loaders, const Device
 
 LoadId LoadQueue::add(std::vector<SharedFd> files, DeviceId device, Turn turn,
                       LoadListener& listener) {
-  // The id must not be one that memory is still held for.
+  // The id must not be that of a load for which memory is still held.
   const auto id = ids_.next<LoadId>(
       [this](LoadId taken) { return loads_.contains(taken) || abandoned_.contains(taken); });
   Load::Holder& holder = *this;
@@ -102,12 +102,13 @@ void LoadQueue::load_ended(LoadId id) {
 
 // --- looks
 
-// A timer that runs already is left alone, so that later loads do not put a look off.
+// If a timer runs already, it is left alone, so that later loads do not put a look off.
 void LoadQueue::look_again_soon() {
   if (!looks_.active()) looks_.start_once(kLookMs);
 }
 
-// A load that waits for its turn is on no files: others of its user's may stay silent for long.
+// A queued load counts as waiting for files: those of its user's other loads, which run before it,
+// may stay silent for long. A load that waits for a loader process does not count.
 bool LoadQueue::is_on_files(const Entry& entry) {
   switch (entry.load->phase()) {
     case LoadPhase::kWaiting:
@@ -188,7 +189,7 @@ Status LoadQueue::seal(const Model& model) {
 void LoadQueue::abandon(Model& model) {
   DJINN_ASSERT(model.phase == ModelPhase::kLoading && loads_.contains(model.load));
   DJINN_ASSERT(!abandoned_.contains(model.load));
-  // The extents of a return are the model's once they are sealed; their memory is the load's again.
+  // Once sealed, the extents of a return belong to the model; here the load gets their memory back.
   devices_.of(model.device()).hand_over(Memory::of_model(model.id), Memory::of_load(model.load));
   abandoned_.emplace(model.load, Abandoned{model.device(), std::exchange(model.extents, {})});
   look_again_soon();

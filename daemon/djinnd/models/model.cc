@@ -298,7 +298,7 @@ Model* ModelTable::find_shared(const ModelKey& opened, const std::set<ModelId>& 
 Model* ModelTable::find_alike(const ModelKey& opened, const std::set<ModelId>& other) {
   Model* found = nullptr;
   for (auto& [id, model] : models_) {
-    // A load of another user's is no candidate: it may never end.
+    // A load of another user's is no candidate, because it may never end.
     const bool there = model.phase == ModelPhase::kResident ||
                        (model.phase == ModelPhase::kLoading && model.owner() == opened.domain);
     if (!there || other.contains(id) || !may_compare(model.key(), opened)) continue;

@@ -229,7 +229,7 @@ void Models::on_model_parked(WorkerKey key, const ipc::ModelParked& event) {
   if (Model* const model = mappings_.on_model_parked(key, event)) residency_.let_go(*model);
 }
 
-// Brings the model back. One that is resident or on its way is on its way to the worker, too.
+// Brings the model back. A model that is resident or on its way will be sent to the worker as well.
 void Models::on_model_wanted(WorkerKey key, const ipc::ModelWanted& event) {
   if (Model* const model = mappings_.on_model_wanted(key, event)) residency_.want(*model);
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// In the order of an open, from top to bottom.
+// The functions stand in the order in which an open calls them.
 #include "daemon/djinnd/models/openings.h"
 
 #include <fmt/format.h>
@@ -68,7 +68,7 @@ void Openings::decide(Load& load) {
                            : nullptr;
   if (alike != nullptr) {
     waiting.alike = alike->id;
-    // The opening waits while the other model is being loaded: decide_waiting().
+    // The opening waits while the other model is being loaded; decide_waiting() ends that.
     if (alike->phase == ModelPhase::kResident) load.plan(waiting.request.plan.copy);
     return;
   }
@@ -86,7 +86,7 @@ void Openings::decide(Load& load) {
 void Openings::decide_waiting(ModelId id) {
   for (const auto& [load, opening] : openings_) {
     if (opening.alike != id) continue;
-    // Deferred, because the model is about to change.
+    // This is deferred, because the model is about to change.
     loop_.defer([this, load = load] {
       Load* const waits = queue_.find(load);
       if (waits == nullptr || !openings_.contains(load)) return;

@@ -65,7 +65,7 @@ uint64_t Residency::keep_alive_of(const Model& model) const {
   return longest_ms;
 }
 
-// The monotonic time at which an idle model's stay is over; kNever for others.
+// Gives the monotonic time at which an idle model's stay is over; kNever for other models.
 static uint64_t deadline_of(const Model& model, uint64_t keep_alive_ms) {
   const bool waits = model.phase == ModelPhase::kResident || model.phase == ModelPhase::kOnDisk;
   if (!waits || model.in_use() || model.pinned() || keep_alive_ms == ipc::kKeepForever)
@@ -85,8 +85,8 @@ void Residency::review() {
   expiry_.start_once(0);
 }
 
-// Unloads models whose stay is over, gives up on loaders that do not end, and comes again when the
-// next of either is due. Requests for memory are tried again, since idle models may give way now.
+// Unloads models whose stay is over, gives up on loaders that do not end, and sets the timer for
+// the next of these. Requests for memory are tried again, because idle models may give way by now.
 void Residency::look() {
   const uint64_t now = clock_.monotonic_ns();
   uint64_t next = kNever;
@@ -230,7 +230,7 @@ uint64_t Residency::held_up_bytes(DeviceId device) const {
   return bytes;
 }
 
-// A model that cannot come back is unloaded: only one that nobody leases is chosen, so nobody loses
+// A model that cannot come back is unloaded. Only models without leases are chosen, so nobody loses
 // anything.
 void Residency::give_way(Model& model) {
   if (model.can_come_back()) return begin_evict(model, EvictReason::kPressure);
@@ -261,7 +261,7 @@ void Residency::begin_unload(Model& model, EvictReason reason) {
   finish_if_free(model);
 }
 
-// Closes the model's extents; they exist, and count, until that is done.
+// Closes the model's extents. Until that is done they exist, and count.
 void Residency::free_then(Model& model, void (Residency::*finish)(ModelId)) {
   DJINN_ASSERT(!model.load.valid());
   leaving_.at(model.id).freeing = true;
@@ -339,8 +339,8 @@ void Residency::want(Model& model) {
   loads_.read_again(model);
 }
 
-// A worker may let go of it only at the end of a step that takes long: nobody else waits for that.
-// Whoever waits for the memory is looked at again by who makes room.
+// A worker may let go of the model only at the end of a long step, and whoever wants the model need
+// not wait for that. The reclaimer looks again at the requests that wait for its memory.
 void Residency::stay(Model& model) {
   DJINN_ASSERT(!leaving_.at(model.id).freeing && !model.extents.empty());
   leaving_.erase(model.id);

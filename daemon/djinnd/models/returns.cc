@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// In the order of a return, from top to bottom.
+// The functions stand in the order in which a return calls them.
 #include "daemon/djinnd/models/returns.h"
 
 #include <fmt/format.h>
@@ -37,7 +37,7 @@ void Returns::read_again(Model& model) {
 void Returns::load_identified(Load& load, const ipc::Identified& files) {
   Model& model = model_of(load.id());
   Source& source = source_of(model);
-  // Files that look unchanged are read; the hash then tells whether they are.
+  // Files that look unchanged are read; the hash then shows whether they are.
   const std::vector<load::FileIdentity> now = identities_of(files);
   if (!load::all_unchanged(source.key.files, now)) {
     return source_failed(model, {ErrorCode::kFileChanged,
@@ -89,7 +89,8 @@ void Returns::load_finished(Load& load, const ipc::Loaded& loaded, Fd& manifest)
   queue_.hand_over(load, model.id);
 }
 
-// Checks the new manifest's size alone: the first load's is known to be right, and stays.
+// Only the size of the new manifest is checked: the manifest of the first load is known to be
+// right, and stays.
 Status Returns::seal(const Model& model, const Fd& manifest) {
   const auto bytes = size_of_manifest(manifest);
   return bytes ? queue_.seal(model) : Status(bytes.error());

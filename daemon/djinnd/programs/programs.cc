@@ -90,7 +90,8 @@ void Programs::tell(Program& program) {
   domains_.send(program.worker, {ipc::AddProgram{program.id, program.model, again}}, fds);
 }
 
-// Who has closed the program's model meanwhile uses it no more, and waits for it all the same.
+// A session that has closed the program's model in the meantime no longer uses the program, but may
+// still wait for it.
 void Programs::session_attached(SessionId session) {
   for (auto& [id, program] : table_.all()) {
     const bool waits = std::ranges::any_of(
@@ -172,7 +173,8 @@ void Programs::forget_left_over(WorkerKey key) {
   for (const ProgramId id : table_.left_over(key)) forget(*table_.find(id));
 }
 
-// Of one that is not admitted yet no client has heard; and who defined it answers for it.
+// A program that is not admitted yet stays: no client has its id, and the session that defined it
+// still waits for the answer.
 void Programs::dropped(SessionId session, WorkerKey key, std::span<const ProgramId> programs) {
   for (const ProgramId id : programs) {
     Program* const program = table_.find(id);
@@ -212,7 +214,7 @@ uint32_t Programs::collect() {
   return static_cast<uint32_t>(unused.size());
 }
 
-// Those that somebody waits for follow their sessions.
+// Programs that a session waits for are told when that session is attached.
 void Programs::worker_ready(WorkerKey key) {
   for (auto& [id, program] : table_.all()) {
     if (program.worker == key) tell(program);
@@ -241,7 +243,7 @@ std::set<SessionId> Programs::definers_to_blame(WorkerKey key, const WorkerDeath
 void Programs::worker_died(WorkerKey key, const WorkerDeath& death, bool in_step) {
   std::vector<std::pair<ProgramId, DeathAdmitting>> suspects;
   for (const DeathAdmitting& one : death.admitting) {
-    // Where it is known which was why, the other one was not.
+    // If it is known which graph killed the worker, the other one is not suspected.
     if (one.was_why || !death.was_a_graphs()) suspects.emplace_back(blamed(key, one), one);
   }
   for (auto& [id, program] : table_.all()) {
@@ -253,7 +255,7 @@ void Programs::worker_died(WorkerKey key, const WorkerDeath& death, bool in_step
   }
 }
 
-// Where something else may have been why, what a worker before has admitted is not to blame.
+// If something else may have killed the worker, a graph that was admitted before is not blamed.
 void Programs::blame(Program& program, const DeathAdmitting& death, bool in_step) {
   if (death.overran_ms) {
     return refuse(program, {ErrorCode::kTimeout,

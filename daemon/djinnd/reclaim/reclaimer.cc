@@ -14,13 +14,13 @@
 namespace djinn::daemon {
 namespace {
 
-// djinnd is not told when a run ends. Often enough to notice, seldom enough that a model that is
-// used again and again is not read as often.
+// djinnd is not told when a run ends. It looks often enough to notice, and seldom enough that a
+// model that is used again and again is not read as often.
 constexpr uint64_t kRunsLookMs = 2000;
-// How often it is looked whether what somebody waits for still comes.
+// djinnd looks this often whether the memory that a request waits for is still coming.
 constexpr uint64_t kWaitingLookMs = 250;
-// However soon groups count as idle (memory.spill_after), those that could not go are not looked at
-// without a pause.
+// Even if groups count as idle very soon (memory.spill_after), those that could not be spilled are
+// tried again only after this pause.
 constexpr uint64_t kLookMsMin = 50;
 
 }  // namespace

@@ -16,7 +16,7 @@
 namespace djinn::daemon {
 namespace {
 
-// The error for a run that ends its workers. op: where it was, if that is known.
+// Makes the error for a run that ends its workers. `op` names the operator, if it is known.
 Error refusal_of(const std::string& op, std::optional<uint64_t> overran_ms) {
   if (overran_ms) {
     return {ErrorCode::kTimeout,
@@ -50,7 +50,8 @@ Deaths::Verdict Deaths::note(Session& session, const WorkerDeath& death) {
     note_killer(session);
   }
   if (in_step) {
-    // Or the next death would be in this step, too, before a worker has taken the session in.
+    // Otherwise a death before the next worker has attached the session would count for this step
+    // again.
     const Status left = session.memory.leave_step();
     if (!left) log("a dead worker's step stays open: {}", left.error().message);
   }
@@ -58,7 +59,8 @@ Deaths::Verdict Deaths::note(Session& session, const WorkerDeath& death) {
     session.refusal = refusal_of(progress->op, death.overran_ms);
   }
   const OwedAnswer attaching{OwedAnswer::Kind::kAttachSession, session.id.value, {}};
-  // Twice the usual: the submission in flight may be what kills, and is refused first.
+  // The limit is twice the usual one: the submission in flight may be what kills, and it is refused
+  // first.
   if (death.suspect == attaching) ++session.attach_deaths;
   Verdict verdict{went_on || is_own, {}};
   if (session.attach_deaths >= 2 * limits::kDeathsWithoutProgress || session.deaths.hopeless()) {
@@ -102,8 +104,8 @@ bool Deaths::may_have_worker(const Session& session) const {
   return progress && progress->commit > 0;
 }
 
-// That it was told to the worker first would not do: a step that begins in a new worker may wait
-// for memory, and meanwhile the killer's next one begin.
+// It is not enough that the worker was told of the other session first: in a new worker its step
+// may wait for memory, and the killer's next step could begin before it.
 bool Deaths::others_await_turn(const Session& session) const {
   return std::ranges::any_of(sessions_.all(), [&](const auto& entry) {
     const Session& other = *entry.second;

@@ -61,7 +61,8 @@ uint64_t IdleRefs::begin(DeviceId device, uint64_t bytes, bool idle_only) {
 
 std::optional<uint64_t> IdleRefs::ms_to_next_idle(DeviceId device) const {
   std::optional<uint64_t> next;
-  // Also of those whose refs take all by now: djinnd is not told of a release.
+  // Sessions whose refs fill all of their memory count as well, because djinnd is not told of a
+  // release.
   for (const auto& [id, session] : sessions_.all()) {
     if (session->device != device) continue;
     if (session->ref_bytes_granted == 0 && lanes_.heap_bytes(session->worker()) == 0) continue;

@@ -10,7 +10,7 @@
 namespace djinn::daemon {
 namespace {
 
-// 0: in none, as far as its state can be read.
+// Gives 0 if the session is in no step, or if its state cannot be read.
 uint64_t running_step_of(const Session& session) {
   if (!session.attached) return 0;
   const auto progress = session.memory.progress();

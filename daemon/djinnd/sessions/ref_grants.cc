@@ -31,8 +31,8 @@ Error no_such_place() {
   return {ErrorCode::kInvalidArgument, "There is no room for memory in that place of the refs."};
 }
 
-// Whether the places are of whole pages, apart from each other and from all chunks, in the window,
-// and of so many bytes in all.
+// Whether the places are whole pages within the window, have `bytes` in all, and overlap neither
+// each other nor any chunk.
 bool are_free(const SessionMemory& memory, std::vector<ipc::MemoryRange> places, uint64_t bytes,
               uint64_t granularity) {
   for (const auto& [offset, extent] : memory.refs) places.push_back({offset, extent.bytes});
@@ -50,7 +50,8 @@ bool are_free(const SessionMemory& memory, std::vector<ipc::MemoryRange> places,
   return held == memory.chunk_bytes() + bytes;
 }
 
-// Errors: kOutOfMemory, kInvalidArgument.
+// Errors: kOutOfMemory if there would be too many chunks, kInvalidArgument for places that are not
+// free.
 Status check_places(const SessionMemory& memory, const ipc::GrantRequest& request,
                     uint64_t granularity) {
   if (memory.refs.size() + request.places.size() > limits::kRefChunks) {
@@ -73,7 +74,7 @@ Status RefGrants::check(const Session& session, const ipc::GrantRequest& request
   }
   if (is_in_chunks(session) == request.places.empty()) return no_such_place();
   if (request.places.empty()) return {};
-  // Others are not to give way for it.
+  // No other session should give way for bytes that are only wished for.
   if (request.or_less && request.bytes > memory_of(session).free_bytes()) {
     return Error{ErrorCode::kOutOfMemory, "So much more than is needed is not free."};
   }
@@ -118,7 +119,7 @@ void RefGrants::has_chunks(const Ask& ask, Result<std::vector<Fd>> made) {
   const ipc::GrantRequest& request = ask.request;
   ExtentSource& extents = devices_.extents_of(ask.key.device);
   Session* const session = sessions_.find(request.session, ask.key);
-  // A worker that came since counts its requests from 1, too.
+  // A worker that started since then counts its requests from 1, too.
   const bool is_asked = session != nullptr && session->attachment == ask.attachment &&
                         session->ref_makes.erase(request.request) > 0;
   if (session != nullptr) session->ref_bytes_coming -= request.bytes;
@@ -127,7 +128,7 @@ void RefGrants::has_chunks(const Ask& ask, Result<std::vector<Fd>> made) {
     return freed(request.session, request.bytes);
   }
   Status placed = is_asked ? Status() : session_has_ended();
-  // It may have asked for the same place twice; and each chunk is a descriptor.
+  // The worker may have asked for the same place twice, and each chunk takes a descriptor.
   if (placed) placed = check_places(session->memory, request, extents.granularity_bytes());
   if (placed) placed = check_descriptors_left(made->back());
   if (!placed) {

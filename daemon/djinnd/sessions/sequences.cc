@@ -27,7 +27,7 @@
 namespace djinn::daemon {
 namespace {
 
-// Of a session's memory; 0 for refs.
+// Names the part of the session's memory that the group is; part 0 is for refs.
 uint64_t part_of(SequenceHandle sequence) {
   return uint64_t{sequence.generation} << 32 | sequence.index;
 }
@@ -41,7 +41,7 @@ Status make_directory(const std::string& path) {
   return system_error("make " + path + ", memory.spill_directory", errno);
 }
 
-// Makes a file with a name first, for file systems that know none that never had one.
+// Makes a file with a name and removes the name, for file systems without O_TMPFILE.
 Result<Fd> make_named_file(const std::string& directory) {
   std::string path = directory + "/sequence-XXXXXX";
   Fd file(::mkostemp(path.data(), O_CLOEXEC));
@@ -52,7 +52,7 @@ Result<Fd> make_named_file(const std::string& directory) {
   return file;
 }
 
-// Its permissions are those that mkostemp gives, too.
+// The permissions are the same as those that mkostemp gives.
 Result<Fd> make_file(const std::string& directory) {
   DJINN_CHECK(make_directory(directory));
   Fd file(::open(directory.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600));
@@ -72,7 +72,7 @@ Error too_large(uint64_t bytes, uint64_t others) {
                       others == 0 ? "" : ", or drop another group")};
 }
 
-// Of the extent of such a group. Errors: kInvalidArgument, kLimitExceeded.
+// Gives the bytes of such a group's extent. Errors: kInvalidArgument, kLimitExceeded.
 Result<uint64_t> extent_bytes_of(const ipc::SequenceGeometry& g) {
   DJINN_CHECK(check_geometry(g));
   DJINN_TRY(const gc::SequenceLayout layout,
@@ -81,7 +81,8 @@ Result<uint64_t> extent_bytes_of(const ipc::SequenceGeometry& g) {
   return layout.file_bytes();
 }
 
-// Whether the session may have one more: its worker maps all of each, sparse as it is.
+// Whether the session may have one more group: its worker maps each as a whole, though it is
+// sparse.
 Status check_addresses(const Session& session, uint64_t bytes) {
   uint64_t others = 0;
   for (const auto& [index, group] : session.sequences.all()) others += group.extent_bytes;
@@ -152,7 +153,8 @@ void Sequences::has_extent(const Waiter& waiter, DeviceId device,
   if (wanted && !added) replies_.refuse(waiter, added.error());
 }
 
-// Others may have been made since this one was asked for.
+// The limits are checked again, because other groups may have been made since this one was asked
+// for.
 Status Sequences::add(Session& session, uint32_t number, const ipc::SequenceGeometry& geometry,
                       uint64_t bytes, Fd& extent) {
   DJINN_CHECK(check_descriptors_left(extent));
@@ -198,7 +200,7 @@ void Sequences::drop(Session& session, uint32_t number, SequenceHandle handle) {
   domains_.send(session.worker(), {ipc::ReleaseSequence{session.id, handle}});
 }
 
-// Its memory is there, and counts, until it is free.
+// The memory exists, and counts, until it is freed.
 void Sequences::erase(const Session& session, SequenceGroup& group) {
   if (!group.extent.valid()) return;
   if (group.phase != GroupPhase::kDropping) enter(group, GroupPhase::kDropping);
@@ -384,7 +386,8 @@ void Sequences::has_file(SessionId id, SequenceHandle handle, uint64_t attempt, 
   domains_.send(session->worker(), {ipc::SpillSequence{id, handle}}, fds);
 }
 
-// A request that waits for its memory waits for something else, or is refused.
+// Requests that wait for the group's memory are tried again: they wait for something else now, or
+// are refused.
 void Sequences::stays(const Session& session, SequenceGroup& group) {
   enter(group, GroupPlace::kMemory);
   let_go_of_file(group);

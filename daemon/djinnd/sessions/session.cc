@@ -25,7 +25,7 @@ constexpr gc::StateGeometry kStateGeometry{limits::kRefs, limits::kSequences};
 constexpr uint64_t kPage = 4096;
 static_assert(limits::kStagingBytesMax % kPage == 0 && limits::kStagingBytesDefault % kPage == 0);
 
-// The head is written through a mapping that does not outlive this.
+// The head is written through a mapping that ends with this function.
 Result<Fd> make_state() {
   const uint64_t bytes = gc::state_bytes(kStateGeometry);
   DJINN_TRY(Fd state, pal::make_memfd("djinn-state", bytes, pal::Seals::kShared));
@@ -144,7 +144,7 @@ Result<pal::Mapping> map_head(const Fd& state) {
   return pal::map_shared(state, gc::kStateHeadBytes, pal::Access::kReadWrite);
 }
 
-// All zero where it cannot be read.
+// Gives zeros if the words cannot be read.
 ipc::SessionControl control_of(const Fd& memory) {
   ipc::SessionControl control;
   const ssize_t got =

@@ -18,9 +18,9 @@
 namespace djinn::daemon {
 namespace {
 
-// Answers and notices that a client may leave unread.
+// A client may leave this many answers and notices unread.
 constexpr size_t kBacklogMax = 2 * limits::kRequestsPending;
-// How often to look whether a session that was held back may have a worker.
+// djinnd looks this often whether a session that was held back may have a worker.
 constexpr uint64_t kAttachLookMs = 25;
 constexpr uint64_t kLineLookMs = 100;
 
@@ -281,14 +281,14 @@ void Sessions::leave(SessionId id) {
   release(*session);
 }
 
-// What it asks memory for is given up; who asked is told.
+// Requests for memory are given up, and whoever made them is told.
 void Sessions::cancel_requests(Session& session) {
   memory_of(session).cancel(Memory::of_session(session.id));
   sequences_.refuse_asks(session);
   ref_grants_.refuse_asks(session);
 }
 
-// Nobody but djinnd has the session's memory any more, and its client what it shares with it.
+// Only djinnd has the session's memory now, except for what it shares with its client.
 void Sessions::release(Session& session) {
   const SessionId id = session.id;
   const Memory::Holder holder = Memory::of_session(id);
@@ -349,7 +349,8 @@ void Sessions::freed_late(SessionId id, uint64_t bytes) {
   session.freed_bytes += bytes;
 }
 
-// Where its client keeps what they share, of the rest: that may be for as long as the client likes.
+// If the client keeps the shared memory, the event tells of the rest: the client may keep it as
+// long as it likes.
 void Sessions::emit_freed(Released& session) {
   if (!session.event) return;
   Event event = *std::exchange(session.event, std::nullopt);
@@ -487,7 +488,7 @@ void Sessions::emit_refused(const Session& session, const Error& error) {
   events_.emit_refusal(std::move(event));
 }
 
-// The session is as it was before its Hello, and may try another.
+// The session is again as it was before its Hello, and may send another one.
 void Sessions::withdraw_hello(Session& session, const Error& error) {
   emit_refused(session, error);
   for (auto& [offset, extent] : session.memory.refs) {
@@ -548,7 +549,8 @@ void Sessions::attach(Session& session) {
                           refusal.code, refusal.message}},
       fds);
   ++session.attachment;
-  // From here on the worker gets what is new behind these, before it has answered too.
+  // From here on the worker is sent what is new for the session, even before it has answered: it
+  // gets the messages in order.
   session.attached = true;
   Deaths::note_attached(session);
   sequences_.send_all(session);
@@ -573,7 +575,7 @@ void Sessions::welcome(Session& session) {
         fds);
 }
 
-// Users do not learn of others' sessions, so one of somebody else is one that is not there.
+// Users must not learn of others' sessions, so another user's session counts as missing.
 Result<Session*> Sessions::find_steered(const Caller& caller, SessionId id) const {
   Session* const session = find(id);
   const bool there = session != nullptr && caller.may_steer(session->domain) &&
@@ -587,7 +589,7 @@ void Sessions::cancel_run(const Waiter& waiter, const Caller& caller, SessionId 
   const auto session = find_steered(caller, target);
   if (!session) return refuse(waiter, session.error());
   const auto progress = (*session)->has_memory() ? (*session)->memory.progress() : gc::Progress{};
-  // One that waits for memory is in flight and in no step.
+  // A run that waits for memory is in flight, but in no step.
   if (!progress || (progress->running_step == 0 && !progress->in_flight)) {
     return refuse(waiter, {ErrorCode::kNotFound,
                            "The session has no run in flight: there is nothing to cancel."});
@@ -653,7 +655,7 @@ uint64_t Sessions::held_up_bytes(DeviceId device) const {
       bytes += leaving_bytes_of(*session);
       continue;
     }
-    // What it has given back already is held up by nobody.
+    // What the worker has given back already is not held up.
     bytes += idle_refs_.coming_bytes(*session) -
              std::min(session->trimming_bytes, session->ref_bytes_freeing);
     for (const auto& [index, group] : session->sequences.all()) {
@@ -676,7 +678,7 @@ void Sessions::worker_ready(WorkerKey key) {
 }
 
 void Sessions::attach_those_that_may(const std::function<bool(const Session&)>& in_question) {
-  // Who has ended a worker comes last: their next step may be this worker's end.
+  // Sessions that have ended a worker come last, because their next step may end this worker too.
   for (const bool killers : {false, true}) {
     for (const auto& [id, session] : sessions_.all()) {
       const bool waits = session->has_memory() && session->phase != SessionPhase::kLeaving &&
@@ -733,7 +735,7 @@ bool Sessions::worker_died(WorkerKey key, const WorkerDeath& death,
   return progressed;
 }
 
-// Gives whether the next worker may come at once, as far as this session tells.
+// Gives whether the next worker may start at once, as far as this session is concerned.
 bool Sessions::note_death(Session& session, const WorkerDeath& death) {
   DJINN_ASSERT(session.has_memory() && session.phase != SessionPhase::kLeaving);
   const bool was_served = std::exchange(session.attached, false);

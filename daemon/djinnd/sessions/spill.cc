@@ -11,7 +11,7 @@
 namespace djinn::daemon {
 namespace {
 
-// A group or a directory that failed is left alone for so long.
+// A group or a directory that failed is not tried again for this long.
 constexpr uint64_t kRetryNs = 10'000 * kNsPerMs;
 
 }  // namespace

@@ -295,7 +295,7 @@ void Client::submit() {
       ::pwrite(memory_.get(), &submitted_, sizeof submitted_, kPublished);
 }
 
-// djinnd ends whoever does so.
+// djinnd ends a session that sends such messages.
 void Client::lie() {
   machine_.tell("{}: lies", name_);
   const Fd extra = sealed(0);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// How children start and end, for a simulated machine. They take the place of workers/spawner.cc
-// and loop/process.cc.
+// This is how children start and end on a simulated machine. It takes the place of
+// workers/spawner.cc and loop/process.cc.
 #include <utility>
 
 #include "daemon/djinnd/loop/process.h"

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// The extents of a simulated machine's memory: memfds without pages, of which each call may fail or
-// take its time. They take the place of memory/host_extents.cc.
+// A simulated machine's extents are memfds without pages. Each call on them may fail or take its
+// time. They take the place of memory/host_extents.cc.
 #include <algorithm>
 #include <utility>
 

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// The socket that clients connect to, for a simulated machine: its door. It takes the place of
-// access/listener.cc.
+// On a simulated machine clients connect to its door. This takes the place of access/listener.cc.
 #include <sys/eventfd.h>
 
 #include <utility>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// djinnd's log, for a simulated machine: it stands among what happened. It takes the place of
+// On a simulated machine djinnd's log goes to the record of what happened. This takes the place of
 // loop/log.cc.
 #include "daemon/djinnd/loop/log.h"
 #include "daemon/djinnd/simulation/machine.h"

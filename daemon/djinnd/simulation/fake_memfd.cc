@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Where shared memory comes from, for a simulated machine: it has none now and then for what djinnd
-// itself makes. This takes the place of libc's function.
+// This memfd_create() takes the place of libc's on a simulated machine: now and then it fails for
+// what djinnd itself makes.
 #include <errno.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
@@ -16,12 +16,13 @@
 namespace djinn::daemon::simulation {
 namespace {
 
-// Extents fail by themselves (fake_extents.cc), and clients and children are no part of djinnd.
+// These are the memfds that djinnd makes. Extents fail by themselves (fake_extents.cc), and those
+// of clients and children are not djinnd's.
 constexpr std::string_view kOfDjinnd[] = {"djinn-session", "djinn-state", "djinn-payload",
                                           "djinn-record"};
 constexpr int kErrors[] = {EMFILE, ENFILE, ENOMEM};
 
-// 0: it does not fail.
+// Gives the errno of a failure, or 0.
 int failure_of(std::string_view name) {
   Machine* const machine = Machine::current_or_null();
   if (machine == nullptr || std::ranges::find(kOfDjinnd, name) == std::end(kOfDjinnd)) return 0;

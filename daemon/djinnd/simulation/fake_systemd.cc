@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// What djinnd tells systemd, for a simulated machine: they take the place of the functions of
-// libsystemd that djinnd calls, whose header they keep to.
+// These hear what djinnd tells systemd on a simulated machine. They take the place of the functions
+// of libsystemd that djinnd calls, and keep to its header.
 #include <systemd/sd-daemon.h>
 
 #include "daemon/djinnd/simulation/machine.h"

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// djinnd's threads, for a simulated machine: what they would do is done by its one thread, when the
-// seed says. They take the place of loop/background.cc and loop/user_thread.cc.
+// On a simulated machine one thread does the work of all of djinnd's threads, when the seed says
+// so. This takes the place of loop/background.cc and loop/user_thread.cc.
 #include <utility>
 
 #include "daemon/djinnd/loop/background.h"
@@ -13,7 +13,7 @@ namespace djinn::daemon {
 
 using simulation::Machine;
 
-// Who starts a thread of their own has no place here.
+// The simulated machine has one thread, so a part of djinnd that starts its own gets an error.
 Result<std::thread> start_thread(const char* name, std::function<void()> /*work*/) {
   return Error{ErrorCode::kSystem, std::string("A simulated machine has no thread: ") + name};
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// The functions of libuv that djinnd's loop calls, for a simulated machine: they take the place of
-// the library's, whose header they keep to.
+// These are the functions of libuv that djinnd's loop calls, for a simulated machine. They take the
+// place of the library's, and keep to its header.
 #include <poll.h>
 #include <uv.h>
 
@@ -20,7 +20,7 @@ int uv_loop_close(uv_loop_t* /*loop*/) {
   return 0;
 }
 
-// Machine::step() has events happen: a loop that ends needs its closed handles told of, no more.
+// Machine::step() makes events happen, so this call only closes handles, as a loop that ends needs.
 int uv_run(uv_loop_t* /*loop*/, uv_run_mode mode) {
   DJINN_ASSERT(mode == UV_RUN_NOWAIT);
   Machine::current().close_handles();
@@ -39,7 +39,7 @@ void uv_close(uv_handle_t* handle, uv_close_cb closed) {
 
 void uv_unref(uv_handle_t* /*handle*/) {}
 
-// Of timers alone, which is what is asked.
+// djinnd asks this of timers alone.
 int uv_is_active(const uv_handle_t* handle) {
   return Machine::current().is_armed(reinterpret_cast<const uv_timer_t*>(handle)) ? 1 : 0;
 }
@@ -96,7 +96,7 @@ int uv_check_start(uv_check_t* handle, uv_check_cb call) {
   return 0;
 }
 
-// The machine sends none.
+// The machine sends no signals.
 int uv_signal_init(uv_loop_t* /*loop*/, uv_signal_t* /*handle*/) {
   return 0;
 }

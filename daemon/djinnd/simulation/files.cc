@@ -18,7 +18,7 @@ constexpr uint64_t kMiB = uint64_t{1} << 20;
 
 }  // namespace
 
-// Some have the bytes of others: their openers may come to share a model.
+// Some files have the same bytes, so that sessions that open them may come to share a model.
 Files::Files(Machine& machine) {
   for (uint64_t number = 0; number < kFiles; ++number) {
     ModelFile file;

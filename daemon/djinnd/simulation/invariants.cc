@@ -177,8 +177,8 @@ void Invariants::check_users(const Memory& memory) {
   }
 }
 
-// Who has more than a quota that was lowered keeps it, and gets no more. A new slab is granted
-// before the former one is gone.
+// A user who has more than a quota that was lowered keeps it, and gets no more. Slabs are left out,
+// because a new one is granted before the former one is gone.
 void Invariants::check_user_quotas(const Memory& memory) {
   std::map<Owner, uint64_t> slabs;
   for (const auto& [holder, bytes] : Access::held(memory)) {
@@ -370,8 +370,8 @@ void Invariants::check_waiting() {
 
 // --- restarts
 
-// Where a device has memory for all of its models, each is there at once. Where it has not, some
-// wait, go, or are given up.
+// If a device has memory for all of its models, each is there at once. Otherwise some of them wait,
+// go, or are given up.
 std::optional<std::string> Invariants::not_taken_back() {
   std::map<std::string, uint64_t> bytes;
   for (const auto& [id, record] : kept_) bytes[record.device] += bytes_of(record);

@@ -78,7 +78,7 @@ void Loader::send(const ipc::LoaderEvent& event, const std::vector<int>& fds) {
   if (!sent) machine_.processes().exit(pid(), 0);
 }
 
-// It repeats itself, or says something else.
+// The loader repeats what it said, or says something else.
 void Loader::lie(const ipc::LoaderEvent& said, const std::vector<int>& fds) {
   machine_.tell("loader {}: lies", pid());
   switch (machine_.below(10)) {
@@ -145,7 +145,7 @@ void Loader::tell_files() {
   say({told});
 }
 
-// An extent for each file.
+// The plan has one extent for each file.
 void Loader::plan() {
   ipc::Planned planned;
   for (const uint64_t number : taken_) planned.extent_bytes.push_back(files_.at(number).bytes);

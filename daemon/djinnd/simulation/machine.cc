@@ -15,10 +15,10 @@ namespace {
 
 Machine* the_machine = nullptr;
 
-// FNV-1a's.
+// This is the prime of FNV-1a.
 constexpr uint64_t kHashPrime = 0x100000001b3u;
 constexpr uint64_t kEventNsMax = 100'000;
-// A call of the clock costs that much of the processor; sometimes a message costs much more.
+// A call of the clock charges this much processor time. Now and then a message costs much more.
 constexpr uint64_t kCpuNs = 2'000;
 constexpr uint64_t kSlowCpuNs = 20'000'000;
 
@@ -63,7 +63,7 @@ void Machine::tell_line(const std::string& line) {
 
 bool Machine::step(uint64_t until_ms) {
   close_handles();
-  // The machine was asleep, or busy with others, for a moment.
+  // Sometimes nothing happens for a while, as if the machine were asleep, or busy with others.
   const bool sleeps = faults_ && one_in(64);
   std::vector<Event> events = possible_events();
   if (events.empty() || sleeps) {
@@ -171,7 +171,7 @@ void Machine::finish(const void* owner) {
   while (backlog(owner) > 0) do_next_work(owner);
 }
 
-// What is destroyed may ask for more.
+// Destroying work may add more.
 void Machine::forget_work() {
   while (!works_.empty())
     [[maybe_unused]] const std::vector<Work> forgotten = std::exchange(works_, {});

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// djinnd-simulation: runs seeds. Exits with 1 where one of them finds something.
+// djinnd-simulation runs seeds. It exits with 1 if one of them finds something.
 
 #include <fmt/format.h>
 

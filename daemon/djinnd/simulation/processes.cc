@@ -43,7 +43,7 @@ void Processes::begin_end(Process& process, int status, uint64_t after_ms) {
   process.end->start_once(after_ms);
 }
 
-// A child that waits for a file system may take long to end.
+// A killed child that waits for a file system may take long to end.
 void Processes::send_signal(pid_t pid, int signal) {
   const auto found = all_.find(pid);
   DJINN_ASSERT(found != all_.end());

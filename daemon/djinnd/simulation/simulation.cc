@@ -31,7 +31,7 @@ constexpr uint64_t kMiB = uint64_t{1} << 20;
 constexpr uint64_t kStoreMax = 40;    // a few models
 constexpr uint64_t kWindUpMs = 2000;  // for who is busy with other things
 constexpr uint64_t kHangTimeoutMs = 10'000;
-// A worker that hangs is looked at within one timeout, and what it was asked for may have six
+// The watchdog looks once in a timeout while nothing runs, and patient work has six timeouts
 // (HangWatch).
 constexpr uint64_t kHangIsSeenMs = 8 * kHangTimeoutMs;
 constexpr uint64_t kEventsMax = 60'000;  // of a phase in which nothing new begins
@@ -74,7 +74,7 @@ Options some_options(Machine& machine, const std::string& directory) {
   options.thresholds.idle_percent = static_cast<uint32_t>(machine.between(30, 90));
   options.thresholds.all_percent =
       static_cast<uint32_t>(machine.between(options.thresholds.idle_percent, 98));
-  // Below a file nothing can be made.
+  // The directory cannot be made below a file, so spilling fails.
   options.spill_directory = machine.one_in(8) ? "/dev/null/spill" : directory;
   options.drain_timeout_ms = machine.one_in(4) ? 0 : machine.below(5000);
   options.spill_idle_ms = machine.between(1, 3000);
@@ -166,7 +166,8 @@ class Simulation {
     fail(invariants_->not_taken_back());
   }
 
-  // As main() does. Its users' threads die with it; its children it has killed, or they are dead.
+  // Ends djinnd as main() does. Its users' threads end with it. It has killed its children, or they
+  // are dead.
   void end_daemon() {
     const Sessions& sessions = DaemonForTests::sessions(*daemon_);
     for (const auto& client : clients_) {
@@ -184,7 +185,7 @@ class Simulation {
     forget_daemon();
   }
 
-  // As a signal has it end: whatever goes on has its time, and no more.
+  // Ends djinnd as a signal does: what goes on may take its time, up to a limit.
   void wind_up() {
     const uint64_t until_ms = machine_.now_ms() + *options_.drain_timeout_ms + kWindUpMs;
     daemon_->wind_up();
@@ -195,7 +196,7 @@ class Simulation {
     }
   }
 
-  // It is dead at once, and nobody does what its threads were to do.
+  // djinnd is dead at once, and the work of its threads is not done.
   void kill_daemon() {
     machine_.systemd().set_deaf(true);
     machine_.forget_work();
@@ -231,7 +232,7 @@ class Simulation {
     if (!failure_ && what) failure_ = std::move(what);
   }
 
-  // Whether something has happened, and all holds.
+  // Makes one event happen and checks everything. Gives whether something happened and all is well.
   bool step(uint64_t until_ms) {
     if (failure_) return false;
     const bool happened = machine_.step(until_ms);
@@ -245,7 +246,7 @@ class Simulation {
 
   using Finding = std::optional<std::string>;
 
-  // A session that is on another device than its client asked for.
+  // Finds a session that is on another device than its client asked for.
   Finding misplaced() const {
     for (const auto& client : clients_) {
       const Session* const session = DaemonForTests::sessions(*daemon_).find(client->session());
@@ -259,8 +260,8 @@ class Simulation {
     return std::nullopt;
   }
 
-  // Lets time pass until nothing is to be found any more, and at most so much. Nobody begins
-  // anything, so events come to an end.
+  // Lets time pass until `find` finds nothing, for at most this long. Nobody begins anything new,
+  // so events come to an end.
   void pass(uint64_t ms_max, const std::function<Finding()>& find) {
     const uint64_t until_ms = machine_.now_ms() + ms_max;
     uint64_t events = 0;
@@ -334,7 +335,7 @@ class Simulation {
   void empty() {
     machine_.tell("--- all goes");
     const auto answered = [this] { return observer_waits(); };
-    // One that moves is refused, and asked for again.
+    // Unloading a model that moves is refused, so it is asked for again.
     for (int round = 0; round < 10 && !failure_; ++round) {
       for (const auto& [id, model] : DaemonForTests::table(*daemon_).all()) {
         observer_->ask_for(ipc::UnloadModel{id});
@@ -347,7 +348,7 @@ class Simulation {
     pass(100'000, [this] { return invariants_->still_held(); });
   }
 
-  // The mistake of a lease that nobody takes away.
+  // Makes the mistake that a lease outlives its session.
   void keep_a_lease() {
     for (auto& [id, model] : DaemonForTests::table(*daemon_).all()) {
       for (const auto& [session, lease] : *model.leases) leases_seen_[id] = {session, lease};
@@ -357,7 +358,7 @@ class Simulation {
     }
   }
 
-  // The mistake of a model that is taken for one of another device.
+  // Makes the mistake that a model is taken for one of another device.
   void mix_up_a_device() {
     if (DaemonForTests::devices(*daemon_).all().size() < 2) return;
     for (auto& [id, model] : DaemonForTests::table(*daemon_).all()) {

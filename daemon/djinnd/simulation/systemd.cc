@@ -24,7 +24,8 @@ namespace {
 
 constexpr std::string_view kRecord = ".record.";
 
-// What stands behind the field's name, to the end of the line; empty where there is none.
+// Gives what stands behind the field's name, to the end of the line; empty if there is no such
+// field.
 std::string value_of(const std::string& message, std::string_view field) {
   const size_t at = message.find(field);
   if (at == std::string::npos) return {};

@@ -30,7 +30,7 @@ auto& any_of(Machine& machine, Map& map) {
   return *std::next(map.begin(), static_cast<std::ptrdiff_t>(machine.below(map.size())));
 }
 
-// A word of the memory that a session's client shares with its worker.
+// Reads a word of the memory that a session's client shares with its worker.
 uint64_t read_word(const Fd& memory, size_t offset) {
   uint64_t word = 0;
   const ssize_t got = ::pread(memory.get(), &word, sizeof word, static_cast<off_t>(offset));
@@ -285,7 +285,7 @@ void Worker::answer_body(const ipc::WakeLane&, const std::vector<Fd>&) {
   say({ipc::LaneAwake{}});
 }
 
-// It may have less than it told, and keep of its heap what lives.
+// The worker may have less than it told, and keeps the part of its heap that is in use.
 void Worker::answer_body(const ipc::TrimRefs& c, const std::vector<Fd>&) {
   give_back_heap();
   if (ending_) return;
@@ -296,7 +296,7 @@ void Worker::answer_body(const ipc::TrimRefs& c, const std::vector<Fd>&) {
 
 // --- what it does unasked
 
-// The first time, it says that it is ready.
+// In its first turn the worker says that it is ready.
 void Worker::live() {
   if (hangs_ || dies()) return;
   if (!std::exchange(ready_, true)) say({ipc::WorkerReady{2, 1, true}});
@@ -378,7 +378,8 @@ bool Worker::is_taken(SessionId id, const AttachedSession& session, ipc::MemoryR
   });
 }
 
-// One place or two that follow each other; behind the window's end now and then.
+// The worker asks for one place, or for two places in a row, and now and then for one behind the
+// window's end.
 void Worker::ask_for_refs(SessionId id, const AttachedSession& session, uint64_t bytes) {
   Asked asked{ipc::GrantKind::kRefs, id, {}, bytes};
   if (device_ == kHostDevice) return ask(asked);
@@ -439,7 +440,7 @@ void Worker::want_a_model() {
   if (wanted_.insert(model).second) say({ipc::ModelWanted{model}});
 }
 
-// djinnd may end it for that, and nobody but its own user may lose anything.
+// djinnd may end the worker for that, but only its own user may lose anything.
 void Worker::lie() {
   has_lied_ = true;
   machine_.tell("worker {}: lies", pid());
@@ -536,7 +537,7 @@ ipc::WorkerEvent Worker::some_event() {
   }
 }
 
-// A step begins, goes on or ends.
+// Begins a step, goes on with it or ends it.
 void Worker::run_something() {
   if (in_step_) {
     AttachedSession& session = sessions_.at(*in_step_);

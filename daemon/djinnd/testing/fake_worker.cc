@@ -1,21 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// A worker for djinnd's tests: the real one, whose executor has no kernels. What goes wrong in a
-// step the graph says by its operators (kernel/executor/fake_executor_for_tests.h).
+// This is the real worker with an executor that has no kernels, for djinnd's tests. A graph says by
+// its operators what goes wrong in a step (kernel/executor/fake_executor_for_tests.h).
 //
-// Between it and djinnd stands a relay, for what no graph can make it do:
+// A relay stands between it and djinnd, and does what no graph can make the worker do. It acts on
+// the first byte of a model, on the number with which a session's staging begins, and on the tokens
+// a row of a sequence group:
 //
-//   model filled with "r"      is refused, and the worker does not hear of it; one filled with "d"
-//                              kills the worker
-//   staging                    of a session that the worker is to take in begins with a number: if
-//                              it is 1 to 9, it is one less then, and the worker is dead. 101 to
-//                              109 are likewise when it is to trim the session's refs, and of 200
-//                              it does not hear then. Nor of 201, but asks for memory more often
-//                              than it may, until it is told so: then the number is 0; nor of 202,
-//                              but asks twice by one number
-//   group of 13 tokens a row   kills the worker when it is to be spilled; of one of 14 nothing is
-//                              heard then; one of 15 cannot be written
-//   --sends memory, file       a descriptor of such a kind comes with the first word
+//   model filled with 'r'      The relay refuses it, and the worker does not hear of it.
+//   model filled with 'd'      The worker dies.
+//   staging 1 to 9             When the session is attached, the number becomes one less, and the
+//                              worker dies.
+//   staging 101 to 109         The same happens when the session's refs are to be trimmed.
+//   staging 200                The worker does not hear that the refs are to be trimmed.
+//   staging 201                It does not hear that either, and the relay asks for memory more
+//                              often than it may. When it is told so, the number becomes 0.
+//   staging 202                The same, but the relay asks twice under one number.
+//   group of 13 tokens a row   The worker dies when the group is to be spilled.
+//   group of 14 tokens a row   The worker does not hear that the group is to be spilled.
+//   group of 15 tokens a row   The relay answers that the group cannot be written.
+//   --sends memory, file       A descriptor of this kind comes with the worker's first message.
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -55,11 +59,11 @@ constexpr uint64_t kSpillDies = 13;
 constexpr uint64_t kSpillHangs = 14;
 constexpr uint64_t kSpillFails = 15;
 
-// Carries what djinnd and the worker say, on a thread for each direction, until one of them is
-// gone: then the process ends.
+// Carries messages between djinnd and the worker, on a thread for each direction. When one of the
+// two is gone, the process ends.
 class Relay {
  public:
-  // sent: comes with the worker's first word, if it is valid.
+  // If `sent` is valid, it goes to djinnd with the worker's first message.
   Relay(Fd djinnd, Fd worker, Fd sent)
       : djinnd_(std::move(djinnd)),
         worker_(std::move(worker)),
@@ -92,7 +96,7 @@ class Relay {
     for (const Fd& fd : message.fds) fds.push_back(fd.get());
     return to.send(message.bytes, fds).ok();
   }
-  // That the session's staging begins with.
+  // Gives the number with which the session's staging begins.
   uint32_t& number_of(SessionId session) {
     const auto staging = memory_.at(session).bytes().subspan(ipc::SessionLayout::kStagingOffset);
     return *reinterpret_cast<uint32_t*>(staging.data());
@@ -101,7 +105,7 @@ class Relay {
     if (!djinnd_.send(ipc::encode(event))) ::_exit(0);
   }
 
-  // Whether the worker is to hear of it.
+  // Handles a command of djinnd's. False if the worker is not to hear of it.
   template <typename Body>
   bool look(const Body&, const std::vector<Fd>&) {
     return true;
@@ -172,7 +176,7 @@ Fd descriptor_to_send(std::string_view kind) {
   return {};
 }
 
-// Extents of another device than the host have no parts.
+// Extents of a device other than the host have no parts.
 Result<std::unique_ptr<pal::DevicePal>> make_pal(DeviceId device) {
   std::unique_ptr<pal::DevicePal> made;
   if (device == kHostDevice) {
@@ -183,7 +187,7 @@ Result<std::unique_ptr<pal::DevicePal>> make_pal(DeviceId device) {
   return made;
 }
 
-// The arguments are the worker's, but --sends; its channel is one to the relay.
+// The worker gets the arguments except for --sends, and a channel to the relay.
 int run(int argc, char** argv) {
   ipc::SocketPair pair = *ipc::make_socket_pair();
   std::string inner = std::to_string(pair.left.release());

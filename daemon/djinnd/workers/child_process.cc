@@ -22,7 +22,7 @@ extern char** environ;
 namespace djinn::daemon {
 namespace {
 
-// A child that is stopped lets its messages wait; it is killed as hung long before this fills.
+// The messages to a stopped child wait here. It is killed as hung long before this many do.
 constexpr size_t kBacklogMax = 1 << 16;
 
 bool is_of_kind(const Fd& fd, SentFds kind) {
@@ -37,7 +37,7 @@ std::vector<std::string> arguments_of(const ChildProgram& program) {
   return arguments;
 }
 
-// Each name once: of two some libraries take the first, others the last.
+// Gives each variable once: of two with one name some libraries take the first, others the last.
 std::vector<std::string> environment_of(const ChildProgram& program) {
   std::vector<std::string> environment = program.environment;
   for (char** entry = environ; *entry != nullptr; ++entry) {
@@ -77,7 +77,8 @@ ChildProcess::ChildProcess(const ChildHost& host, pid_t pid, Fd pidfd, Fd socket
       closer_(host.deferred_close.of(Owner::of_user(::geteuid()))) {
   channel_.emplace(host.loop, std::move(socket), kBacklogMax, traffic,
                    Channel::Events{[this](ipc::Datagram message) { heard(std::move(message)); },
-                                   // A child without channel is of no use; its exit tells the rest.
+                                   // A child without a channel is of no use. Its exit tells the
+                                   // rest.
                                    [this](const Error&) { kill(); }},
                    closer_->closing());
   exit_.emplace(host.loop, pidfd_.get(), [this] { on_exit(); });

@@ -47,7 +47,8 @@ void LaneMemory::give_slab(Lane lane, const ipc::GrantRequest& event, Result<Fd>
   const Memory::Holder holder = holder_of(lane.key, ipc::GrantKind::kSlab);
   Memory& memory = devices_.of(lane.key.device);
   const uint64_t held = memory.held_by(holder);
-  // Its worker died meanwhile, and the grant ended, or gave back what it had not got yet.
+  // The slab is not wanted if the worker died in the meantime: its grant has ended, or was given
+  // back.
   const bool wanted = known(lane.key).deaths == lane.deaths && held >= event.bytes;
   if (!wanted) {
     if (made.ok()) devices_.extents_of(lane.key.device).free(*std::move(made));
@@ -57,7 +58,7 @@ void LaneMemory::give_slab(Lane lane, const ipc::GrantRequest& event, Result<Fd>
     memory.release(holder, event.bytes);
     return domains_.answer_grant(lane.key, event.request, made.error());
   }
-  // The new one replaces the former, which nothing runs on while the lane asks.
+  // The new slab replaces the former one, on which nothing runs while the lane asks.
   memory.release(holder, held - event.bytes);
   const int fds[] = {made.value().get()};
   domains_.send(lane.key, {ipc::GiveMemory{event.request, event.bytes}}, fds);

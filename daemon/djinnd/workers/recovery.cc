@@ -13,7 +13,7 @@ namespace djinn::daemon {
 void DeathCount::note(const gc::Progress& progress) {
   if (progress.commit != commit_) deaths_ = 0;
   commit_ = progress.commit;
-  // Between two tries of a step nothing runs: a death there neither counts nor forgives.
+  // A death between two tries of a step neither counts nor forgives, because nothing ran.
   if (progress.running_step != 0) ++deaths_;
 }
 

@@ -26,7 +26,7 @@ void SparePool::take(std::weak_ptr<const bool> wanted, Taker taker) {
   DJINN_ASSERT(taker != nullptr && !wanted.expired());
   waiting_.push_back({std::move(wanted), std::move(taker)});
   loop_.defer([this] { serve(); });
-  // Somebody waits now, so nothing is gained by waiting longer.
+  // Somebody waits for a child now, so the start is not put off any longer.
   if (child_ == nullptr && failures_ == 0) start_timer_.start_once(0);
 }
 

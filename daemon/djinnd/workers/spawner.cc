@@ -28,8 +28,8 @@ std::vector<char*> pointers_to(const std::vector<std::string>& strings) {
   return pointers;
 }
 
-// Sets the capabilities of this thread, and so of the next child. Where djinnd has no such
-// capability there is none to keep.
+// Sets the capabilities of this thread, which the next child inherits. If djinnd does not have one,
+// the child gets none.
 void keep_capabilities(const Spawner::Program& program) {
   ::prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0);
   if (program.takes_leases) ::prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_RAISE, CAP_LEASE, 0, 0);
@@ -56,13 +56,13 @@ Result<pid_t> spawn(const Spawner::Program& program, int channel) {
   return pid;
 }
 
-// dup2 to its own number would leave close-on-exec set.
+// dup2 to the same number would leave close-on-exec set.
 Fd away_from_channel_number(Fd fd) {
   if (fd.get() != Spawner::kChannelNumber) return fd;
   return Fd(::fcntl(fd.get(), F_DUPFD_CLOEXEC, Spawner::kChannelNumber + 1));
 }
 
-// From here on the thread has a table of its own.
+// After this call the thread has a table of descriptors of its own.
 Status keep_only(int fd) {
   const auto first = static_cast<unsigned>(STDERR_FILENO + 1);
   const auto kept = static_cast<unsigned>(fd);
@@ -72,7 +72,7 @@ Status keep_only(int fd) {
   return system_error("have a thread that starts processes", errno);
 }
 
-// What was sent before the order was given.
+// The channel was sent before the order was given, so the message is there.
 Result<pid_t> carry_out(const Spawner::Program& program, int socket) {
   DJINN_TRY(auto message, ipc::receive_datagram(socket));
   if (!message || message->fds.size() != 1) {
@@ -112,7 +112,7 @@ Spawner::~Spawner() {
   if (thread_.joinable()) thread_.join();
 }
 
-// Its socket closes with the thread's table.
+// When the thread ends, its table of descriptors goes, and with it the socket.
 void Spawner::serve(int socket) {
   const Status alone = keep_only(socket);
   std::unique_lock lock(mutex_);

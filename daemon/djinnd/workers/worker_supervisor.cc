@@ -91,7 +91,7 @@ std::optional<OwedAnswer> answered_by(const ipc::WorkerEvent& event) {
       Overloaded{[](const ipc::Attached& e) -> Owed {
                    return OwedAnswer{Kind::kAttachSession, e.session.value, {}};
                  },
-                 // Answers the attach of a session that the worker could not take in.
+                 // This also answers the attach, because the worker could not take the session in.
                  [](const ipc::SessionBroken& e) -> Owed {
                    return OwedAnswer{Kind::kAttachSession, e.session.value, {}};
                  },
@@ -285,23 +285,23 @@ void WorkerSupervisor::wake_lane() {
   if (!asked) send({ipc::WakeLane{}});
 }
 
-// A stopped process and one that waits for something do not compute; one that others leave little
-// of the cores does some.
+// A stopped process does not compute, and neither does one that waits. A process to which others
+// leave little of the cores computes a little.
 bool WorkerSupervisor::computes_since(uint64_t cpu_ns) const {
   return process_->cpu_ns() - cpu_ns >= hang_timeout_ms_ * 1'000'000 / kComputesOneIn;
 }
 
-// Each kind of work has signs of life of its own: while one stands still another may go on, and a
-// client could make it go on for ever.
+// Each kind of work has its own signs of life. If one stands still, another may go on, and a client
+// could make that one go on for ever.
 bool WorkerSupervisor::look(const LaneActivity& lane) {
   if (!ready()) return false;
   if (killed_) return true;
   const uint64_t now_ns = clock_.monotonic_ns();
-  // Behind an older command it waits for that.
+  // A command is not overdue while an older one is unanswered.
   const bool asked = !owed_.empty() && owed_.front().kind == Kind::kWakeLane;
   const bool stuck_in_step = step_watch_.look(now_ns, {lane.in_step, lane.count});
   const bool stuck_lane = lane_watch_.look(now_ns, {asked && !lane.in_step, wakes_});
-  // Most commands are the lane's to answer, between two steps.
+  // Most commands are answered by the lane, between two steps.
   const bool stuck = command_watch_.look(now_ns, {!owed_.empty() && !lane.in_step, answers_, true});
   Looked* stuck_desk = nullptr;
   bool looks = false;

@@ -35,7 +35,8 @@ std::byte* as_data(DevicePtr address) {
   return reinterpret_cast<std::byte*>(address);
 }
 
-// Drivers have several codes for a descriptor that is none of theirs. An H200's says UNKNOWN.
+// For a descriptor that is not theirs drivers have several codes. The driver of an H200 says
+// UNKNOWN.
 bool means_no_export(Code code) {
   switch (code) {
     case Code::kInvalidValue:
@@ -119,7 +120,7 @@ Status CudaPal::open(int ordinal) {
   return judge("make a stream", api_.stream_create(&stream_, kStreamNonBlocking));
 }
 
-// A driver that refuses here cannot be told to anybody: the process does without the device now.
+// If the driver refuses, nobody can be told: the process does without the device from now on.
 CudaPal::~CudaPal() {
   if (context_ == nullptr) return;
   if (stream_ != nullptr) (void)api_.stream_destroy(stream_);
@@ -171,7 +172,7 @@ Result<Extent> CudaPal::create(std::string_view, uint64_t bytes) {
     DJINN_TRY(extent.fd, export_handle(handle));
     if (::fcntl(extent.fd.get(), F_SETFD, FD_CLOEXEC) != 0)
       return system_error("keep an extent", errno);
-    // What an earlier owner left may still be in it.
+    // The memory may still hold what an earlier owner left.
     DJINN_TRY(Reservation scratch, reserve(bytes));
     DJINN_CHECK(map_handle(scratch, 0, handle, bytes, Access::kReadWrite));
     DJINN_CHECK(zero(scratch, 0, bytes));
@@ -199,7 +200,7 @@ Result<Fd> CudaPal::export_extent(const Extent& extent) {
   return extent.fd.duplicate();
 }
 
-// No code of the driver's says that descriptors gave out, so the kernel is asked.
+// The driver has no code that says that descriptors have run out, so the kernel is asked.
 Result<Fd> CudaPal::export_handle(const Handle& handle) {
   int fd = -1;
   const Code code = api_.mem_export(&fd, handle.get(), HandleType::kPosixFileDescriptor, 0);
@@ -241,7 +242,7 @@ Status CudaPal::check_size(const Handle& handle, uint64_t bytes) {
   DJINN_TRY(const Reservation scratch, reserve(*larger));
   DJINN_TRY(const bool is_as_large, maps_as(scratch, handle, bytes));
   if (!is_as_large) return size_error(bytes);
-  // A driver may map the beginning of an extent.
+  // A driver may map the beginning of an extent, so a larger size is tried as well.
   DJINN_TRY(const bool is_larger, maps_as(scratch, handle, *larger));
   if (is_larger) return size_error(bytes);
   return {};
@@ -339,7 +340,7 @@ Status CudaPal::populate(Reservation& reservation, uint64_t offset, uint64_t byt
 Status CudaPal::finish(std::string_view what, Code submitted) {
   const Code code = submitted == Code::kSuccess ? api_.stream_synchronize(stream_) : submitted;
   if (code == Code::kSuccess) return {};
-  // The caller takes its bytes back now: no copy may still be under way, whatever was said of it.
+  // The caller takes its bytes back now, so no copy may still be under way, even after an error.
   if (!is_sticky(code)) DJINN_CHECK(judge_release(api_.ctx_synchronize()));
   return judge(what, code);
 }
