@@ -14,6 +14,7 @@
 
 #include "daemon/djinnd/loop/log.h"
 #include "daemon/djinnd/models/models.h"
+#include "daemon/djinnd/testing/as_nobody.h"
 #include "daemon/djinnd/testing/inode_holder.h"
 #include "daemon/djinnd/testing/programs.h"
 #include "daemon/djinnd/testing/test_daemon.h"
@@ -22,6 +23,7 @@
 namespace djinn::daemon {
 namespace {
 
+using testing::as_nobody;
 using ::testing::ElementsAre;
 using testing::eventually;
 using testing::graph_of;
@@ -979,19 +981,6 @@ TEST(Djinnd, user_mode_refuses_other_users) {
   int status = 0;
   ::waitpid(child, &status, 0);
   EXPECT_EQ(status, 0);
-}
-
-// Runs body as user 65534 in a process of its own; gives its exit code.
-int as_nobody(const std::function<int()>& body) {
-  const pid_t child = ::fork();
-  if (child == 0) {
-    // Its own group, which may connect, is the tests' root group.
-    if (::setresuid(65534, 65534, 65534) != 0) ::_exit(100);
-    ::_exit(body());
-  }
-  int status = 0;
-  ::waitpid(child, &status, 0);
-  return WIFEXITED(status) ? WEXITSTATUS(status) : 1000;
 }
 
 TEST(Djinnd, who_does_not_see_a_model_reads_no_manifest) {

@@ -8,6 +8,7 @@ many answers of which kind, and what it found. A finding is what must never be: 
 else wrote, or an answer that does not come.
 """
 
+import concurrent.futures
 import contextlib
 import ctypes
 import faulthandler
@@ -43,6 +44,7 @@ ANSWER_S = 120  # no single attack takes that long, with worker deaths and back-
 PATIENCE_S = 5.0
 STAGING_BYTES = 256 * 1024
 HOARDING_SESSIONS = 4
+GRABBING_SESSIONS, GRABS, GRAB_BYTES = 6, 300, (64, 1 << 20, 48 << 20)
 RUN_ONCE = 2  # ipc::Operation
 WITHIN = {"i": np.array([0, 1, 62, 63], np.int64)}
 PROMPT = [256, *b"The "]
@@ -348,6 +350,32 @@ class Hoarders(Attacker):
         return {"dtype": "float32", **sizes}
 
 
+class Grabbers(Attacker):
+    """Sessions that all at once take a little more than their quotas give, and give it back."""
+
+    def attack(self) -> None:
+        seeds = [self.r.randrange(2**32) for _ in range(GRABBING_SESSIONS)]
+        with concurrent.futures.ThreadPoolExecutor(len(seeds)) as pool:
+            lost = [each for each in pool.map(self.grab, seeds) if each]
+        if lost:
+            raise lost[0]
+
+    def grab(self, seed: int) -> djinn.LostError | None:
+        r, kept = random.Random(seed), list[Any]()
+        with self.connect() as session:
+            for _ in range(GRABS):
+                try:
+                    if kept and r.random() < 0.4:
+                        kept.pop(r.randrange(len(kept))).release()
+                    else:
+                        kept.append(session.put(np.zeros(r.choice(GRAB_BYTES), np.uint8)))
+                except djinn.LostError as error:
+                    return error
+                except djinn.Error:
+                    self.tally.answers["refused"] += 1
+        return None
+
+
 class Files(ThroughABackDoor):
     """Files whose file system lies: of the sizes of the bystanders' model, and others."""
 
@@ -508,6 +536,7 @@ ATTACKERS = {
     "files": Files,
     "killers": Killers,
     "hoarders": Hoarders,
+    "grabbers": Grabbers,
     "structural": Structural,
     "wire": WireGraphs,
     "flips": Flips,

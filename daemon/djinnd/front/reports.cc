@@ -653,7 +653,7 @@ ipc::MemoryReport Reports::sessions_report(const Memory& memory) const {
   report.device = text_of(memory.device());
   report.pool = ipc::MemoryPool::kSessions;
   report.reserved_bytes = memory.held_by(vmu::HolderKind::kSession);
-  report.cached_bytes = sessions_.idle_refs().bytes(memory.device()).refs;
+  report.cached_bytes = sessions_.idle_memory().offer(memory.device()).ref_bytes();
   report.evictable_bytes =
       report.cached_bytes + sessions_.sequences().spill().evictable_bytes(memory.device());
   for (const auto& [id, session] : sessions_.all()) {
@@ -663,7 +663,8 @@ ipc::MemoryReport Reports::sessions_report(const Memory& memory) const {
   return report;
 }
 
-// Slabs belong to their workers for as long as the workers live.
+// A slab belongs to its worker for as long as that lives; one that serves no session ends when the
+// memory is wanted.
 ipc::MemoryReport Reports::lanes_report(const Memory& memory) const {
   ipc::MemoryReport report;
   report.device = text_of(memory.device());
@@ -671,7 +672,7 @@ ipc::MemoryReport Reports::lanes_report(const Memory& memory) const {
   report.reserved_bytes =
       memory.held_by(vmu::HolderKind::kLane) + memory.held_by(vmu::HolderKind::kHeap);
   report.mapped_bytes = report.reserved_bytes;
-  report.cached_bytes = sessions_.idle_refs().bytes(memory.device()).heaps;
+  report.cached_bytes = sessions_.idle_memory().offer(memory.device()).lane_bytes();
   report.evictable_bytes = report.cached_bytes;
   return report;
 }

@@ -68,11 +68,13 @@ bool Reclaimer::make_room(uint64_t bytes) {
   watch_waiting();
   const std::vector<Model*> candidates = models_.residency().candidates(device());
   uint64_t coming = coming_bytes();
-  uint64_t possible = coming + sessions_.idle_refs().bytes(device()).all() +
-                      sessions_.sequences().spill().evictable_bytes(device());
+  IdleMemory& idle = sessions_.idle_memory();
+  const IdleMemory::Offer offer = idle.offer(device());
+  uint64_t possible =
+      coming + offer.bytes() + sessions_.sequences().spill().evictable_bytes(device());
   for (const Model* model : candidates) possible += model->bytes;
   if (possible < bytes) return false;
-  if (coming < bytes) coming += sessions_.idle_refs().begin(device(), bytes - coming, false);
+  if (coming < bytes) coming += idle.begin(device(), offer, bytes - coming, false);
   for (Model* model : candidates) {
     if (coming >= bytes) break;
     coming += model->bytes;
@@ -97,7 +99,7 @@ uint64_t Reclaimer::leaving_bytes(Memory::Holder session) const {
 
 void Reclaimer::take_back_idle(Owner user) {
   watch_waiting();
-  sessions_.idle_refs().begin(device(), user);
+  sessions_.idle_memory().begin(device(), user);
 }
 
 void Reclaimer::refused(const Error& why, std::optional<Owner> user) {
@@ -131,7 +133,7 @@ void Reclaimer::look() {
                          shrink_to(share_of(total, thresholds_.all_percent), true);
   if (level_ == PressureLevel::kNone) return;
   std::optional<uint64_t> again_ms = sessions_.sequences().spill().ms_to_next_idle(device());
-  if (const auto refs_ms = sessions_.idle_refs().ms_to_next_idle(device())) {
+  if (const auto refs_ms = sessions_.idle_memory().ms_to_next_idle(device())) {
     again_ms = std::min(again_ms.value_or(*refs_ms), *refs_ms);
   }
   if (runs_hold) again_ms = std::min(again_ms.value_or(kRunsLookMs), kRunsLookMs);
@@ -157,7 +159,10 @@ bool Reclaimer::shrink_to(uint64_t bytes, bool of_sessions) {
   const uint64_t over = granted - std::min(granted, bytes);
   uint64_t coming = coming_bytes();
   bool passed_over = false;
-  if (coming < over) coming += sessions_.idle_refs().begin(device(), over - coming, !of_sessions);
+  if (coming < over) {
+    IdleMemory& idle = sessions_.idle_memory();
+    coming += idle.begin(device(), idle.offer(device()), over - coming, !of_sessions);
+  }
   for (const bool in_use : {false, true}) {
     if (in_use && !of_sessions) break;
     for (Model* model : models_.residency().evictable(device(), in_use)) {

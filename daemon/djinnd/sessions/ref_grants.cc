@@ -197,7 +197,7 @@ void RefGrants::release(Session& session, uint64_t bytes) const {
   DJINN_ASSERT(bytes <= session.ref_bytes_granted);
   DJINN_ASSERT(session.ref_bytes_granted <= memory_of(session).held_by(holder));
   session.ref_bytes_granted -= bytes;
-  IdleRefs::note_returned(session, bytes);
+  IdleMemory::note_returned(session, bytes);
   memory_of(session).release(holder, bytes);
 }
 
@@ -207,7 +207,7 @@ void RefGrants::on_trimmed(WorkerKey key, const ipc::RefsTrimmed& event) {
     session->has_trimmed = true;
     return;
   }
-  idle_refs_.on_trimmed(key, event);
+  idle_memory_.on_trimmed(key, event);
   devices_.of(key.device).freed();
 }
 
@@ -221,7 +221,7 @@ void RefGrants::refuse_asks(Session& session) {
 }
 
 void RefGrants::worker_died(Session& session) {
-  IdleRefs::worker_died(session);
+  IdleMemory::worker_died(session);
   session.ref_asks.clear();
   session.ref_makes.clear();
   session.has_trimmed = false;

@@ -17,7 +17,7 @@
 
 #include "daemon/djinnd/memory/devices.h"
 #include "daemon/djinnd/memory/quota_refusals.h"
-#include "daemon/djinnd/sessions/idle_refs.h"
+#include "daemon/djinnd/sessions/idle_memory.h"
 #include "daemon/djinnd/sessions/session.h"
 #include "daemon/djinnd/workers/domains.h"
 #include "daemon/djinnd/workers/worker_key.h"
@@ -41,12 +41,12 @@ class LateChunks {
 class RefGrants {
  public:
   RefGrants(const Devices& devices, Domains& domains, QuotaRefusals& refusals,
-            const SessionTable& sessions, IdleRefs& idle_refs, LateChunks& late)
+            const SessionTable& sessions, IdleMemory& idle_memory, LateChunks& late)
       : devices_(devices),
         domains_(domains),
         refusals_(refusals),
         sessions_(sessions),
-        idle_refs_(idle_refs),
+        idle_memory_(idle_memory),
         late_(late) {}
 
   void on_request(WorkerKey key, const ipc::GrantRequest& event);
@@ -84,7 +84,7 @@ class RefGrants {
   Domains& domains_;
   QuotaRefusals& refusals_;
   const SessionTable& sessions_;
-  IdleRefs& idle_refs_;
+  IdleMemory& idle_memory_;
   LateChunks& late_;
 };
 

@@ -103,10 +103,10 @@ class RefGrantsTest : public ::testing::Test, private LateChunks {
   testing::NoWorkers workers_{loop_, clock_};
   const Spill spill_{clock_, devices_, workers_.domains, sessions_, lane_steps_, {"", 0, 0}};
   const LaneMemory lanes_{devices_, workers_.domains, workers_.refusals};
-  IdleRefs idle_refs_{workers_.domains, lanes_, sessions_, lane_steps_, spill_};
+  IdleMemory idle_memory_{loop_, workers_.domains, lanes_, sessions_, lane_steps_, spill_};
 
  protected:
-  RefGrants grants_{devices_, workers_.domains, workers_.refusals, sessions_, idle_refs_, *this};
+  RefGrants grants_{devices_, workers_.domains, workers_.refusals, sessions_, idle_memory_, *this};
 };
 
 TEST_F(RefGrantsTest, an_extent_is_made_for_each_place) {

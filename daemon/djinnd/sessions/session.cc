@@ -54,7 +54,12 @@ bool may_follow(SessionPhase from, SessionPhase to) {
 bool Session::runs() const {
   if (!has_memory()) return false;
   const auto now = memory.progress();
-  return memory.is_asked() || (now.ok() && (now->running_step != 0 || now->in_flight));
+  return now.ok() ? runs(*now) : memory.is_asked();
+}
+
+bool Session::runs(const gc::Progress& now) const {
+  DJINN_ASSERT(has_memory());
+  return now.running_step != 0 || now.in_flight || memory.is_asked();
 }
 
 std::vector<Fd> Session::take_extents() {

@@ -128,7 +128,7 @@ struct Session {
   std::set<uint64_t> ref_makes;             // requests of its worker whose chunks are being made
   std::vector<ipc::GrantRequest> ref_asks;  // likewise, that wait until no chunk is being freed
   bool has_trimmed = false;                 // and waits likewise
-  bool trims = false;                       // see idle_refs.h
+  bool trims = false;                       // see idle_memory.h
   uint64_t trimming_bytes = 0;              // of those granted, what its worker is to give back
   uint64_t trimming_heap_bytes = 0;         // and of its worker's heap
   std::optional<uint64_t> trimmed_at;       // the commit at which it had given back what could go
@@ -156,6 +156,8 @@ struct Session {
   }
   // Whether it has a run in flight, or asks for one.
   [[nodiscard]] bool runs() const;
+  // Likewise, of a session with memory whose progress was just read.
+  [[nodiscard]] bool runs(const gc::Progress& now) const;
   // Its extents: of refs and groups. They must not be used after this.
   std::vector<Fd> take_extents();
   // Leaves the bells to its closer. No worker has them any more.

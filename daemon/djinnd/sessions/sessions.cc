@@ -74,8 +74,8 @@ Sessions::Sessions(const ConnectionHost& host, const Clock& clock, IdSource& ids
       sequences_(clock, devices, domains, events, refusals, *this, work.files, sessions_,
                  lane_steps_, std::move(spill)),
       deaths_(clock, domains, sessions_),
-      idle_refs_(domains, lanes, sessions_, lane_steps_, sequences_.spill()),
-      ref_grants_(devices, domains, refusals, sessions_, idle_refs_, *this),
+      idle_memory_(host.loop, domains, lanes, sessions_, lane_steps_, sequences_.spill()),
+      ref_grants_(devices, domains, refusals, sessions_, idle_memory_, *this),
       departed_(host.loop, work.users, [this] { memory_stays(); }),
       attach_timer_(
           host.loop,
@@ -626,13 +626,14 @@ uint64_t Sessions::leaving_bytes(DeviceId device, std::optional<Owner> user) con
     bytes += devices_.of(device).held_by(Memory::of_session(id)) -
              (departed_.is_leaving(id) ? 0 : session.shared_bytes);
   }
+  bytes += idle_memory_.ending_bytes(device, user);
   for (const auto& [id, session] : sessions_.all()) {
     if (session->device != device || (user && session->domain != *user)) continue;
     if (session->phase == SessionPhase::kLeaving) {
       bytes += leaving_bytes_of(*session);
       continue;
     }
-    bytes += idle_refs_.coming_bytes(*session);
+    bytes += idle_memory_.coming_bytes(*session);
     for (const auto& [index, group] : session->sequences.all()) bytes += group.leaving_bytes();
   }
   return bytes;
@@ -656,7 +657,7 @@ uint64_t Sessions::held_up_bytes(DeviceId device) const {
       continue;
     }
     // What the worker has given back already is not held up.
-    bytes += idle_refs_.coming_bytes(*session) -
+    bytes += idle_memory_.coming_bytes(*session) -
              std::min(session->trimming_bytes, session->ref_bytes_freeing);
     for (const auto& [index, group] : session->sequences.all()) {
       bytes += group.leaving_bytes() - group.freeing_bytes;

@@ -24,7 +24,7 @@
 #include "daemon/djinnd/memory/quota_refusals.h"
 #include "daemon/djinnd/memory/quotas.h"
 #include "daemon/djinnd/sessions/deaths.h"
-#include "daemon/djinnd/sessions/idle_refs.h"
+#include "daemon/djinnd/sessions/idle_memory.h"
 #include "daemon/djinnd/sessions/lane_steps.h"
 #include "daemon/djinnd/sessions/ref_grants.h"
 #include "daemon/djinnd/sessions/sequences.h"
@@ -126,8 +126,8 @@ class Sessions final : public Replies, private LateChunks {
   // Null when there is none any more.
   [[nodiscard]] Session* find(SessionId id) const { return sessions_.find(id); }
   [[nodiscard]] Sequences& sequences() { return sequences_; }
-  [[nodiscard]] IdleRefs& idle_refs() { return idle_refs_; }
-  [[nodiscard]] const IdleRefs& idle_refs() const { return idle_refs_; }
+  [[nodiscard]] IdleMemory& idle_memory() { return idle_memory_; }
+  [[nodiscard]] const IdleMemory& idle_memory() const { return idle_memory_; }
   [[nodiscard]] LaneSteps& lane_steps() { return lane_steps_; }
   [[nodiscard]] const LaneSteps& lane_steps() const { return lane_steps_; }
   // Bytes of the device that come free by themselves: of sessions and groups that are gone, of
@@ -225,7 +225,7 @@ class Sessions final : public Replies, private LateChunks {
   LaneSteps lane_steps_;
   Sequences sequences_;
   Deaths deaths_;
-  IdleRefs idle_refs_;
+  IdleMemory idle_memory_;
   RefGrants ref_grants_;
   Departed departed_;
   bool draining_ = false;

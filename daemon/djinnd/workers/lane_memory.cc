@@ -83,6 +83,12 @@ uint64_t LaneMemory::heap_bytes(WorkerKey key) const {
   return devices_.of(key.device).held_by(Memory::of_heap(found->second.number));
 }
 
+uint64_t LaneMemory::bytes(WorkerKey key) const {
+  const auto found = known_.find(key);
+  if (found == known_.end()) return 0;
+  return heap_bytes(key) + devices_.of(key.device).held_by(Memory::of_lane(found->second.number));
+}
+
 void LaneMemory::worker_died(WorkerKey key) {
   ++known(key).deaths;
   Memory& memory = devices_.of(key.device);

@@ -4,7 +4,7 @@
 //
 //   slab   an extent that djinnd has made; a new one replaces the former
 //   heap   what the lane takes beside its slab, for recordings and copies of inputs; kept for its
-//          next runs, and taken back when others want it (sessions/idle_refs.h)
+//          next runs, and taken back when others want it (sessions/idle_memory.h)
 //
 // invariant: a lane has what was granted to it until it gives it back or its worker is dead.
 #pragma once
@@ -36,6 +36,8 @@ class LaneMemory {
   void worker_died(WorkerKey key);
   // What the worker's heap was granted, and has not given back.
   [[nodiscard]] uint64_t heap_bytes(WorkerKey key) const;
+  // Likewise, with its slab.
+  [[nodiscard]] uint64_t bytes(WorkerKey key) const;
 
  private:
   friend struct DaemonForTests;

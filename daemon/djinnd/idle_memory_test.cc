@@ -2,7 +2,14 @@
 
 // What sessions' refs took and take no more, and what runs have left of a lane's heap: djinnd as a
 // process, with a worker without kernels.
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+
+#include "daemon/djinnd/testing/as_nobody.h"
 #include "daemon/djinnd/testing/contested_memory.h"
+#include "daemon/djinnd/testing/programs.h"
 
 namespace djinn::daemon {
 namespace {
@@ -19,7 +26,7 @@ constexpr uint32_t kHangs = 200;
 constexpr uint32_t kFloods = 201;
 constexpr uint32_t kRepeats = 202;
 
-struct IdleRefsHost : testing::ContestedMemory {
+struct IdleMemoryHost : testing::ContestedMemory {
   using ContestedMemory::ContestedMemory;
   [[nodiscard]] uint64_t sessions_bytes() { return pool().reserved_bytes; }
   [[nodiscard]] bool has_killed_a_worker() {
@@ -35,7 +42,7 @@ ErrorCode release(TestClient& client, uint32_t nth) {
 }
 
 // A worker that misbehaves so when it is to trim is killed, and who waits is served by the next.
-void expect_replaced(IdleRefsHost& host, uint32_t misbehaves) {
+void expect_replaced(IdleMemoryHost& host, uint32_t misbehaves) {
   ASSERT_EQ(want_refs(host.client, 2 * kLarge), ErrorCode::kOk);
   ASSERT_EQ(release(host.client, 1), ErrorCode::kOk);
   host.client.let_workers_die(misbehaves);
@@ -45,8 +52,8 @@ void expect_replaced(IdleRefsHost& host, uint32_t misbehaves) {
   EXPECT_EQ(host.other.completion(), ErrorCode::kOk);
 }
 
-TEST(IdleRefs, what_refs_take_no_more_is_anothers_who_asks) {
-  IdleRefsHost host;
+TEST(IdleMemory, what_refs_take_no_more_is_anothers_who_asks) {
+  IdleMemoryHost host;
   const uint64_t before = host.sessions_bytes();
   ASSERT_EQ(want_refs(host.client, 2 * kLarge), ErrorCode::kOk);
   EXPECT_EQ(host.pool().evictable_bytes, 0u);
@@ -62,8 +69,8 @@ TEST(IdleRefs, what_refs_take_no_more_is_anothers_who_asks) {
   EXPECT_EQ(want_refs(host.client, 2 * kLarge), ErrorCode::kOk);
 }
 
-TEST(IdleRefs, what_lies_between_refs_goes_and_they_stay) {
-  IdleRefsHost host;
+TEST(IdleMemory, what_lies_between_refs_goes_and_they_stay) {
+  IdleMemoryHost host;
   for (const uint64_t bytes : {kMiB, kLarge, kMiB, kLarge}) {
     ASSERT_EQ(want_refs(host.client, bytes), ErrorCode::kOk);
   }
@@ -75,8 +82,8 @@ TEST(IdleRefs, what_lies_between_refs_goes_and_they_stay) {
   EXPECT_EQ(release(host.client, 3), ErrorCode::kOk);
 }
 
-TEST(IdleRefs, a_quota_has_room_for_what_refs_take_no_more) {
-  IdleRefsHost host({"--session-quota", std::to_string(32 * kMiB)});
+TEST(IdleMemory, a_quota_has_room_for_what_refs_take_no_more) {
+  IdleMemoryHost host({"--session-quota", std::to_string(32 * kMiB)});
   const uint64_t before = host.sessions_bytes();
   ASSERT_EQ(want_refs(host.client, kLarge), ErrorCode::kOk);
   ASSERT_EQ(release(host.client, 1), ErrorCode::kOk);
@@ -88,8 +95,8 @@ TEST(IdleRefs, a_quota_has_room_for_what_refs_take_no_more) {
       << "the group has all at once, and refs nothing";
 }
 
-TEST(IdleRefs, a_session_has_what_it_needs_in_one_piece_of_what_it_has_in_others) {
-  IdleRefsHost host;
+TEST(IdleMemory, a_session_has_what_it_needs_in_one_piece_of_what_it_has_in_others) {
+  IdleMemoryHost host;
   for (const uint64_t bytes : {kLarge, kMiB, kLarge, kMiB}) {
     ASSERT_EQ(want_refs(host.client, bytes), ErrorCode::kOk);
   }
@@ -98,16 +105,16 @@ TEST(IdleRefs, a_session_has_what_it_needs_in_one_piece_of_what_it_has_in_others
   EXPECT_EQ(want_refs(host.client, kLarge), ErrorCode::kOutOfMemory);
 }
 
-TEST(IdleRefs, who_runs_nothing_for_a_while_gives_it_back_where_memory_gets_short) {
-  IdleRefsHost host({"--spill-after", "100ms"});
+TEST(IdleMemory, who_runs_nothing_for_a_while_gives_it_back_where_memory_gets_short) {
+  IdleMemoryHost host({"--spill-after", "100ms"});
   const uint64_t before = host.sessions_bytes();
   ASSERT_EQ(want_refs(host.client, 50 * kMiB), ErrorCode::kOk) << "over four fifths, with the rest";
   ASSERT_EQ(release(host.client, 1), ErrorCode::kOk);
   EXPECT_TRUE(eventually([&] { return host.sessions_bytes() == before; }));
 }
 
-TEST(IdleRefs, a_heap_is_kept_for_the_next_run_and_is_anothers_who_asks) {
-  IdleRefsHost host;
+TEST(IdleMemory, a_heap_is_kept_for_the_next_run_and_is_anothers_who_asks) {
+  IdleMemoryHost host;
   const auto lanes = [&] { return host.pool(ipc::MemoryPool::kLanes); };
   const auto run = [&](TestClient& client) {
     client.submit_graph(testing::graph_of("fake::take_heap", {2 * kLarge}));
@@ -126,8 +133,8 @@ TEST(IdleRefs, a_heap_is_kept_for_the_next_run_and_is_anothers_who_asks) {
   EXPECT_EQ(lanes().cached_bytes, 2 * kLarge);
 }
 
-TEST(IdleRefs, a_heap_of_two_sessions_is_counted_once_and_goes_with_the_last) {
-  IdleRefsHost host;
+TEST(IdleMemory, a_heap_of_two_sessions_is_counted_once_and_goes_with_the_last) {
+  IdleMemoryHost host;
   const auto lanes = [&] { return host.pool(ipc::MemoryPool::kLanes); };
   for (TestClient* client : {&host.client, &host.other}) {
     client->submit_graph(testing::graph_of("fake::take_heap", {kLarge}));
@@ -139,16 +146,70 @@ TEST(IdleRefs, a_heap_of_two_sessions_is_counted_once_and_goes_with_the_last) {
   EXPECT_TRUE(eventually([&] { return lanes().reserved_bytes == 0; }));
 }
 
-TEST(IdleRefs, who_runs_nothing_for_a_while_leaves_its_heap_where_memory_gets_short) {
-  IdleRefsHost host({"--spill-after", "100ms"});
+TEST(IdleMemory, who_runs_nothing_for_a_while_leaves_its_heap_where_memory_gets_short) {
+  IdleMemoryHost host({"--spill-after", "100ms"});
   const auto lanes = [&] { return host.pool(ipc::MemoryPool::kLanes); };
   host.client.submit_graph(testing::graph_of("fake::take_heap", {60 * kMiB}));
   ASSERT_EQ(host.client.completion(), ErrorCode::kOk);
   EXPECT_TRUE(eventually([&] { return lanes().reserved_bytes == 0; }));
 }
 
-TEST(IdleRefs, a_worker_that_dies_when_it_is_asked_costs_no_memory) {
-  IdleRefsHost host;
+// Between its sessions a user keeps the worker, with its slab.
+TEST(IdleMemory, what_the_worker_of_a_user_without_sessions_has_is_anothers_who_asks) {
+  if (::geteuid() != 0) GTEST_SKIP() << "needs root, to become another user";
+  const testing::TestDaemon daemon({"--memory", "64MiB"}, {"--socket-group", "root"});
+  std::filesystem::permissions(daemon.directory(), std::filesystem::perms::all);
+  TestClient observer(daemon);
+  observer.greet(true);
+  const auto lanes = [&] {
+    const auto list = observer.ask<ipc::MemoryList>(ipc::ListMemory{});
+    return *std::ranges::find(list.pools, ipc::MemoryPool::kLanes, &ipc::MemoryReport::pool);
+  };
+  ASSERT_EQ(testing::as_nobody([&] {
+              TestClient nobody(daemon);
+              nobody.greet();
+              nobody.submit_graph(testing::graph_of("fake::take_slab", {2 * kLarge}));
+              return nobody.completion() == ErrorCode::kOk ? 0 : 1;
+            }),
+            0);
+  TestClient client(daemon);
+  client.greet();
+  ASSERT_TRUE(eventually([&] { return lanes().evictable_bytes == 2 * kLarge; }));
+  EXPECT_EQ(lanes().cached_bytes, 2 * kLarge);
+  EXPECT_EQ(want_refs(client, 2 * kLarge), ErrorCode::kOk);
+  EXPECT_EQ(lanes().reserved_bytes, 0u);
+  EXPECT_EQ(testing::as_nobody([&] {
+              TestClient nobody(daemon);
+              nobody.greet();
+              nobody.submit_graph(testing::graph_of("fake::nothing"));
+              return nobody.completion() == ErrorCode::kOk ? 0 : 1;
+            }),
+            0);
+}
+
+TEST(IdleMemory, the_slab_of_a_session_is_not_anothers) {
+  IdleMemoryHost host;
+  const auto lanes = [&] { return host.pool(ipc::MemoryPool::kLanes); };
+  host.client.submit_graph(testing::graph_of("fake::take_slab", {2 * kLarge}));
+  ASSERT_EQ(host.client.completion(), ErrorCode::kOk);
+  EXPECT_EQ(lanes().evictable_bytes, 0u);
+  EXPECT_EQ(want_refs(host.other, 2 * kLarge), ErrorCode::kOutOfMemory);
+  EXPECT_EQ(lanes().reserved_bytes, 2 * kLarge);
+}
+
+TEST(IdleMemory, a_worker_that_serves_nobody_ends_where_memory_gets_short) {
+  IdleMemoryHost host;
+  const auto lanes = [&] { return host.pool(ipc::MemoryPool::kLanes); };
+  host.client.submit_graph(testing::graph_of("fake::take_slab", {60 * kMiB}));
+  ASSERT_EQ(host.client.completion(), ErrorCode::kOk);
+  EXPECT_EQ(lanes().reserved_bytes, 60 * kMiB);
+  host.client.disconnect();
+  host.other.disconnect();
+  EXPECT_TRUE(eventually([&] { return lanes().reserved_bytes == 0; }));
+}
+
+TEST(IdleMemory, a_worker_that_dies_when_it_is_asked_costs_no_memory) {
+  IdleMemoryHost host;
   const uint64_t before = host.sessions_bytes();
   ASSERT_EQ(want_refs(host.client, 2 * kLarge), ErrorCode::kOk);
   ASSERT_EQ(release(host.client, 1), ErrorCode::kOk);
@@ -160,15 +221,15 @@ TEST(IdleRefs, a_worker_that_dies_when_it_is_asked_costs_no_memory) {
   EXPECT_TRUE(eventually([&] { return host.sessions_bytes() == 0; }));
 }
 
-TEST(IdleRefs, a_worker_that_does_not_answer_is_replaced) {
-  IdleRefsHost host({"--hang-timeout", "300ms"});
+TEST(IdleMemory, a_worker_that_does_not_answer_is_replaced) {
+  IdleMemoryHost host({"--hang-timeout", "300ms"});
   expect_replaced(host, kHangs);
 }
 
 // While it does not give back what others wait for, they and it wait; so it could have djinnd go
 // through ever more requests.
-TEST(IdleRefs, of_a_worker_that_asks_without_end_so_many_requests_wait) {
-  IdleRefsHost host({"--hang-timeout", "60s"});
+TEST(IdleMemory, of_a_worker_that_asks_without_end_so_many_requests_wait) {
+  IdleMemoryHost host({"--hang-timeout", "60s"});
   ASSERT_EQ(want_refs(host.client, 2 * kLarge), ErrorCode::kOk);
   ASSERT_EQ(release(host.client, 1), ErrorCode::kOk);
   host.client.let_workers_die(kFloods);
@@ -176,13 +237,13 @@ TEST(IdleRefs, of_a_worker_that_asks_without_end_so_many_requests_wait) {
   EXPECT_TRUE(eventually([&] { return host.client.told_to_workers() == 0; }));
 }
 
-TEST(IdleRefs, a_worker_that_asks_twice_by_one_number_is_replaced) {
-  IdleRefsHost host({"--hang-timeout", "60s"});
+TEST(IdleMemory, a_worker_that_asks_twice_by_one_number_is_replaced) {
+  IdleMemoryHost host({"--hang-timeout", "60s"});
   expect_replaced(host, kRepeats);
 }
 
-TEST(IdleRefs, a_client_that_leaves_meanwhile_is_no_loss) {
-  IdleRefsHost host({"--hang-timeout", "60s"});
+TEST(IdleMemory, a_client_that_leaves_meanwhile_is_no_loss) {
+  IdleMemoryHost host({"--hang-timeout", "60s"});
   ASSERT_EQ(want_refs(host.client, 2 * kLarge), ErrorCode::kOk);
   ASSERT_EQ(release(host.client, 1), ErrorCode::kOk);
   host.client.let_workers_die(kHangs);
