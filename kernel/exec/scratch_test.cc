@@ -18,13 +18,13 @@ namespace {
 struct Asked final : HeapOwner {
   uint64_t most = 0;
   uint64_t prepared = 0;
-  Status begins;  // what a run is told that is about to
+  std::optional<Pending> begins;  // what a run is told that is about to
   uint64_t settled = UINT64_MAX;
-  Status prepare(uint64_t bytes) override {
+  std::optional<Pending> prepare(uint64_t bytes) override {
     prepared = bytes;
     return begins;
   }
-  Status allow(uint64_t bytes) override {
+  Outcome<void> allow(uint64_t bytes) override {
     most = std::max(most, bytes);
     return {};
   }
@@ -66,7 +66,7 @@ class ScratchTest : public ::testing::Test {
     options.heap = &asked;
     world.lane = *executor().make_lane(std::move(options));
   }
-  Status run(const Call& call, int64_t rows, uint64_t quota) {
+  Outcome<void> run(const Call& call, int64_t rows, uint64_t quota) {
     asked.most = 0;
     world.lane->set_owner({.id = 1, .bytes_max = quota});
     DJINN_CHECK(world.admit(graph_of(call, rows)));
@@ -79,10 +79,10 @@ class ScratchTest : public ::testing::Test {
 
 TEST_F(ScratchTest, counts_against_the_quota_of_who_runs_it) {
   for (const Call& call : calls()) {
-    const Status refused = run(call, 1, kPairs - 1);
+    const Outcome<void> refused = run(call, 1, kPairs - 1);
     ASSERT_FALSE(refused) << call.op;
     EXPECT_EQ(refused.error().code, ErrorCode::kQuotaExceeded) << refused.error().message;
-    const Status ran = run(call, 1, 2 * kPairs);
+    const Outcome<void> ran = run(call, 1, 2 * kPairs);
     EXPECT_TRUE(ran) << call.op << ": " << ran.error().message;
   }
 }
@@ -117,17 +117,15 @@ TEST_F(ScratchTest, is_asked_for_before_a_programs_next_run_begins) {
   ASSERT_TRUE(planned.admit(graph_of(calls()[0], 1)));
   const uint64_t before = Heap::live_bytes();
   const std::vector<at::Tensor> x{at::full({1}, 1, at::kByte)};
-  asked.begins = Error{ErrorCode::kPending, "on its way"};
-  EXPECT_FALSE(planned.run({}, x));
+  asked.begins = Pending{};
+  EXPECT_TRUE(planned.run({}, x).is_pending());
   EXPECT_EQ(planned.lane->stats().begun, 0u) << "of the first, too, what it can do with";
   asked.begins = {};
   for (int run = 0; run < 3; ++run) ASSERT_TRUE(planned.run({}, x));
   EXPECT_GE(asked.prepared, before + kPairs);
   const uint64_t begun = planned.lane->stats().begun;
-  asked.begins = Error{ErrorCode::kPending, "on its way"};
-  const Status pending = planned.run({}, x);
-  ASSERT_FALSE(pending);
-  EXPECT_EQ(pending.error().code, ErrorCode::kPending);
+  asked.begins = Pending{};
+  EXPECT_TRUE(planned.run({}, x).is_pending());
   EXPECT_EQ(planned.lane->stats().begun, begun);
 }
 
