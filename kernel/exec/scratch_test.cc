@@ -19,6 +19,7 @@ struct Asked final : HeapOwner {
   uint64_t most = 0;
   uint64_t prepared = 0;
   std::optional<Pending> begins;  // what a run is told that is about to
+  Outcome<void> answer;           // to whoever needs it at once
   uint64_t settled = UINT64_MAX;
   std::optional<Pending> prepare(uint64_t bytes) override {
     prepared = bytes;
@@ -26,7 +27,7 @@ struct Asked final : HeapOwner {
   }
   Outcome<void> allow(uint64_t bytes) override {
     most = std::max(most, bytes);
-    return {};
+    return answer;
   }
   void settle(uint64_t bytes) override { settled = bytes; }
 };
@@ -95,6 +96,16 @@ TEST_F(ScratchTest, is_granted_while_the_kernel_runs_and_no_longer) {
     world.lane->trim();
     EXPECT_EQ(asked.settled, before) << call.op;
   }
+}
+
+TEST_F(ScratchTest, that_is_on_its_way_ends_the_run_as_pending_and_not_as_failed) {
+  asked.answer = Pending{};
+  for (const Call& call : calls()) {
+    EXPECT_TRUE(run(call, 1, UINT64_MAX).is_pending()) << call.op;
+    EXPECT_EQ(asked.settled, UINT64_MAX) << "what the run had, it needs again";
+  }
+  asked.answer = Outcome<void>();
+  EXPECT_TRUE(run(calls()[0], 1, UINT64_MAX));
 }
 
 TEST_F(ScratchTest, is_that_of_a_row_for_each_thread) {
