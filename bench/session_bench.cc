@@ -239,7 +239,7 @@ class ForwardHere {
     exec::LaneOptions options;
     options.threads = threads;
     options.grow_slab = [this](uint64_t bytes,
-                               const exec::OnProgress&) -> Result<std::span<std::byte>> {
+                               const exec::OnProgress&) -> Outcome<std::span<std::byte>> {
       slab_.resize(bytes + 64);
       void* at = slab_.data();
       size_t room = slab_.size();
@@ -249,7 +249,7 @@ class ForwardHere {
     program_ = must(executor_.admit(forward_graph(), weights_, {UINT64_MAX}), state);
   }
 
-  Status run() {
+  Outcome<void> run() {
     const std::array storages{bound(w_), bound(x_)};
     DJINN_CHECK(lane_->run(*program_, {{}, storages}));
     return lane_->copy_out(lane_->outputs()[0], out_);
@@ -284,7 +284,7 @@ void forward(benchmark::State& state) {
   std::vector<double> here_us, there_us;
   const auto take = [&state](auto& arm, std::vector<double>& times_us) {
     const auto begin = steady_clock::now();
-    if (const Status ran = arm.run(); !ran) state.SkipWithError(ran.error().message.c_str());
+    if (const Outcome<void> ran = arm.run(); !ran) state.SkipWithError(ran.error().message.c_str());
     times_us.push_back(seconds_since(begin) * 1e6);
   };
   for (auto _ : state) {

@@ -100,13 +100,15 @@ void Admitter::work(Looked which) {
   }
 }
 
-Result<AdmittedProgram> Admitter::attempt(const Order& order, Looked which) {
+std::optional<Result<AdmittedProgram>> Admitter::attempt(const Order& order, Looked which) {
   parts_.outbox.send({ipc::ProgramLookedAt{order.program, which}});
   const AdmissionMark mark(which);
   Attempt attempt{order, which, {parts_.clock, order.cpu_ms_max}, kSignEveryMs * 1'000'000};
   exec::AdmissionLimits limits = admission_limits();
   limits.go_on = [this, &attempt] { return go_on(attempt); };
-  return admit_graph(parts_.executor, *order.graph, order.model, limits);
+  auto admitted = admit_graph(parts_.executor, *order.graph, order.model, limits);
+  if (attempt.takes_long) return std::nullopt;
+  return admitted;
 }
 
 Status Admitter::go_on(Attempt& attempt) {
@@ -117,7 +119,8 @@ Status Admitter::go_on(Attempt& attempt) {
   if (!attempt.budget.is_due()) return {};
   DJINN_TRY(const uint64_t used_ns, attempt.budget.used_ns());
   if (attempt.desk == Looked::kQuick && used_ns > kQuickMs * 1'000'000) {
-    return Error{ErrorCode::kPending, "It is looked at where that may take long."};
+    attempt.takes_long = true;
+    return Error{ErrorCode::kTimeout, "It is looked at where that may take long."};
   }
   if (used_ns >= attempt.sign_due_ns) {
     attempt.sign_due_ns = used_ns + kSignEveryMs * 1'000'000;
@@ -126,7 +129,7 @@ Status Admitter::go_on(Attempt& attempt) {
   return {};
 }
 
-void Admitter::finish(Looked which, Result<AdmittedProgram> admitted) {
+void Admitter::finish(Looked which, std::optional<Result<AdmittedProgram>> admitted) {
   parts_.outbox.send({ipc::ProgramLookedAt{{}, which}});
   Desk& desk = at(which);
   std::optional<Job> ended;
@@ -137,7 +140,7 @@ void Admitter::finish(Looked which, Result<AdmittedProgram> admitted) {
     is_wanted = !desk.given_up;
     ended = std::exchange(desk.running, std::nullopt);
     cleared = std::exchange(desk.cleared, nullptr);
-    if (is_wanted && !admitted && admitted.error().code == ErrorCode::kPending) {
+    if (is_wanted && !admitted) {
       DJINN_ASSERT(which == Looked::kQuick);
       at(Looked::kLong).jobs.push_back(*std::move(ended));
       at(Looked::kLong).changed.notify_all();
@@ -147,9 +150,9 @@ void Admitter::finish(Looked which, Result<AdmittedProgram> admitted) {
   const ProgramId id = ended->order.program;
   ended.reset();
   if (is_wanted) {
-    tell(id, std::move(admitted));
+    tell(id, *std::move(admitted));
   } else {
-    admitted = Error{ErrorCode::kCancelled, "The program was given up."};  // its model is let go
+    admitted.reset();  // its model is let go
   }
 }
 

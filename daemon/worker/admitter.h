@@ -83,13 +83,15 @@ class Admitter {
     Looked desk;
     AdmissionBudget budget;
     uint64_t sign_due_ns = 0;
+    bool takes_long = false;  // too long for this desk
   };
   Desk& at(Looked desk) { return desks_[static_cast<size_t>(desk)]; }
   void work(Looked which);
-  Result<AdmittedProgram> attempt(const Order& order, Looked which);
+  // Nothing where it takes too long for the quick desk.
+  std::optional<Result<AdmittedProgram>> attempt(const Order& order, Looked which);
   Status go_on(Attempt& attempt);
   // The admission that the desk was at has ended.
-  void finish(Looked which, Result<AdmittedProgram> admitted);
+  void finish(Looked which, std::optional<Result<AdmittedProgram>> admitted);
   void tell(ProgramId id, Result<AdmittedProgram> admitted);
 
   Parts parts_;

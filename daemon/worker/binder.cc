@@ -199,7 +199,7 @@ Status Binder::begin(const exec::Program& program, std::span<const int64_t> give
   return {};
 }
 
-Result<DeviceAddress> Binder::private_copy(size_t slot, uint64_t bytes) {
+Outcome<DeviceAddress> Binder::private_copy(size_t slot, uint64_t bytes) {
   DJINN_ASSERT(slot < copies_.size());
   Copy& copy = copies_[slot];
   if (copy.capacity < bytes || !copy.data) {
@@ -219,7 +219,7 @@ Result<DeviceAddress> Binder::private_copy(size_t slot, uint64_t bytes) {
   return copy.data.get();
 }
 
-Status Binder::bind(Step& step, const ipc::InputBinding& input) {
+Outcome<void> Binder::bind(Step& step, const ipc::InputBinding& input) {
   DJINN_ASSERT(program_ != nullptr);
   const srg::Graph& graph = program_->graph();
   if (input.storage >= graph.storages.size() ||
@@ -230,10 +230,11 @@ Status Binder::bind(Step& step, const ipc::InputBinding& input) {
     return Error{ErrorCode::kInvalidArgument,
                  "The input '" + graph.storages[input.storage].name + "' is bound twice."};
   }
-  return input.kind == ipc::InputKind::kRef ? bind_ref(step, input) : bind_staging(step, input);
+  if (input.kind == ipc::InputKind::kRef) return bind_ref(step, input);
+  return bind_staging(step, input);
 }
 
-Status Binder::bind_staging(Step& step, const ipc::InputBinding& input) {
+Outcome<void> Binder::bind_staging(Step& step, const ipc::InputBinding& input) {
   DJINN_TRY(const auto source, step.session.staged(input.staging));
   staged_bytes_ += source.size();
   if (staged_bytes_ > step.session.staging().size()) {
@@ -303,7 +304,7 @@ std::vector<uint64_t> Binder::bytes_of_refs(const ipc::RunBlock& block) const {
   return bytes;
 }
 
-Status Binder::prepare_refs(Step& step, const ipc::RunBlock& block) {
+Outcome<void> Binder::prepare_refs(Step& step, const ipc::RunBlock& block) {
   DJINN_TRY(const auto ranges, program_->written_ranges(symbols_));
   // Every changed ref is doomed before the first is saved, so that a failure poisons all of them.
   DJINN_CHECK(doom_written(step, ranges));
@@ -318,7 +319,7 @@ Status Binder::prepare_refs(Step& step, const ipc::RunBlock& block) {
   return {};
 }
 
-Status Binder::bind_sequence(const SequenceUse& sequence) {
+Outcome<void> Binder::bind_sequence(const SequenceUse& sequence) {
   DJINN_ASSERT(program_ != nullptr && sequence.group != nullptr);
   const srg::Graph& graph = program_->graph();
   const Sequence& group = *sequence.group;
@@ -346,7 +347,7 @@ Status Binder::bind_sequence(const SequenceUse& sequence) {
   return {};
 }
 
-Status Binder::fill_role(srg::StorageIndex storage, const SequenceUse& sequence) {
+Outcome<void> Binder::fill_role(srg::StorageIndex storage, const SequenceUse& sequence) {
   const srg::InputRole role = program_->graph().storages[storage].role;
   DJINN_ASSERT(role != srg::InputRole::kUser && storages_[storage].data == nullptr);
   const uint64_t cells = uint64_t{sequence.entry.rows} * sequence.tokens;

@@ -35,13 +35,13 @@ class Binder {
   Status begin(const exec::Program& program, std::span<const int64_t> given,
                const SequenceUse* sequence);
   // Errors: kOutOfRange, kNotFound, kStaleHandle, kPoisoned, kInvalidArgument.
-  Status bind(Step& step, const ipc::InputBinding& input);
+  Outcome<void> bind(Step& step, const ipc::InputBinding& input);
   // Makes a written input's ref part of the step: doomed if it fails, its old bytes saved; and
   // finds places for the outputs that become refs. Memory for that is asked for at once, before
-  // anything is computed: where it is on its way, all is done again.
-  Status prepare_refs(Step& step, const ipc::RunBlock& block);
+  // anything is computed: where it is pending, all is done again.
+  Outcome<void> prepare_refs(Step& step, const ipc::RunBlock& block);
   // Binds K and V, and every input with a role that is not bound yet, from the group's tokens.
-  Status bind_sequence(const SequenceUse& sequence);
+  Outcome<void> bind_sequence(const SequenceUse& sequence);
   // Errors: kInvalidArgument naming the first input without bytes.
   Status check_complete() const;
 
@@ -57,10 +57,10 @@ class Binder {
 
  private:
   // Private, 64-byte aligned memory for the input `slot`, kept between runs.
-  Result<DeviceAddress> private_copy(size_t slot, uint64_t bytes);
-  Status bind_staging(Step& step, const ipc::InputBinding& input);
+  Outcome<DeviceAddress> private_copy(size_t slot, uint64_t bytes);
+  Outcome<void> bind_staging(Step& step, const ipc::InputBinding& input);
   Status bind_ref(Step& step, const ipc::InputBinding& input);
-  Status fill_role(srg::StorageIndex storage, const SequenceUse& sequence);
+  Outcome<void> fill_role(srg::StorageIndex storage, const SequenceUse& sequence);
   Status doom_written(Step& step, std::span<const exec::WrittenRange> ranges) const;
   Result<std::vector<Refs::Written>> in_extent(std::span<const exec::WrittenRange> ranges) const;
   std::vector<uint64_t> bytes_of_refs(const ipc::RunBlock& block) const;

@@ -22,7 +22,9 @@ class BinderTest : public SessionTest {
   ErrorCode begin(const exec::Program& program, std::vector<int64_t> symbols = {}) {
     return code_of(binder_.begin(program, symbols, nullptr));
   }
-  ErrorCode bind(const ipc::InputBinding& input) { return code_of(binder_.bind(step_, input)); }
+  std::optional<ErrorCode> bind(const ipc::InputBinding& input) {
+    return code_of(binder_.bind(step_, input));
+  }
   // Elements of what is bound to the storage.
   template <typename T>
   std::vector<T> bound(size_t storage) const {
@@ -121,7 +123,7 @@ TEST_F(BinderTest, a_group_gives_tokens_positions_and_a_mask_that_leave_its_padd
 
   const SequenceHandle handle = make_group(3, 2, 16);
   SequenceUse use{*session_->find_sequence(handle), {}, 2};
-  ASSERT_EQ(code_of(pager_.ensure(use.group, 3)), ErrorCode::kPending);
+  ASSERT_EQ(code_of(pager_.ensure(use.group, 3)), kPending);
   ASSERT_TRUE(grant_all());
   use.entry = session_->sequence_entry(*use.group);
   use.entry.length = 1;

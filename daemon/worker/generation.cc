@@ -249,7 +249,7 @@ Error given_up() {
 
 }  // namespace
 
-Result<Ending> generate_token(Step& step, LaneTools& tools, gc::StepRecord& record) {
+Outcome<Ending> generate_token(Step& step, LaneTools& tools, gc::StepRecord& record) {
   DJINN_TRY(const ipc::GenerateBlock* const block, block_of(step));
   if (step.session.is_cancelled()) return given_up();
   const bool first = record.generated == 0;
@@ -269,8 +269,8 @@ Result<Ending> generate_token(Step& step, LaneTools& tools, gc::StepRecord& reco
   }
   DJINN_CHECK(tools.binder.bind_sequence(use));
   DJINN_CHECK(tools.binder.check_complete());
-  Status ran = tools.lane.run(*program, tools.binder.bindings());
-  if (!ran && ran.error().code == ErrorCode::kCancelled) return given_up();
+  Outcome<void> ran = tools.lane.run(*program, tools.binder.bindings());
+  if (ran.has_failed() && ran.error().code == ErrorCode::kCancelled) return given_up();
   DJINN_CHECK(std::move(ran));
   if (tools.lane.outputs().empty()) {
     return Error{ErrorCode::kInvalidArgument, "A generating program needs logits as first output."};

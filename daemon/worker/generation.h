@@ -14,6 +14,6 @@
 namespace djinn::worker {
 
 // One token for each row, the first one with the whole prompt.
-Result<Ending> generate_token(Step& step, LaneTools& tools, gc::StepRecord& record);
+Outcome<Ending> generate_token(Step& step, LaneTools& tools, gc::StepRecord& record);
 
 }  // namespace djinn::worker

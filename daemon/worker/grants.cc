@@ -32,8 +32,8 @@ Grants::Questions::iterator Grants::find(ipc::GrantKind kind, SessionId session)
   });
 }
 
-Result<Grants::Answer> Grants::take(ipc::GrantKind kind, SessionId session, uint64_t bytes,
-                                    vmu::Amount amount, std::vector<ipc::MemoryRange> places) {
+Outcome<Grants::Answer> Grants::take(ipc::GrantKind kind, SessionId session, uint64_t bytes,
+                                     vmu::Amount amount, std::vector<ipc::MemoryRange> places) {
   DJINN_ASSERT(kind != ipc::GrantKind::kSequence);
   DJINN_ASSERT((kind == ipc::GrantKind::kRefs) == session.valid());
   ipc::GrantRequest wanted;

@@ -44,18 +44,18 @@ class Grants {
 
   // Lane's thread. Bytes more for a session's refs or the lane's heap, or, in all, for its slab (no
   // session). places: of refs, where extents have no parts. Gives the answer to the open question
-  // of that kind and session, which may be to fewer or more bytes, or to other places. Errors:
-  // kPending until it is there, which the step awaits then; djinnd's, kQuotaExceeded or
+  // of that kind and session, which may be to fewer or more bytes, or to other places. Pending
+  // until it is there, which the step awaits then. Errors: djinnd's, kQuotaExceeded or
   // kOutOfMemory; kDisconnected when close() was called.
-  Result<Answer> take(ipc::GrantKind kind, SessionId session, uint64_t bytes,
-                      vmu::Amount amount = vmu::Amount::kNeeded,
-                      std::vector<ipc::MemoryRange> places = {});
+  Outcome<Answer> take(ipc::GrantKind kind, SessionId session, uint64_t bytes,
+                       vmu::Amount amount = vmu::Amount::kNeeded,
+                       std::vector<ipc::MemoryRange> places = {});
   // Nobody may be left who wants the answer to the open question: unless take() is called again,
   // what it brings is given back. held_bytes: of kSlab, what the lane has and keeps.
   void forget(ipc::GrantKind kind, SessionId session, uint64_t held_bytes = 0);
 
   // Bytes more for a sequence group. answered: called on the control thread, once, with the errors
-  // of take() but kPending; not at all when close() was called. Any thread.
+  // of take(); not at all when close() was called. Any thread.
   void ask(SessionId session, SequenceHandle sequence, uint64_t bytes,
            std::function<void(Status)> answered);
 

@@ -18,7 +18,7 @@ constexpr uint64_t kBytes = 4096;
 class GrantsTest : public DjinndTest {
  protected:
   // What a step that needs the memory is told; kOk: it has it.
-  ErrorCode taken(uint64_t bytes = kBytes) {
+  std::optional<ErrorCode> taken(uint64_t bytes = kBytes) {
     const auto answer = grants_.take(ipc::GrantKind::kRefs, kSession, bytes);
     return code_of(answer);
   }
@@ -27,28 +27,28 @@ class GrantsTest : public DjinndTest {
 };
 
 TEST_F(GrantsTest, a_refusal_is_told_to_the_step_that_asked) {
-  EXPECT_EQ(taken(), ErrorCode::kPending);
+  EXPECT_EQ(taken(), kPending);
   answer(asked(), ErrorCode::kOutOfMemory);
   EXPECT_EQ(taken(), ErrorCode::kOutOfMemory);
 }
 
 TEST_F(GrantsTest, a_step_after_one_that_was_given_up_is_not_told_of_that) {
-  EXPECT_EQ(taken(), ErrorCode::kPending);
+  EXPECT_EQ(taken(), kPending);
   const ipc::GrantRequest first = asked();
   give_up();
-  EXPECT_EQ(taken(), ErrorCode::kPending) << "the answer is still on its way";
+  EXPECT_EQ(taken(), kPending) << "the answer is still on its way";
   EXPECT_TRUE(nothing_is_said());
   answer(first, ErrorCode::kCancelled);
-  EXPECT_EQ(taken(), ErrorCode::kPending) << "it asks for itself";
+  EXPECT_EQ(taken(), kPending) << "it asks for itself";
   answer(asked());
   EXPECT_EQ(taken(), ErrorCode::kOk);
 }
 
 TEST_F(GrantsTest, a_step_takes_up_what_one_that_was_given_up_is_granted) {
-  EXPECT_EQ(taken(), ErrorCode::kPending);
+  EXPECT_EQ(taken(), kPending);
   const ipc::GrantRequest first = asked();
   give_up();
-  EXPECT_EQ(taken(), ErrorCode::kPending);
+  EXPECT_EQ(taken(), kPending);
   answer(first);
   EXPECT_EQ(taken(), ErrorCode::kOk);
   EXPECT_TRUE(nothing_is_said());
@@ -59,7 +59,7 @@ class ChunkGrantsTest : public GrantsTest {
  protected:
   static inline const std::vector<ipc::MemoryRange> kPlaces{{0, kBytes}, {2 * kBytes, kBytes}};
 
-  Result<Grants::Answer> take(std::vector<ipc::MemoryRange> places = kPlaces) {
+  Outcome<Grants::Answer> take(std::vector<ipc::MemoryRange> places = kPlaces) {
     return grants_.take(ipc::GrantKind::kRefs, kSession, 2 * kBytes, vmu::Amount::kNeeded,
                         std::move(places));
   }
@@ -73,7 +73,7 @@ class ChunkGrantsTest : public GrantsTest {
 };
 
 TEST_F(ChunkGrantsTest, an_extent_comes_for_each_place_that_was_asked_for) {
-  EXPECT_EQ(code_of(take()), ErrorCode::kPending);
+  EXPECT_EQ(code_of(take()), kPending);
   const ipc::GrantRequest request = asked();
   EXPECT_EQ(request.places, kPlaces);
   give(request);
@@ -85,7 +85,7 @@ TEST_F(ChunkGrantsTest, an_extent_comes_for_each_place_that_was_asked_for) {
 }
 
 TEST_F(ChunkGrantsTest, those_that_nobody_takes_up_go_back_one_by_one) {
-  EXPECT_EQ(code_of(take()), ErrorCode::kPending);
+  EXPECT_EQ(code_of(take()), kPending);
   const ipc::GrantRequest request = asked();
   give_up();
   give(request);
@@ -98,7 +98,7 @@ TEST_F(ChunkGrantsTest, those_that_nobody_takes_up_go_back_one_by_one) {
 }
 
 TEST_F(GrantsTest, what_nobody_takes_up_is_given_back) {
-  EXPECT_EQ(taken(), ErrorCode::kPending);
+  EXPECT_EQ(taken(), kPending);
   const ipc::GrantRequest first = asked();
   give_up();
   answer(first);
@@ -106,7 +106,7 @@ TEST_F(GrantsTest, what_nobody_takes_up_is_given_back) {
 }
 
 TEST_F(GrantsTest, sessions_and_kinds_of_memory_have_a_question_each) {
-  EXPECT_EQ(taken(), ErrorCode::kPending);
+  EXPECT_EQ(taken(), kPending);
   EXPECT_FALSE(grants_.take(ipc::GrantKind::kRefs, SessionId{8}, kBytes));
   EXPECT_FALSE(grants_.take(ipc::GrantKind::kHeap, {}, kBytes));
   const ipc::GrantRequest first = asked();
@@ -115,7 +115,7 @@ TEST_F(GrantsTest, sessions_and_kinds_of_memory_have_a_question_each) {
   EXPECT_EQ(second.session, SessionId{8});
   EXPECT_EQ(asked().kind, ipc::GrantKind::kHeap);
   answer(second);
-  EXPECT_EQ(taken(), ErrorCode::kPending);
+  EXPECT_EQ(taken(), kPending);
   answer(first);
   EXPECT_EQ(taken(), ErrorCode::kOk);
 }
@@ -141,7 +141,7 @@ TEST_F(GrantsTest, nobody_is_asked_any_more_when_djinnd_is_gone) {
 
 TEST_F(GrantsTest, an_answer_to_what_nobody_asked_is_no_grant) {
   answer(ipc::GrantRequest{77, ipc::GrantKind::kRefs, kSession, {}, kBytes, false, {}});
-  EXPECT_EQ(taken(), ErrorCode::kPending);
+  EXPECT_EQ(taken(), kPending);
 }
 
 }  // namespace

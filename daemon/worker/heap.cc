@@ -16,17 +16,17 @@ constexpr uint64_t kStepBytes = uint64_t{4} << 20;  // the recording of a small 
 
 // A step that meets the bound is repeated once the bound has been raised; doubling it keeps the
 // repetitions few.
-Status GrantedHeap::allow(uint64_t bytes) {
+Outcome<void> GrantedHeap::allow(uint64_t bytes) {
   const auto least = align_up(bytes, kStepBytes);
   if (!least) return Error{ErrorCode::kOutOfMemory, "The run needs more memory than there can be."};
   while (bytes > granted_bytes_) {
     const uint64_t total = doubling_refused_ ? *least : std::max(*least, 2 * granted_bytes_);
-    const auto answer = grants_.take(ipc::GrantKind::kHeap, {}, total - granted_bytes_,
-                                     total == *least ? vmu::Amount::kNeeded : vmu::Amount::kMore);
+    auto answer = grants_.take(ipc::GrantKind::kHeap, {}, total - granted_bytes_,
+                               total == *least ? vmu::Amount::kNeeded : vmu::Amount::kMore);
     if (answer) {
       granted_bytes_ += answer->bytes;
-    } else if (answer.error().code == ErrorCode::kPending || total == *least) {
-      return answer.error();
+    } else if (answer.is_pending() || total == *least) {
+      return std::move(answer).why_not();
     } else {
       doubling_refused_ = true;
     }
@@ -36,21 +36,21 @@ Status GrantedHeap::allow(uint64_t bytes) {
 }
 
 // A run that is refused here may do with what there is; else it is told by allow().
-Status GrantedHeap::prepare(uint64_t bytes) {
+std::optional<Pending> GrantedHeap::prepare(uint64_t bytes) {
   const uint64_t total = align_up(std::max<uint64_t>(bytes, 1), kStepBytes).value_or(UINT64_MAX);
   while (total > granted_bytes_ && total < refused_bytes_) {
     const auto answer =
         grants_.take(ipc::GrantKind::kHeap, {}, total - granted_bytes_, vmu::Amount::kMore);
     if (answer) {
       granted_bytes_ += answer->bytes;
-    } else if (answer.error().code == ErrorCode::kPending) {
-      return answer.error();
+    } else if (answer.is_pending()) {
+      return Pending{};
     } else {
       refused_bytes_ = total;
       doubling_refused_ = true;
     }
   }
-  return {};
+  return std::nullopt;
 }
 
 void GrantedHeap::settle(uint64_t) {

@@ -18,12 +18,12 @@ class GrantedHeap final : public exec::HeapOwner {
  public:
   explicit GrantedHeap(Grants& grants) : grants_(grants) {}
 
-  // Lane's thread. Errors: as Grants::take().
-  Status allow(uint64_t bytes) override;
+  // Lane's thread. Pending, and errors: as Grants::take().
+  Outcome<void> allow(uint64_t bytes) override;
   void settle(uint64_t bytes) override;
   void trim(uint64_t bytes) override;
   // Who was refused so much begins without, and is not refused it again before the next trim().
-  Status prepare(uint64_t bytes) override;
+  std::optional<Pending> prepare(uint64_t bytes) override;
   // Who asked for more may be gone.
   void forget() { grants_.forget(ipc::GrantKind::kHeap, {}); }
 

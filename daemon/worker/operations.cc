@@ -38,7 +38,7 @@ Status put_in_staging(Step& step, exec::Lane& lane, const exec::OutputView& view
 
 // The place that was prepared for the output, if the output was made there or can be copied there.
 // A place of another size, or one on which another output lies, stays unused.
-Result<Refs::Storage> storage_for(Step& step, std::span<const exec::OutputView> views, size_t i) {
+Outcome<Refs::Storage> storage_for(Step& step, std::span<const exec::OutputView> views, size_t i) {
   DJINN_ASSERT(i < views.size());
   Refs& refs = step.session.refs();
   const exec::OutputView& view = views[i];
@@ -49,7 +49,7 @@ Result<Refs::Storage> storage_for(Step& step, std::span<const exec::OutputView> 
   return refs.allocate(view.storage_bytes);
 }
 
-Status put_in_ref(Step& step, exec::Lane& lane, size_t i, RefHandle handle) {
+Outcome<void> put_in_ref(Step& step, exec::Lane& lane, size_t i, RefHandle handle) {
   const std::span<const exec::OutputView> views = lane.outputs();
   const exec::OutputView& view = views[i];
   if (view.aliases != srg::kLocalStorage) {
@@ -104,8 +104,8 @@ Status describe_outputs(Step& step, std::span<const exec::OutputView> views,
   return {};
 }
 
-Status place_outputs(Step& step, exec::Lane& lane, const exec::Program& program,
-                     const ipc::RunBlock& block) {
+Outcome<void> place_outputs(Step& step, exec::Lane& lane, const exec::Program& program,
+                            const ipc::RunBlock& block) {
   const std::span<const exec::OutputView> views = lane.outputs();
   DJINN_ASSERT(views.size() == block.outputs.size());
   DJINN_CHECK(check_distinct(views, block));
@@ -273,8 +273,8 @@ bool is_for_once(const Step& step, const srg::Graph& graph) {
          graph.symbols.empty();
 }
 
-Result<Ending> run(Step& step, LaneTools& tools, exec::Program& program,
-                   const ipc::RunBlock& block) {
+Outcome<Ending> run(Step& step, LaneTools& tools, exec::Program& program,
+                    const ipc::RunBlock& block) {
   const srg::Graph& graph = program.graph();
   if (Status fits = check_block(step.session, graph, block); !fits) {
     step.is_whole = true;
@@ -323,15 +323,15 @@ Status go_on(Step& step, AdmissionBudget& budget) {
 
 // Admits the graph as a part of the step, and runs it: admission shows life, ends where the run is
 // given up, and may take what a program's may.
-Result<Ending> admit_and_run(Step& step, LaneTools& tools, srg::Graph graph,
-                             const std::shared_ptr<MappedModel>& model,
-                             const ipc::RunBlock& block) {
+Outcome<Ending> admit_and_run(Step& step, LaneTools& tools, srg::Graph graph,
+                              const std::shared_ptr<MappedModel>& model,
+                              const ipc::RunBlock& block) {
   AdmissionBudget budget(tools.clock, limits::kAdmissionCpuMs);
   exec::AdmissionLimits limits = admission_limits();
   limits.go_on = [&step, &budget] { return go_on(step, budget); };
   DJINN_TRY(const AdmittedProgram admitted,
             admit_verified(tools.executor, std::move(graph), model, limits));
-  Result<Ending> ending = run(step, tools, *admitted.program, block);
+  Outcome<Ending> ending = run(step, tools, *admitted.program, block);
   tools.lane.forget(*admitted.program);
   return ending;
 }
@@ -352,8 +352,8 @@ ipc::RunBlock block_for(const srg::Beginning& beginning, const ipc::RunBlock& wh
   return block;
 }
 
-Result<Ending> run_beginning(Step& step, LaneTools& tools, const Work& work,
-                             const srg::Beginning& beginning) {
+Outcome<Ending> run_beginning(Step& step, LaneTools& tools, const Work& work,
+                              const srg::Beginning& beginning) {
   DJINN_CHECK(srg::verify(beginning.graph));
   return admit_and_run(step, tools, beginning.graph, work.model, block_for(beginning, work.block));
 }
@@ -369,12 +369,13 @@ std::optional<size_t> failed_at(const exec::Lane& lane, uint64_t begun) {
   return lane.stats().begun != begun ? lane.failed_at() : std::nullopt;
 }
 
-bool ends_search(const Error& error) {
-  return error.code == ErrorCode::kPending || error.code == ErrorCode::kCancelled;
+bool ends_search(const Outcome<Ending>& ending) {
+  return ending.is_pending() ||
+         (ending.has_failed() && ending.error().code == ErrorCode::kCancelled);
 }
 
 // Runs the longest beginning that can be run, and gives the error of the node behind it.
-Result<Ending> keep_beginning(Step& step, LaneTools& tools, const Work& work) {
+Outcome<Ending> keep_beginning(Step& step, LaneTools& tools, const Work& work) {
   Beginnings& tried = *step.session.beginnings;
   const Grants::Trial trial(tools.grants);  // who asked for the whole was refused already
   while (tried.may_go_on()) {
@@ -382,8 +383,8 @@ Result<Ending> keep_beginning(Step& step, LaneTools& tools, const Work& work) {
     begin_again(step);
     const srg::Beginning beginning = srg::beginning_of(tried.graph, tried.next);
     const uint64_t begun = tools.lane.stats().begun;
-    Result<Ending> ending = run_beginning(step, tools, work, beginning);
-    if (!ending && ends_search(ending.error())) return ending;
+    Outcome<Ending> ending = run_beginning(step, tools, work, beginning);
+    if (ends_search(ending)) return ending;
     if (!ending && step.is_whole) break;
     if (!ending) {
       tried.note_failure(std::move(ending).error(), tried.next, failed_at(tools.lane, begun));
@@ -401,12 +402,12 @@ Result<Ending> keep_beginning(Step& step, LaneTools& tools, const Work& work) {
 
 // whole(): runs the submission as it is. graph(): what there is to cut.
 template <typename Whole, typename ToCut>
-Result<Ending> run_or_keep(Step& step, LaneTools& tools, const Work& work, const Whole& whole,
-                           const ToCut& graph) {
+Outcome<Ending> run_or_keep(Step& step, LaneTools& tools, const Work& work, const Whole& whole,
+                            const ToCut& graph) {
   if (step.session.beginnings) return keep_beginning(step, tools, work);
   const uint64_t begun = tools.lane.stats().begun;
-  Result<Ending> ending = whole();
-  if (ending || ends_search(ending.error()) || !step.is_of_series() || step.is_whole) return ending;
+  Outcome<Ending> ending = whole();
+  if (ending || ends_search(ending) || !step.is_of_series() || step.is_whole) return ending;
   Result<srg::Graph> cut = graph();
   if (!cut || cut->nodes.empty() || work.block.sequence.valid() ||
       !check_block(step.session, *cut, work.block)) {
@@ -497,7 +498,7 @@ void doom_products(Step& step, const LaneTools& tools) {
   if (graph) doom_changed(step, tools.executor.inputs_written(*graph), *block);
 }
 
-Result<Ending> run_program(Step& step, LaneTools& tools) {
+Outcome<Ending> run_program(Step& step, LaneTools& tools) {
   Work work;
   DJINN_TRY(work.block, ipc::decode_run(step.block));
   DJINN_CHECK(doom_outputs(step, work.block));
@@ -509,7 +510,7 @@ Result<Ending> run_program(Step& step, LaneTools& tools) {
       [&]() -> Result<srg::Graph> { return program->graph(); });
 }
 
-Result<Ending> run_graph_once(Step& step, LaneTools& tools) {
+Outcome<Ending> run_graph_once(Step& step, LaneTools& tools) {
   Work work;
   DJINN_TRY(work.block, ipc::decode_run(step.block));
   DJINN_CHECK(doom_outputs(step, work.block));
@@ -517,7 +518,7 @@ Result<Ending> run_graph_once(Step& step, LaneTools& tools) {
   DJINN_TRY(work.model, tools.programs.find_model(ModelId{step.submission.model}));
   return run_or_keep(
       step, tools, work,
-      [&]() -> Result<Ending> {
+      [&]() -> Outcome<Ending> {
         DJINN_TRY(srg::Graph graph, read_graph(copy));
         return admit_and_run(step, tools, std::move(graph), work.model, work.block);
       },
@@ -539,7 +540,7 @@ Result<Ending> read_ref(Step& step, const LaneTools& tools) {
   return Ending::kDone;
 }
 
-Result<Ending> write_ref(Step& step) {
+Outcome<Ending> write_ref(Step& step) {
   DJINN_TRY(const ipc::WriteBlock block, ipc::decode_write(step.block));
   DJINN_CHECK(doom_written(step, block));
   DJINN_TRY(const auto source, step.session.staged(block.staging));
@@ -590,7 +591,7 @@ Result<Ending> crop_sequence(Step& step) {
 
 // The step only reads the rows in use, and writes those of the other bank, which nobody sees before
 // the commit.
-Result<Ending> reorder_sequence(Step& step, const LaneTools& tools) {
+Outcome<Ending> reorder_sequence(Step& step, const LaneTools& tools) {
   DJINN_TRY(const ipc::ReorderBlock block, ipc::decode_reorder(step.block));
   DJINN_TRY(const auto group, step.session.find_sequence(block.sequence));
   const gc::SequenceEntry before = step.session.sequence_entry(*group);

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Operations: what each kind of submission does within its step. Each function validates the
-// private copy of its block, stages its effects, and returns how the step ends. After kPending the
-// step is rolled back and repeated when what it awaits has come (waits.h); any other Error ends the
-// submission, after the step was rolled back (runner.h).
+// private copy of its block, stages its effects, and returns how the step ends. One that is pending
+// is rolled back and repeated when what it awaits has come (waits.h); an Error ends the submission,
+// after the step was rolled back (runner.h).
 #pragma once
 
 #include "daemon/worker/binder.h"
@@ -11,6 +11,7 @@
 #include "daemon/worker/program_table.h"
 #include "daemon/worker/step.h"
 #include "kernel/base/clock.h"
+#include "kernel/base/outcome.h"
 #include "kernel/executor/executor.h"
 
 namespace djinn::worker {
@@ -35,15 +36,15 @@ void doom_products(Step& step, const LaneTools& tools);
 // says where this ends. For want of memory, and where admission refuses the graph, it is found by
 // halves. All is done in one step, so a death repeats all. Nothing is kept where the block does not
 // fit the graph, and where admission takes too long.
-Result<Ending> run_program(Step& step, LaneTools& tools);
+Outcome<Ending> run_program(Step& step, LaneTools& tools);
 // Its admission is a part of the run: it shows life, ends where the run is given up, and may take
 // what a program's may.
-Result<Ending> run_graph_once(Step& step, LaneTools& tools);
+Outcome<Ending> run_graph_once(Step& step, LaneTools& tools);
 Result<Ending> read_ref(Step& step, const LaneTools& tools);
-Result<Ending> write_ref(Step& step);
+Outcome<Ending> write_ref(Step& step);
 Result<Ending> release_refs(Step& step);
 Result<Ending> crop_sequence(Step& step);
-Result<Ending> reorder_sequence(Step& step, const LaneTools& tools);
+Outcome<Ending> reorder_sequence(Step& step, const LaneTools& tools);
 
 // Rolls the session back.
 void roll_back(Session& session);

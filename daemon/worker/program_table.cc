@@ -100,7 +100,7 @@ void ProgramTable::lose_model(ModelId id, const Error& error) {
   waits_.arrived(AwaitedModel{id});
 }
 
-Status ProgramTable::need(const std::shared_ptr<MappedModel>& model) {
+Outcome<void> ProgramTable::need(const std::shared_ptr<MappedModel>& model) {
   if (std::ranges::find(in_use_, model) != in_use_.end()) return {};
   if (model->use()) {
     in_use_.push_back(model);
@@ -171,7 +171,7 @@ static Error no_such_program() {
   return {ErrorCode::kNotFound, "There is no such program. Define it first."};
 }
 
-Result<exec::Program*> ProgramTable::find(ProgramId id) {
+Outcome<exec::Program*> ProgramTable::find(ProgramId id) {
   if (expected_.contains(id)) {
     DJINN_ASSERT(need_program_);
     need_program_(id);
@@ -198,7 +198,7 @@ Result<srg::Graph> ProgramTable::graph_of(ProgramId id) const {
   return found->second.program->graph();
 }
 
-Result<std::shared_ptr<MappedModel>> ProgramTable::find_model(ModelId id) {
+Outcome<std::shared_ptr<MappedModel>> ProgramTable::find_model(ModelId id) {
   if (!id.valid()) return std::shared_ptr<MappedModel>();
   const auto found = models_.find(id);
   if (found == models_.end()) {

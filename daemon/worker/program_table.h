@@ -74,21 +74,22 @@ class ProgramTable {
   void refuse_program(ProgramId id);
   void drop_program(ProgramId id, exec::Lane& lane);
 
-  // To be run; its model is in use until end_step(). Errors: kNotFound; kPending while it or its
-  // model is on its way, which the step awaits then; once, why the model does not come.
-  Result<exec::Program*> find(ProgramId id);
+  // To be run; its model is in use until end_step(). Pending while it or its model is on its way,
+  // which the step awaits then. Errors: kNotFound; once, why the model does not come.
+  Outcome<exec::Program*> find(ProgramId id);
   // The model of a program that find() has given; null: none.
   [[nodiscard]] std::shared_ptr<MappedModel> model_of(ProgramId id) const;
   // To be read: its model may be parked, and it may be expected. Errors: kNotFound; of an expected
   // one as read_graph.
   Result<srg::Graph> graph_of(ProgramId id) const;
-  // To be run on, and in use likewise. An invalid id gives null: no model. Errors: as find().
-  Result<std::shared_ptr<MappedModel>> find_model(ModelId id);
+  // To be run on, and in use likewise. An invalid id gives null: no model. Pending, and errors:
+  // as find().
+  Outcome<std::shared_ptr<MappedModel>> find_model(ModelId id);
   // The models that the step used may be parked.
   void end_step();
 
  private:
-  Status need(const std::shared_ptr<MappedModel>& model);
+  Outcome<void> need(const std::shared_ptr<MappedModel>& model);
 
   struct Expected {
     ModelId model;

@@ -34,8 +34,8 @@ gc::RefEntry entry_of(gc::RefState state, RefHandle handle, const Refs::Storage&
 
 }  // namespace
 
-Result<std::vector<vmu::Chunk>> Refs::Source::ask(std::span<const vmu::Range> places,
-                                                  vmu::Amount amount) {
+Outcome<std::vector<vmu::Chunk>> Refs::Source::ask(std::span<const vmu::Range> places,
+                                                   vmu::Amount amount) {
   if (!pal_.properties().extents_have_parts) return ask_chunks(places, amount);
   uint64_t bytes = 0;
   for (const vmu::Range& place : places) bytes += place.bytes;
@@ -43,8 +43,8 @@ Result<std::vector<vmu::Chunk>> Refs::Source::ask(std::span<const vmu::Range> pl
   return std::vector<vmu::Chunk>();
 }
 
-Result<std::vector<vmu::Chunk>> Refs::Source::ask_chunks(std::span<const vmu::Range> places,
-                                                         vmu::Amount amount) {
+Outcome<std::vector<vmu::Chunk>> Refs::Source::ask_chunks(std::span<const vmu::Range> places,
+                                                          vmu::Amount amount) {
   std::vector<ipc::MemoryRange> wanted;
   uint64_t bytes = 0;
   for (const vmu::Range& place : places) {
@@ -71,7 +71,7 @@ Result<std::vector<vmu::Chunk>> Refs::Source::ask_chunks(std::span<const vmu::Ra
   return std::move(imported).error();
 }
 
-Status Refs::Source::spend(uint64_t bytes, vmu::Amount amount) {
+Outcome<void> Refs::Source::spend(uint64_t bytes, vmu::Amount amount) {
   while (credit_bytes_ < bytes) {
     DJINN_TRY(const Grants::Answer answer,
               grants_.take(ipc::GrantKind::kRefs, session_, bytes - credit_bytes_, amount));
@@ -190,20 +190,20 @@ Status Refs::check_free(const gc::SessionState& state, RefHandle handle) {
 
 // --- inside a step
 
-Status Refs::prepare(gc::SessionState& state, std::span<const Written> written,
-                     std::vector<uint64_t> outputs, exec::Lane& lane) {
+Outcome<void> Refs::prepare(gc::SessionState& state, std::span<const Written> written,
+                            std::vector<uint64_t> outputs, exec::Lane& lane) {
   DJINN_ASSERT(scratch_.empty() && places_.empty());  // once in a step
   std::vector<uint64_t> sizes;
   for (const Written& one : written) sizes.push_back(one.bytes);
   std::ranges::copy_if(outputs, std::back_inserter(sizes),
                        [](uint64_t bytes) { return bytes > 0; });
   auto found = section_.allocate_all(sizes);
-  if (!found) {
+  if (found.has_failed()) {
     uint64_t bytes = 0;  // kept from running over; so much is refused in any case
     for (const uint64_t size : sizes) bytes = checked_add(bytes, size).value_or(UINT64_MAX);
     return no_room(bytes, std::move(found).error());
   }
-  const std::vector<vmu::Range> ranges = *std::move(found);
+  DJINN_TRY(const std::vector<vmu::Range> ranges, std::move(found));
   DJINN_ASSERT(ranges.size() == sizes.size());
   std::vector<gc::UndoEntry> to_save;
   auto next = ranges.begin();
@@ -263,11 +263,12 @@ Refs::Storage Refs::take_place(size_t output) {
   return taken;
 }
 
-Result<Refs::Storage> Refs::allocate(uint64_t bytes) {
-  const auto range = section_.allocate(std::max<uint64_t>(bytes, 1));
-  if (!range) return no_room(bytes, range.error());
-  allocated_.push_back(*range);
-  return Storage{section_.address(*range), bytes, range->offset};
+Outcome<Refs::Storage> Refs::allocate(uint64_t bytes) {
+  auto found = section_.allocate(std::max<uint64_t>(bytes, 1));
+  if (found.has_failed()) return no_room(bytes, std::move(found).error());
+  DJINN_TRY(const vmu::Range range, std::move(found));
+  allocated_.push_back(range);
+  return Storage{section_.address(range), bytes, range.offset};
 }
 
 Status Refs::write(const Storage& storage, uint64_t offset, std::span<const std::byte> from) {

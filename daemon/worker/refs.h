@@ -54,17 +54,17 @@ class Refs {
   // --- inside a step
   // Before a run computes: saves what it is about to overwrite (undo log), all of it at once, and
   // finds places for outputs of so many bytes, by number; 0: for none. Memory for all of that is
-  // asked for at once. lane: what saves. Errors: as allocate(), and those of
+  // asked for at once. lane: what saves. Pending, and errors: as allocate(), and those of
   // gc::SessionState::save_for_undo().
-  Status prepare(gc::SessionState& state, std::span<const Written> written,
-                 std::vector<uint64_t> outputs, exec::Lane& lane);
+  Outcome<void> prepare(gc::SessionState& state, std::span<const Written> written,
+                        std::vector<uint64_t> outputs, exec::Lane& lane);
   // Where an output may be made. Of any content; no bytes: nowhere.
   [[nodiscard]] Storage place_of(size_t output) const;
   // The output's place becomes a storage, of all its bytes.
   Storage take_place(size_t output);
-  // Room for a storage, zeroed. Errors: those of Grants::take(); kQuotaExceeded for more than there
-  // is of the section, kOutOfMemory where that is in pieces.
-  Result<Storage> allocate(uint64_t bytes);
+  // Room for a storage, zeroed. Pending, and errors: as Grants::take(); kQuotaExceeded for more
+  // than there is of the section, kOutOfMemory where that is in pieces.
+  Outcome<Storage> allocate(uint64_t bytes);
   // Writes a part of a storage that was found or allocated. Errors: those of the pal.
   Status write(const Storage& storage, uint64_t offset, std::span<const std::byte> from);
   void stage_new(gc::SessionState& state, RefHandle handle, const Storage& storage);
@@ -94,8 +94,8 @@ class Refs {
    public:
     Source(SessionId session, gc::SessionState& state, pal::DevicePal& pal, Grants& grants)
         : session_(session), state_(state), pal_(pal), grants_(grants) {}
-    Result<std::vector<vmu::Chunk>> ask(std::span<const vmu::Range> places,
-                                        vmu::Amount amount) override;
+    Outcome<std::vector<vmu::Chunk>> ask(std::span<const vmu::Range> places,
+                                         vmu::Amount amount) override;
     void give_back(uint64_t bytes) override;
     void give_back(vmu::Range chunk) override;
     void backed() override;
@@ -104,9 +104,9 @@ class Refs {
     [[nodiscard]] uint64_t credit_bytes() const { return credit_bytes_; }
 
    private:
-    Status spend(uint64_t bytes, vmu::Amount amount);
-    Result<std::vector<vmu::Chunk>> ask_chunks(std::span<const vmu::Range> places,
-                                               vmu::Amount amount);
+    Outcome<void> spend(uint64_t bytes, vmu::Amount amount);
+    Outcome<std::vector<vmu::Chunk>> ask_chunks(std::span<const vmu::Range> places,
+                                                vmu::Amount amount);
 
     SessionId session_;
     gc::SessionState& state_;

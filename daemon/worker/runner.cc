@@ -107,8 +107,8 @@ Result<Runner::Advance> Runner::advance(Session& session) {
   const bool waited = std::exchange(session.waits, false);
   const bool gives_up = waited && session.is_cancelled();
   const uint64_t begun_before = tools_.lane.stats().begun;
-  const Result<Ending> ending = gives_up ? give_up(step) : perform(step, record);
-  session.waits = !ending && ending.error().code == ErrorCode::kPending;
+  const Outcome<Ending> ending = gives_up ? give_up(step) : perform(step, record);
+  session.waits = ending.is_pending();
   if (session.waits) {
     if (tools_.lane.stats().begun != begun_before) counts_.note_repetition();
     give_up_for_now(session);
@@ -178,7 +178,7 @@ Status Runner::pick_up(Session& session) {
   return {};
 }
 
-Result<Ending> Runner::perform(Step& step, gc::StepRecord& record) {
+Outcome<Ending> Runner::perform(Step& step, gc::StepRecord& record) {
   if (auto refusal = step.session.take_refusal()) {
     doom_products(step, tools_);
     return *std::move(refusal);
@@ -210,9 +210,9 @@ Result<Ending> Runner::perform(Step& step, gc::StepRecord& record) {
   return Error{ErrorCode::kUnsupported, "The daemon does not know this operation."};
 }
 
-Result<Ending> Runner::give_up(Step& step) {
+Error Runner::give_up(Step& step) {
   doom_products(step, tools_);
-  return Error{ErrorCode::kCancelled, "The run was given up while it waited for memory."};
+  return {ErrorCode::kCancelled, "The run was given up while it waited for memory."};
 }
 
 void Runner::commit(Step& step, gc::StepRecord record) {
@@ -233,7 +233,6 @@ void Runner::give_up_for_now(Session& session) {
 }
 
 void Runner::fail(Step& step, gc::StepRecord record, const Error& error) {
-  DJINN_ASSERT(error.code != ErrorCode::kPending);
   gc::SessionState& state = step.session.state();
   Refs& refs = step.session.refs();
   if (!step.keeps) begin_again(step);

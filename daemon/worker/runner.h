@@ -36,8 +36,8 @@ class Runner {
   Status pick_up(Session& session);
   void count(Step& step, const gc::StepRecord& record);
   void count_for_session(const Step& step, const gc::StepRecord& record);
-  Result<Ending> give_up(Step& step);
-  Result<Ending> perform(Step& step, gc::StepRecord& record);
+  Error give_up(Step& step);
+  Outcome<Ending> perform(Step& step, gc::StepRecord& record);
   void commit(Step& step, gc::StepRecord record);
   void fail(Step& step, gc::StepRecord record, const Error& error);
   void publish(Session& session);

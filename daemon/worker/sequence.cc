@@ -279,7 +279,7 @@ void Sequence::forget_growth() {
 
 // --- SequencePager
 
-Status SequencePager::ensure(const std::shared_ptr<Sequence>& sequence, uint64_t tokens) {
+Outcome<void> SequencePager::ensure(const std::shared_ptr<Sequence>& sequence, uint64_t tokens) {
   const Sequence::Place place = sequence->place();
   if (place != Sequence::Place::kPresent) return bring_back(sequence, place);
   const uint64_t capacity = sequence->layout().capacity();
@@ -341,7 +341,8 @@ void SequencePager::grow(Sequence& sequence, uint64_t tokens, Result<uint64_t> m
 }
 
 // A step waits while its group is being written, and asks again when that has ended.
-Status SequencePager::bring_back(const std::shared_ptr<Sequence>& sequence, Sequence::Place place) {
+Outcome<void> SequencePager::bring_back(const std::shared_ptr<Sequence>& sequence,
+                                        Sequence::Place place) {
   if (place != Sequence::Place::kSpilled) return waits_.await(awaited(*sequence));
   auto failure = sequence->take_failure();
   if (failure && !is_of_another_run(*failure)) return *std::move(failure);

@@ -120,10 +120,10 @@ class SequencePager {
       : grants_(grants), outbox_(outbox), waits_(waits) {}
 
   // Ok when the group is present and `tokens` slots are committed; brings it back, or asks for more
-  // ahead of need, on the way. Lane's thread. Errors: kPending while it grows or moves, which the
-  // step awaits then; after the failure of what was needed, its error, once: asking again tries
+  // ahead of need, on the way. Lane's thread. Pending while it grows or moves, which the step
+  // awaits then. Errors: after the failure of what was needed, its error, once: asking again tries
   // again.
-  Status ensure(const std::shared_ptr<Sequence>& sequence, uint64_t tokens);
+  Outcome<void> ensure(const std::shared_ptr<Sequence>& sequence, uint64_t tokens);
 
   // Copies the group to the file, and tells djinnd how that ended. Lane's thread, between two
   // steps.
@@ -132,7 +132,7 @@ class SequencePager {
   void after_moves(std::function<void()> job);
 
  private:
-  Status bring_back(const std::shared_ptr<Sequence>& sequence, Sequence::Place place);
+  Outcome<void> bring_back(const std::shared_ptr<Sequence>& sequence, Sequence::Place place);
   void ask(const std::shared_ptr<Sequence>& sequence, uint64_t tokens, bool in_need);
   // Growing thread. Has so many bytes granted in all, and calls done there with those that were.
   using Granted = std::function<void(Sequence& sequence, Result<uint64_t> more)>;

@@ -42,14 +42,14 @@ class PagerTest : public DjinndTest {
     return {*sequence, *std::move(memfd)};
   }
   // What a step that needs so many slots of the group is told.
-  ErrorCode ensured(const std::shared_ptr<Sequence>& sequence, uint64_t tokens) {
+  std::optional<ErrorCode> ensured(const std::shared_ptr<Sequence>& sequence, uint64_t tokens) {
     return code_of(pager_->ensure(sequence, tokens));
   }
   // Until the group is there with so many slots, or for the first error. Grants are given at once.
-  Status bring(const Group& group, uint64_t tokens) {
+  Outcome<void> bring(const Group& group, uint64_t tokens) {
     for (;;) {
-      Status status = pager_->ensure(group.sequence, tokens);
-      if (status || status.error().code != ErrorCode::kPending) return status;
+      Outcome<void> ensured = pager_->ensure(group.sequence, tokens);
+      if (!ensured.is_pending()) return ensured;
       wait_for_moves();
       if (!nothing_is_said()) hear_and_answer();
       wait_for_moves();
@@ -85,15 +85,15 @@ class PagerTest : public DjinndTest {
 TEST_F(PagerTest, a_grant_that_is_long_in_coming_keeps_no_other_group_waiting) {
   const Group slow = group(0);
   const Group quick = group(1);
-  EXPECT_EQ(ensured(slow.sequence, 10), ErrorCode::kPending);
+  EXPECT_EQ(ensured(slow.sequence, 10), kPending);
   const auto first = heard<ipc::GrantRequest>();
-  EXPECT_EQ(ensured(quick.sequence, 10), ErrorCode::kPending);
+  EXPECT_EQ(ensured(quick.sequence, 10), kPending);
   const auto second = heard<ipc::GrantRequest>();
   EXPECT_EQ(second.sequence, quick.sequence->handle());
   answer(second);
   wait_for_moves();
   EXPECT_EQ(ensured(quick.sequence, 10), ErrorCode::kOk);
-  EXPECT_EQ(ensured(slow.sequence, 10), ErrorCode::kPending);
+  EXPECT_EQ(ensured(slow.sequence, 10), kPending);
   answer(first);
   wait_for_moves();
   EXPECT_EQ(ensured(slow.sequence, 10), ErrorCode::kOk);
@@ -101,11 +101,11 @@ TEST_F(PagerTest, a_grant_that_is_long_in_coming_keeps_no_other_group_waiting) {
 
 TEST_F(PagerTest, a_refused_growth_is_told_once_and_may_be_tried_again) {
   const Group one = group(0);
-  EXPECT_EQ(ensured(one.sequence, 10), ErrorCode::kPending);
+  EXPECT_EQ(ensured(one.sequence, 10), kPending);
   answer(heard<ipc::GrantRequest>(), ErrorCode::kOutOfMemory);
   wait_for_moves();
   EXPECT_EQ(ensured(one.sequence, 10), ErrorCode::kOutOfMemory);
-  EXPECT_EQ(ensured(one.sequence, 10), ErrorCode::kPending);
+  EXPECT_EQ(ensured(one.sequence, 10), kPending);
   answer(heard<ipc::GrantRequest>());
   wait_for_moves();
   EXPECT_EQ(ensured(one.sequence, 10), ErrorCode::kOk);
@@ -115,10 +115,10 @@ TEST_F(PagerTest, what_was_cancelled_is_asked_for_again_by_the_run_after_it) {
   const Group present = group(0);
   const Group on_disk = group(1, 64 << 10, nameless_file());
   for (const Group* one : {&present, &on_disk}) {
-    EXPECT_EQ(ensured(one->sequence, 10), ErrorCode::kPending);
+    EXPECT_EQ(ensured(one->sequence, 10), kPending);
     answer(heard<ipc::GrantRequest>(), ErrorCode::kCancelled);
     wait_for_moves();
-    ASSERT_EQ(ensured(one->sequence, 10), ErrorCode::kPending);
+    ASSERT_EQ(ensured(one->sequence, 10), kPending);
     wait_for_moves();
     ASSERT_FALSE(nothing_is_said());
     answer(heard<ipc::GrantRequest>());
@@ -135,7 +135,7 @@ TEST_F(PagerTest, a_growth_ahead_of_need_that_was_refused_is_asked_for_again_in_
   wait_for_moves();
   answer(heard<ipc::GrantRequest>(), ErrorCode::kOutOfMemory);
   wait_for_moves();
-  EXPECT_EQ(ensured(one.sequence, there + 1), ErrorCode::kPending) << "memory may be free by now";
+  EXPECT_EQ(ensured(one.sequence, there + 1), kPending) << "memory may be free by now";
   wait_for_moves();
   answer(heard<ipc::GrantRequest>(), ErrorCode::kOutOfMemory);
   wait_for_moves();
@@ -156,7 +156,7 @@ TEST_F(PagerTest, a_growth_that_is_refused_when_its_group_has_left_is_forgotten)
 
 TEST_F(PagerTest, a_dropped_group_gets_no_page_however_late_its_grant_comes) {
   const Group one = group(0);
-  EXPECT_EQ(ensured(one.sequence, 10), ErrorCode::kPending);
+  EXPECT_EQ(ensured(one.sequence, 10), kPending);
   const auto request = heard<ipc::GrantRequest>();
   one.sequence->drop();
   wait_for_moves();  // although nobody has answered
@@ -168,7 +168,7 @@ TEST_F(PagerTest, a_dropped_group_gets_no_page_however_late_its_grant_comes) {
 
 TEST_F(PagerTest, a_group_that_is_dropped_on_its_way_back_stays_on_disk) {
   const Group one = group(0, 64 << 10, nameless_file());
-  EXPECT_EQ(ensured(one.sequence, 1), ErrorCode::kPending);
+  EXPECT_EQ(ensured(one.sequence, 1), kPending);
   const auto request = heard<ipc::GrantRequest>();
   one.sequence->drop();
   wait_for_moves();
@@ -193,7 +193,7 @@ TEST_F(PagerTest, what_came_back_from_disk_has_the_same_bits_whatever_call_faile
     const std::vector<float> before = values_of(*one.sequence);
     spill(one);
     pal_.fail_call(n, {ErrorCode::kOutOfMemory, "A test made this call fail."});
-    const Status back = bring(one, 20);
+    const Outcome<void> back = bring(one, 20);
     const bool failed = pal_.calls() >= n;
     pal_.disarm();
     failures += failed ? 1 : 0;

@@ -15,7 +15,7 @@ constexpr uint64_t kStepBytes = uint64_t{1} << 20;  // plans of similar programs
 
 }  // namespace
 
-Result<std::span<std::byte>> Slab::grow(uint64_t bytes, const std::function<void()>& after_each) {
+Outcome<std::span<std::byte>> Slab::grow(uint64_t bytes, const std::function<void()>& after_each) {
   const auto rounded = align_up(std::max<uint64_t>(bytes, 1), kStepBytes);
   if (!rounded) return Error{ErrorCode::kOutOfMemory, "The plan's slab is too large."};
   while (memory_.size() < *rounded) {

@@ -20,9 +20,9 @@ class Slab {
   Slab(pal::DevicePal& pal, Grants& grants) : pal_(pal), grants_(grants) {}
 
   // At least bytes, zeroed and backed by pages; the former one is gone then. Lane's thread.
-  // after_each: of pal::back_with_pages(). Errors: as Grants::take(), and those of the pal; the
-  // former one stays.
-  Result<std::span<std::byte>> grow(uint64_t bytes, const std::function<void()>& after_each);
+  // after_each: of pal::back_with_pages(). Pending, and errors: as Grants::take(), and those of the
+  // pal; the former one stays.
+  Outcome<std::span<std::byte>> grow(uint64_t bytes, const std::function<void()>& after_each);
   // Who asked for more may be gone.
   void forget() { grants_.forget(ipc::GrantKind::kSlab, {}, memory_.size()); }
 

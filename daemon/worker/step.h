@@ -25,7 +25,7 @@ struct Step {
   [[nodiscard]] bool is_of_series() const { return submission.series != 0; }
 };
 
-// How an operation ended its step, if it neither failed nor waits (ErrorCode::kPending).
+// How an operation ended its step, if it is neither pending nor failed (Outcome<Ending>).
 enum class Ending {
   kDone,   // the submission is complete
   kToken,  // a token was made; the submission goes on

@@ -8,9 +8,9 @@
 
 namespace djinn::worker {
 
-Error Waits::await(const Awaited& what) {
+Pending Waits::await(const Awaited& what) {
   of_step_.push_back(what);
-  return {ErrorCode::kPending, "What the step needs is on its way."};
+  return {};
 }
 
 void Waits::suspend(SessionId session) {

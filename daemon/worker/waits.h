@@ -6,10 +6,10 @@
 //             looked at, or a sequence group that grows or moves
 //
 // Who gives a step what it needs either has it, refuses it, or says that it is on its way: await()
-// notes what, and its error (kPending) ends the step for now. The lane's loop then keeps the
+// notes what, and gives Pending, which ends the step for now. The lane's loop then keeps the
 // session waiting until what it awaits has arrived: no other news makes it try again.
 //
-// invariant: whoever is told kPending awaits something, and arrived() is called for that once it is
+// invariant: whoever is given Pending awaits something, and arrived() is called for that once it is
 // there, is refused, or can come no more.
 #pragma once
 
@@ -22,7 +22,7 @@
 
 #include "ipc/messages.h"
 #include "kernel/base/ids.h"
-#include "kernel/base/result.h"
+#include "kernel/base/outcome.h"
 
 namespace djinn::worker {
 
@@ -54,9 +54,9 @@ class Waits {
   // --- lane's thread
   // The next step awaits nothing yet.
   void begin_step() { of_step_.clear(); }
-  // The step cannot go on before that has arrived; the error ends it for now.
-  [[nodiscard]] Error await(const Awaited& what);
-  // The session's step has ended with kPending, and its session waits for what that step awaited.
+  // The step cannot go on before that has arrived.
+  Pending await(const Awaited& what);
+  // The session's step has ended as pending, and its session waits for what that step awaited.
   void suspend(SessionId session);
   // The session waits for nothing any more, or is gone.
   void forget(SessionId session) { waiting_.erase(session); }

@@ -19,7 +19,7 @@ class WaitsTest : public ::testing::Test {
   // A step of the session that needs all of that.
   void wait(SessionId session, const std::vector<Awaited>& needs) {
     waits_.begin_step();
-    for (const Awaited& what : needs) EXPECT_EQ(waits_.await(what).code, ErrorCode::kPending);
+    for (const Awaited& what : needs) EXPECT_EQ(waits_.await(what), Pending{});
     waits_.suspend(session);
   }
   void arrive(const Awaited& what) {
@@ -65,8 +65,7 @@ TEST_F(WaitsTest, one_of_several_that_has_come_is_enough_to_try_again) {
 
 TEST_F(WaitsTest, what_came_while_its_step_still_ran_is_not_missed) {
   waits_.begin_step();
-  const Error pending = waits_.await(kModel);
-  EXPECT_EQ(pending.code, ErrorCode::kPending);
+  EXPECT_EQ(waits_.await(kModel), Pending{});
   waits_.arrived(kModel);
   EXPECT_EQ(wakes_, 1);
   EXPECT_TRUE(waits_.has_arrivals());
@@ -78,8 +77,7 @@ TEST_F(WaitsTest, what_came_while_its_step_still_ran_is_not_missed) {
 
 TEST_F(WaitsTest, what_a_step_before_awaited_is_not_awaited_by_the_next) {
   waits_.begin_step();
-  const Error ended_otherwise = waits_.await(kSlab);
-  EXPECT_EQ(ended_otherwise.code, ErrorCode::kPending);
+  EXPECT_EQ(waits_.await(kSlab), Pending{}) << "and it ended otherwise";
   wait(kOne, {kModel});
   arrive(kSlab);
   EXPECT_TRUE(waits_.is_waiting(kOne));

@@ -11,8 +11,6 @@ std::string_view name_of(ErrorCode code) noexcept {
   switch (code) {
     case ErrorCode::kOk:
       return "ok";
-    case ErrorCode::kPending:
-      return "pending";
     case ErrorCode::kInvalidArgument:
       return "invalid_argument";
     case ErrorCode::kMalformed:

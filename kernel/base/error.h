@@ -17,7 +17,6 @@ namespace djinn {
 // wire protocol and of djinn.h: never reused, only added.
 enum class ErrorCode : uint16_t {
   kOk = 0,
-  kPending = 1,  // on its way: ask again when it has come. Never leaves its process
 
   // 1xx: the request itself is wrong; repeating it gives the same answer.
   kInvalidArgument = 100,

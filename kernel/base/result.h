@@ -62,6 +62,8 @@ class [[nodiscard]] Result {
     DJINN_ASSERT(!ok());
     return std::move(*std::get_if<1>(&state_));
   }
+  // What DJINN_TRY hands on, as an Outcome's (outcome.h).
+  [[nodiscard]] Error&& why_not() && { return std::move(*this).error(); }
 
  private:
   std::variant<T, Error> state_;
@@ -84,6 +86,7 @@ class [[nodiscard]] Result<void> {
     DJINN_ASSERT(!ok());
     return std::move(error_);
   }
+  [[nodiscard]] Error&& why_not() && { return std::move(*this).error(); }
 
  private:
   Error error_{ErrorCode::kOk, {}};
@@ -97,7 +100,7 @@ using Status = Result<void>;
 #define DJINN_CONCAT(a, b) DJINN_CONCAT_INNER(a, b)
 #define DJINN_TRY_AS(temporary, declaration, expression) \
   auto temporary = (expression);                         \
-  if (!temporary) return std::move(temporary).error();   \
+  if (!temporary) return std::move(temporary).why_not(); \
   declaration = *std::move(temporary)
 
 // DJINN_TRY(auto x, f()): x is f()'s value, or this function returns f()'s error.
@@ -105,8 +108,8 @@ using Status = Result<void>;
   DJINN_TRY_AS(DJINN_CONCAT(djinn_try_, __LINE__), declaration, expression)
 
 // DJINN_CHECK(f()): goes on if f() succeeded, or this function returns its error.
-#define DJINN_CHECK_AS(temporary, expression)                                           \
-  do {                                                                                  \
-    if (auto temporary = (expression); !temporary) return std::move(temporary).error(); \
+#define DJINN_CHECK_AS(temporary, expression)                                             \
+  do {                                                                                    \
+    if (auto temporary = (expression); !temporary) return std::move(temporary).why_not(); \
   } while (false)
 #define DJINN_CHECK(expression) DJINN_CHECK_AS(DJINN_CONCAT(djinn_checked_, __LINE__), expression)

@@ -108,7 +108,7 @@ void release(void* memory) {
   if (!is_in_a_slab(memory)) to_malloc(memory);
 }
 
-Status Heap::allow(uint64_t bytes) {
+Outcome<void> Heap::allow(uint64_t bytes) {
   most_bytes_ = std::max(most_bytes_, bytes);
   if (bytes > bytes_max_) return over_limit(bytes, bytes_max_);
   return owner_.allow(bytes);
@@ -117,8 +117,8 @@ Status Heap::allow(uint64_t bytes) {
 void* Heap::allocate(size_t bytes, Content content) {
   if (bytes == 0) return nullptr;
   used_ = true;
-  if (Status allowed = allow(live_bytes() + held_bytes_ + rounded(bytes)); !allowed) {
-    refusal_ = std::move(allowed).error();
+  if (Outcome<void> allowed = allow(live_bytes() + held_bytes_ + rounded(bytes)); !allowed) {
+    refusal_ = std::move(allowed).why_not();
     throw std::bad_alloc();
   }
   return from_malloc(bytes, Account::kHeap, content);
@@ -127,8 +127,8 @@ void* Heap::allocate(size_t bytes, Content content) {
 bool Heap::hold(uint64_t bytes) {
   used_ = true;
   const auto total = checked_add(live_bytes() + held_bytes_, bytes);
-  if (Status allowed = allow(total.value_or(UINT64_MAX)); !allowed) {
-    refusal_ = std::move(allowed).error();
+  if (Outcome<void> allowed = allow(total.value_or(UINT64_MAX)); !allowed) {
+    refusal_ = std::move(allowed).why_not();
     return false;
   }
   held_bytes_ += bytes;
@@ -160,7 +160,7 @@ HeldBytes::~HeldBytes() {
   if (heap_ != nullptr) heap_->unhold(bytes_);
 }
 
-Status Heap::prepare(uint64_t bytes) {
+std::optional<Pending> Heap::prepare(uint64_t bytes) {
   DJINN_ASSERT(held_bytes_ == 0);
   prepared_at_bytes_ = live_bytes();
   most_bytes_ = 0;

@@ -59,25 +59,23 @@ class Heap {
  public:
   explicit Heap(HeapOwner& owner) : owner_(owner) {}
 
-  // As Sink::allocate(); throws when the owner refuses, too, and keeps its error.
+  // As Sink::allocate(); throws when the owner refuses, too, and keeps why.
   void* allocate(size_t bytes, Content content);
   // Bytes of all heaps together from which on this one refuses by itself: kQuotaExceeded.
   void set_limit(uint64_t bytes_max) { bytes_max_ = bytes_max; }
   [[nodiscard]] bool is_refused() const { return refusal_.has_value(); }
   // Refused for now: more is on its way, and the run is to be repeated.
-  [[nodiscard]] bool awaits_more() const {
-    return refusal_ && refusal_->code == ErrorCode::kPending;
-  }
+  [[nodiscard]] bool awaits_more() const { return refusal_ && refusal_->is_pending(); }
   // Why the last allocation was refused, once.
-  std::optional<Error> take_refusal() { return std::exchange(refusal_, std::nullopt); }
+  std::optional<NotDone> take_refusal() { return std::exchange(refusal_, std::nullopt); }
   // The bytes of all heaps of this process that are not released.
   [[nodiscard]] static uint64_t live_bytes();
   // Whether it may have so many bytes more that it does not see, and holds them until unhold(). The
   // caller throws where not, as allocate() does.
   [[nodiscard]] bool hold(uint64_t bytes);
   void unhold(uint64_t bytes);
-  // A run begins that is likely to take so many bytes. Errors: as HeapOwner::prepare().
-  Status prepare(uint64_t bytes);
+  // A run begins that is likely to take so many bytes. Pending: as HeapOwner::prepare().
+  [[nodiscard]] std::optional<Pending> prepare(uint64_t bytes);
   // The most that was asked for at once since prepare(), beside what lived then.
   [[nodiscard]] uint64_t taken_bytes() const {
     return most_bytes_ - std::min(most_bytes_, prepared_at_bytes_);
@@ -92,10 +90,10 @@ class Heap {
   }
 
  private:
-  Status allow(uint64_t bytes);
+  Outcome<void> allow(uint64_t bytes);
 
   HeapOwner& owner_;
-  std::optional<Error> refusal_;
+  std::optional<NotDone> refusal_;
   uint64_t bytes_max_ = UINT64_MAX;
   uint64_t held_bytes_ = 0;
   uint64_t prepared_at_bytes_ = 0;

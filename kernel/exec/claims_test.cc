@@ -12,13 +12,6 @@
 namespace djinn::exec {
 namespace {
 
-std::string message_of(const Status& status) {
-  return status ? "" : status.error().message;
-}
-ErrorCode code_of(const Status& status) {
-  return status ? ErrorCode::kOk : status.error().code;
-}
-
 void claim(GraphBuilder& b, srg::ValueRef ref, std::vector<srg::Expr> sizes,
            std::vector<srg::Expr> strides) {
   srg::Value& value = b.graph.values[ref.id];
@@ -50,7 +43,7 @@ TEST(Claims, a_wrong_claim_is_an_error_of_the_run_that_names_the_node) {
   b.output(y);
   World world({});
   ASSERT_EQ(message_of(world.admit(b.graph)), "");
-  const Status status = world.run({}, {noise({4}, 1)});
+  const Outcome<void> status = world.run({}, {noise({4}, 1)});
   EXPECT_EQ(code_of(status), ErrorCode::kShapeMismatch);
   EXPECT_EQ(message_of(status).substr(0, 10), "aten::relu");
 }

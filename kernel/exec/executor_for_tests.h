@@ -43,11 +43,21 @@ inline bool same_bytes(const at::Tensor& a, const at::Tensor& b) {
          std::memcmp(left.const_data_ptr(), right.const_data_ptr(), left.nbytes()) == 0;
 }
 
+// How it ended, in words; nothing where it was done.
+inline std::string message_of(const Outcome<void>& ended) {
+  if (ended.is_pending()) return "pending";
+  return ended ? "" : ended.error().message;
+}
+// Of one that is not pending.
+inline ErrorCode code_of(const Outcome<void>& ended) {
+  return ended ? ErrorCode::kOk : ended.error().code;
+}
+
 // Memory for a lane, poisoned on request.
 struct Slab {
   std::vector<std::byte> bytes;
   decltype(LaneOptions::grow_slab) grow() {
-    return [this](uint64_t wanted, const OnProgress&) -> Result<std::span<std::byte>> {
+    return [this](uint64_t wanted, const OnProgress&) -> Outcome<std::span<std::byte>> {
       bytes.assign(wanted + 64, std::byte{0});
       const auto address = reinterpret_cast<uintptr_t>(bytes.data());
       return std::span(bytes).subspan((64 - address % 64) % 64, wanted);
@@ -81,27 +91,29 @@ class World {
   }
 
   // One tensor for each storage, in order; undefined ones for weights.
-  Status run(std::vector<int64_t> symbols, std::vector<at::Tensor> tensors, bool writable = false) {
+  Outcome<void> run(std::vector<int64_t> symbols, std::vector<at::Tensor> tensors,
+                    bool writable = false) {
     const std::vector<StorageBinding> bindings = bindings_of(tensors, writable);
     return lane->run(*program, {symbols, bindings});
   }
   // On a sequence group, where the run's tokens are [begin, end).
-  Status run_at(int64_t begin, int64_t end, std::vector<int64_t> symbols,
-                const std::vector<at::Tensor>& tensors) {
+  Outcome<void> run_at(int64_t begin, int64_t end, std::vector<int64_t> symbols,
+                       const std::vector<at::Tensor>& tensors) {
     const std::vector<StorageBinding> bindings = bindings_of(tensors, true);
     return lane->run(*program, {symbols, bindings, {}, begin, end});
   }
   // Its outputs have these places.
-  Status run_into(std::span<const OutputPlace> places, const std::vector<at::Tensor>& tensors) {
+  Outcome<void> run_into(std::span<const OutputPlace> places,
+                         const std::vector<at::Tensor>& tensors) {
     const std::vector<StorageBinding> bindings = bindings_of(tensors, false);
     return lane->run(*program, {{}, bindings, places});
   }
-  Status run_once_into(std::span<const OutputPlace> places,
-                       const std::vector<at::Tensor>& tensors) {
+  Outcome<void> run_once_into(std::span<const OutputPlace> places,
+                              const std::vector<at::Tensor>& tensors) {
     const std::vector<StorageBinding> bindings = bindings_of(tensors, false);
     return lane->run_once(*program, {{}, bindings, places});
   }
-  Status run_once(const std::vector<at::Tensor>& tensors) {
+  Outcome<void> run_once(const std::vector<at::Tensor>& tensors) {
     const std::vector<StorageBinding> bindings = bindings_of(tensors, false);
     return lane->run_once(*program, {{}, bindings});
   }

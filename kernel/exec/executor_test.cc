@@ -41,14 +41,6 @@ TEST(Executor, a_linear_gives_the_bytes_of_the_same_call_of_at) {
   EXPECT_TRUE(same_bytes(world.output(0), at::linear(input, weight, bias)));
 }
 
-ErrorCode code_of(const Status& status) {
-  return status ? ErrorCode::kOk : status.error().code;
-}
-
-std::string message_of(const Status& status) {
-  return status ? "" : status.error().message;
-}
-
 TEST(Executor, an_encoder_layer_gives_the_bytes_of_the_same_calls_of_at) {
   std::map<std::string, at::Tensor> w{
       {"words", noise({100, 32}, 1)}, {"positions", noise({64, 32}, 2)},
@@ -461,7 +453,7 @@ TEST(Executor, an_index_out_of_range_is_an_error_that_names_the_node) {
   World world({{"w", noise({10, 4}, 1)}});
   ASSERT_EQ(message_of(world.admit(b.graph)), "");
   for (const int64_t wild : {int64_t{10}, int64_t{-1}, INT64_MAX, INT64_MIN}) {
-    const Status status = world.run({2}, {int64s({2}, {0, wild})});
+    const Outcome<void> status = world.run({2}, {int64s({2}, {0, wild})});
     EXPECT_EQ(code_of(status), ErrorCode::kOutOfRange);
     EXPECT_THAT(message_of(status), HasSubstr("aten::embedding at embeddings.word: "));
   }

@@ -34,10 +34,10 @@ class Guards : public ::testing::Test {
                              {tensor.sizes().begin(), tensor.sizes().end()}));
     }
     for (const auto ref : b.call_many(op, arguments(refs), results)) b.output(ref);
-    Status status = world.admit(b.graph);
-    if (status) status = world.run({}, tensors);
-    error = status ? "" : status.error().message;
-    return status ? ErrorCode::kOk : status.error().code;
+    Outcome<void> ended = world.admit(b.graph);
+    if (ended) ended = world.run({}, tensors);
+    error = message_of(ended);
+    return code_of(ended);
   }
 
   ErrorCode pad(const char* op, std::vector<int64_t> sizes, const std::vector<srg::Expr>& padding) {
@@ -675,9 +675,9 @@ TEST_F(Guards, one_channel_is_not_the_last_where_a_line_has_one_element) {
         "aten::clone",
         {arg(input), {"memory_format", std::string(last ? "channels_last" : "contiguous_format")}});
     b.output(b.call("aten::conv2d", {arg(laid), arg(weight), arg(srg::None{}), integers({1, 2})}));
-    Status status = world.admit(b.graph);
-    if (status) status = world.run({}, {noise({3, 1, 9, width}, 1), noise({2, 1, 5, 5}, 2)});
-    return status ? ErrorCode::kOk : status.error().code;
+    Outcome<void> ended = world.admit(b.graph);
+    if (ended) ended = world.run({}, {noise({3, 1, 9, width}, 1), noise({2, 1, 5, 5}, 2)});
+    return code_of(ended);
   };
   EXPECT_EQ(convolve(false, 6), ErrorCode::kOk);
   EXPECT_EQ(convolve(true, 7), ErrorCode::kOk);
@@ -706,11 +706,11 @@ TEST_F(Guards, a_sum_of_products_in_place_does_not_grow) {
     const auto right = b.input("right", DType::kFloat32, {2, 4, 5});
     const auto copy = b.call("aten::clone", {arg(sum)});
     b.output(b.call("aten::addbmm_", {arg(copy), arg(left), arg(right)}));
-    Status status = world.admit(b.graph);
-    if (status) {
-      status = world.run({}, {noise(sizes, 1), noise({2, 3, 4}, 2), noise({2, 4, 5}, 3)});
+    Outcome<void> ended = world.admit(b.graph);
+    if (ended) {
+      ended = world.run({}, {noise(sizes, 1), noise({2, 3, 4}, 2), noise({2, 4, 5}, 3)});
     }
-    return status ? ErrorCode::kOk : status.error().code;
+    return code_of(ended);
   };
   EXPECT_EQ(add({3, 5}), ErrorCode::kOk);
   EXPECT_EQ(add({5}), ErrorCode::kInvalidArgument);

@@ -19,10 +19,10 @@ class HostileCalls : public ::testing::Test {
     auto graph = srg::parse_text("srg 1 \"\"\n" + lines);
     DJINN_ASSERT(graph);
     const size_t inputs = graph->storages.size();
-    Status status = world.admit(*std::move(graph));
-    if (status) status = world.run({}, std::vector<at::Tensor>(inputs, at::full({65536}, number)));
-    error = status ? "" : status.error().message;
-    return status ? ErrorCode::kOk : status.error().code;
+    Outcome<void> ended = world.admit(*std::move(graph));
+    if (ended) ended = world.run({}, std::vector<at::Tensor>(inputs, at::full({65536}, number)));
+    error = message_of(ended);
+    return code_of(ended);
   }
 
   World world{{}};

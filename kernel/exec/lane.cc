@@ -32,7 +32,7 @@ constexpr uint64_t with_gaps(uint64_t live_bytes) {
 }
 
 class UnboundedHeap final : public HeapOwner {
-  Status allow(uint64_t) override { return {}; }
+  Outcome<void> allow(uint64_t) override { return {}; }
   void settle(uint64_t) override {}
 };
 
@@ -73,8 +73,8 @@ class CpuLane final : public HostLane {
   explicit CpuLane(LaneOptions options) : options_(std::move(options)) {}
 
   [[nodiscard]] Status check_size(const Program& program) const override;
-  Status run(Program& program, const RunBindings& bindings) override;
-  Status run_once(const Program& program, const RunBindings& bindings) override;
+  Outcome<void> run(Program& program, const RunBindings& bindings) override;
+  Outcome<void> run_once(const Program& program, const RunBindings& bindings) override;
   [[nodiscard]] std::span<const OutputView> outputs() const override { return outputs_; }
   [[nodiscard]] std::optional<size_t> failed_at() const override { return failed_at_; }
   [[nodiscard]] LaneStats stats() const override { return stats_; }
@@ -82,7 +82,7 @@ class CpuLane final : public HostLane {
   void set_pulse(std::function<bool(std::string_view)> pulse) override {
     pulse_ = std::move(pulse);
   }
-  Result<HeapBytes> allocate(uint64_t bytes) override;
+  Outcome<HeapBytes> allocate(uint64_t bytes) override;
   void trim() override;
   void forget(const Program& program) override { plans_.forget(&program); }
   void copy_past_caches(std::span<const DeviceCopy> copies) override {
@@ -90,19 +90,21 @@ class CpuLane final : public HostLane {
   }
 
  private:
-  // Calls work with LibTorch as this lane wants it. Its error is the heap's where that refused.
-  Status carry_out(const std::function<Status()>& work);
-  Status compute(const Program& program, const RunBindings& bindings);
-  Status compute_once(const Program& program, const RunBindings& bindings);
-  Status run_planned(const Program& program, const RunBindings& bindings);
+  // Calls work with LibTorch as this lane wants it. It ends as the heap says where that refused.
+  Outcome<void> carry_out(const std::function<Outcome<void>()>& work);
+  Outcome<void> compute(const Program& program, const RunBindings& bindings);
+  Outcome<void> compute_once(const Program& program, const RunBindings& bindings);
+  Outcome<void> run_planned(const Program& program, const RunBindings& bindings);
   Status rehearse(const AdmittedGraph& graph, std::vector<int64_t> symbols, Plan& plan);
-  Status record(const AdmittedGraph& graph, const RunBindings& bindings, Plan& plan,
-                RunKind kind = RunKind::kReal);
-  Status replay(const AdmittedGraph& graph, const RunBindings& bindings, Plan& plan);
-  Status reserve(uint64_t bytes);
-  Status run_in_arena(const AdmittedGraph& graph, const RunBindings& bindings, Plan& plan);
-  Result<std::span<std::byte>> room_for(const AdmittedGraph& graph, const RunBindings& bindings);
-  Result<std::span<std::byte>> clean_memory(uint64_t bytes);
+  // memory: where its allocations go first.
+  Status record(const AdmittedGraph& graph, const RunBindings& bindings, Plan& plan, RunKind kind,
+                std::span<std::byte> memory);
+  Outcome<void> record_run(const AdmittedGraph& graph, const RunBindings& bindings, Plan& plan);
+  Outcome<void> replay(const AdmittedGraph& graph, const RunBindings& bindings, Plan& plan);
+  Outcome<void> reserve(uint64_t bytes);
+  Outcome<void> run_in_arena(const AdmittedGraph& graph, const RunBindings& bindings, Plan& plan);
+  Outcome<std::span<std::byte>> room_for(const AdmittedGraph& graph, const RunBindings& bindings);
+  Outcome<std::span<std::byte>> clean_memory(uint64_t bytes);
   void register_places(std::span<const OutputPlace> all);
   Status execute_on(Sink& sink, const AdmittedGraph& graph, const RunBindings& bindings,
                     RunKind kind = RunKind::kReal);
@@ -154,11 +156,11 @@ Status CpuLane::check_size(const Program& program) const {
   return over_limit(estimate, owner_.bytes_max);
 }
 
-Status CpuLane::compute_once(const Program& program, const RunBindings& bindings) {
+Outcome<void> CpuLane::compute_once(const Program& program, const RunBindings& bindings) {
   c10::InferenceMode inference_mode;
   DJINN_CHECK(check_bindings(admitted(program), bindings));
   DJINN_CHECK(check_size(program));
-  DJINN_CHECK(heap_.prepare(0));
+  if (const auto pending = heap_.prepare(0)) return *pending;
   std::span<std::byte> memory;
   if (options_.planned) {
     DJINN_TRY(memory, room_for(admitted(program), bindings));
@@ -171,8 +173,8 @@ Status CpuLane::compute_once(const Program& program, const RunBindings& bindings
 }
 
 // The clean part of the slab for a run without symbols: what its allocations take at most.
-Result<std::span<std::byte>> CpuLane::room_for(const AdmittedGraph& graph,
-                                               const RunBindings& bindings) {
+Outcome<std::span<std::byte>> CpuLane::room_for(const AdmittedGraph& graph,
+                                                const RunBindings& bindings) {
   const bool placed =
       !bindings.places.empty() &&
       std::ranges::all_of(bindings.places, [](const OutputPlace& one) { return one.bytes > 0; });
@@ -181,7 +183,7 @@ Result<std::span<std::byte>> CpuLane::room_for(const AdmittedGraph& graph,
 }
 
 // So many bytes of the slab that hold nothing of others'.
-Result<std::span<std::byte>> CpuLane::clean_memory(uint64_t bytes) {
+Outcome<std::span<std::byte>> CpuLane::clean_memory(uint64_t bytes) {
   DJINN_CHECK(reserve(bytes));
   if (!slab_) return std::span<std::byte>();
   const auto memory = slab_->bytes().first(std::min<uint64_t>(bytes, slab_->bytes().size()));
@@ -189,27 +191,27 @@ Result<std::span<std::byte>> CpuLane::clean_memory(uint64_t bytes) {
   return memory;
 }
 
-Status CpuLane::compute(const Program& program, const RunBindings& bindings) {
+Outcome<void> CpuLane::compute(const Program& program, const RunBindings& bindings) {
   c10::InferenceMode inference_mode;
   DJINN_CHECK(check_bindings(admitted(program), bindings));
   DJINN_CHECK(check_size(program));
   ++stats_.runs;
-  return options_.planned ? run_planned(program, bindings)
-                          : execute(admitted(program), bindings, RunKind::kReal, nullptr);
+  if (options_.planned) return run_planned(program, bindings);
+  return execute(admitted(program), bindings, RunKind::kReal, nullptr);
 }
 
 // A bucket's first run rehearses at the bucket's top: what fits there fits every run. A rehearsal
 // that fails, as zeros may be no legal input and the top may need more memory than the run, leaves
 // it to the run itself to be recorded, as do programs without symbols, whose runs are all at the
 // top.
-Status CpuLane::run_planned(const Program& program, const RunBindings& bindings) {
+Outcome<void> CpuLane::run_planned(const Program& program, const RunBindings& bindings) {
   std::vector<int64_t> top = bucket_top(program.graph(), bindings.symbols);
   Plan& plan = plans_.plan(&program, top);
-  DJINN_CHECK(heap_.prepare(plan.heap_bytes));
+  if (const auto pending = heap_.prepare(plan.heap_bytes)) return *pending;
   if (plan.records == 0 && !top.empty()) {
     respect_capacity(program.graph(), top);
     const Status rehearsed = rehearse(admitted(program), std::move(top), plan);
-    if (heap_.awaits_more()) return rehearsed;
+    if (heap_.awaits_more()) return Pending{};
     const bool refused = heap_.take_refusal().has_value();
     if (refused) use_all_kernels();
     if (!rehearsed && !refused && rehearsed.error().code == ErrorCode::kOutOfMemory) {
@@ -217,24 +219,20 @@ Status CpuLane::run_planned(const Program& program, const RunBindings& bindings)
     }
   }
   if (plan.in_arena) return run_in_arena(admitted(program), bindings, plan);
-  if (plan.needs_record) return record(admitted(program), bindings, plan);
+  if (plan.needs_record) return record_run(admitted(program), bindings, plan);
   return replay(admitted(program), bindings, plan);
 }
 
 Status CpuLane::rehearse(const AdmittedGraph& graph, std::vector<int64_t> symbols, Plan& plan) {
   const auto scratch = catching([&] { return Scratch::make(graph, symbols, heap_); });
   if (!scratch) return scratch.error();
-  DJINN_CHECK(record(graph, {symbols, scratch->bindings()}, plan, RunKind::kRehearsal));
+  DJINN_CHECK(record(graph, {symbols, scratch->bindings()}, plan, RunKind::kRehearsal, {}));
   drop_outputs();
   return {};
 }
 
 Status CpuLane::record(const AdmittedGraph& graph, const RunBindings& bindings, Plan& plan,
-                       RunKind kind) {
-  std::span<std::byte> memory;
-  if (bindings.symbols.empty()) {
-    DJINN_TRY(memory, room_for(graph, bindings));
-  }
+                       RunKind kind, std::span<std::byte> memory) {
   Arena arena(memory, heap_);
   Recorder recorder(arena);
   DJINN_CHECK(execute_on(recorder, graph, bindings, kind));
@@ -250,8 +248,18 @@ Status CpuLane::record(const AdmittedGraph& graph, const RunBindings& bindings, 
   return {};
 }
 
+Outcome<void> CpuLane::record_run(const AdmittedGraph& graph, const RunBindings& bindings,
+                                  Plan& plan) {
+  std::span<std::byte> memory;
+  if (bindings.symbols.empty()) {
+    DJINN_TRY(memory, room_for(graph, bindings));
+  }
+  return record(graph, bindings, plan, RunKind::kReal, memory);
+}
+
 // It fits no plan, and is counted as such.
-Status CpuLane::run_in_arena(const AdmittedGraph& graph, const RunBindings& bindings, Plan& plan) {
+Outcome<void> CpuLane::run_in_arena(const AdmittedGraph& graph, const RunBindings& bindings,
+                                    Plan& plan) {
   const uint64_t bytes = std::min(plan.planned_bytes, owner_.bytes_max);  // the rest: the heap's
   DJINN_TRY(const std::span<std::byte> memory, clean_memory(bytes));
   ++stats_.plan_misses;
@@ -263,7 +271,7 @@ Status CpuLane::run_in_arena(const AdmittedGraph& graph, const RunBindings& bind
   return status;
 }
 
-Status CpuLane::replay(const AdmittedGraph& graph, const RunBindings& bindings, Plan& plan) {
+Outcome<void> CpuLane::replay(const AdmittedGraph& graph, const RunBindings& bindings, Plan& plan) {
   DJINN_CHECK(reserve(plan.planned_bytes));
   if (slab_) slab_content_.make_clean(slab_->bytes(), plan.planned_bytes);
   Replayer replayer(plan.placements, slab_ ? slab_->bytes() : std::span<std::byte>(), heap_);
@@ -282,7 +290,7 @@ Status CpuLane::replay(const AdmittedGraph& graph, const RunBindings& bindings, 
   return status;
 }
 
-Status CpuLane::reserve(uint64_t bytes) {
+Outcome<void> CpuLane::reserve(uint64_t bytes) {
   if (bytes == 0 || (slab_ && slab_->bytes().size() >= bytes)) return {};
   if (bytes > owner_.bytes_max) return over_limit(bytes, owner_.bytes_max);
   DJINN_TRY(const std::span<std::byte> memory, options_.grow_slab(bytes, [this] {
@@ -353,30 +361,30 @@ Status CpuLane::keep_outputs(const AdmittedGraph& graph, std::span<const c10::St
   return {};
 }
 
-Status CpuLane::run(Program& program, const RunBindings& bindings) {
+Outcome<void> CpuLane::run(Program& program, const RunBindings& bindings) {
   return carry_out([&] { return compute(program, bindings); });
 }
 
-Status CpuLane::run_once(const Program& program, const RunBindings& bindings) {
+Outcome<void> CpuLane::run_once(const Program& program, const RunBindings& bindings) {
   return carry_out([&] { return compute_once(program, bindings); });
 }
 
-Status CpuLane::carry_out(const std::function<Status()>& work) {
+Outcome<void> CpuLane::carry_out(const std::function<Outcome<void>()>& work) {
   drop_outputs();
   failed_at_.reset();
   const ScopedHeap scope(heap_);
-  Status status = catching([&]() -> Status {
+  Outcome<void> ran = catching([&]() -> Outcome<void> {
     const int threads = options_.threads;
     if (at::get_num_threads() != threads) at::set_num_threads(threads);
     use_all_kernels();
     return work();
   });
   auto refusal = heap_.take_refusal();
-  if (refusal) status = *std::move(refusal);
-  if (!status) drop_outputs();
+  if (refusal) ran = *std::move(refusal);
+  if (!ran) drop_outputs();
   // A refused run may be repeated when more is allowed, and needs what it had as well.
   if (!refusal) heap_.settle_if_used();
-  return status;
+  return ran;
 }
 
 void CpuLane::set_owner(const LaneOwner& owner) {
@@ -385,9 +393,9 @@ void CpuLane::set_owner(const LaneOwner& owner) {
   heap_.set_limit(owner.bytes_max);
 }
 
-Result<HeapBytes> CpuLane::allocate(uint64_t bytes) {
+Outcome<HeapBytes> CpuLane::allocate(uint64_t bytes) {
   constexpr auto kRelease = [](DeviceAddress memory) { release(memory.on_host()); };
-  auto memory = catching([&]() -> Result<HeapBytes> {
+  auto memory = catching([&]() -> Outcome<HeapBytes> {
     const auto* const taken = static_cast<std::byte*>(heap_.allocate(bytes, Content::kAny));
     return HeapBytes(DeviceAddress(taken), HeapDeleter{kRelease});
   });

@@ -16,13 +16,6 @@ namespace {
 
 using ::testing::HasSubstr;
 
-std::string message_of(const Status& status) {
-  return status ? "" : status.error().message;
-}
-ErrorCode code_of(const Status& status) {
-  return status ? ErrorCode::kOk : status.error().code;
-}
-
 void claim(srg::Graph& graph, srg::ValueRef ref, std::vector<srg::Expr> sizes,
            std::vector<srg::Expr> strides, DType dtype = DType::kFloat32) {
   srg::Value& value = graph.values[ref.id];
@@ -156,7 +149,7 @@ TEST(Layout, elements_that_share_memory_cannot_be_copied_into) {
   for (const auto& [down, across] : {std::pair{0, 1}, {2, 1}, {1, 3}, {0, 0}}) {
     World world({});
     ASSERT_EQ(message_of(world.admit(relu_with({down, across}))), "");
-    const Status status = world.run({}, {noise({4, 3}, 1)});
+    const Outcome<void> status = world.run({}, {noise({4, 3}, 1)});
     EXPECT_EQ(code_of(status), ErrorCode::kInvalidArgument);
     EXPECT_THAT(message_of(status), HasSubstr("aten::relu"));
     EXPECT_THAT(message_of(status), HasSubstr("elements share memory"));

@@ -38,7 +38,8 @@ class OneThreadTest : public ::testing::Test {
     std::vector<int64_t> places(kWrites);
     for (int64_t i = 0; i < kWrites; ++i) places[static_cast<size_t>(i)] = i % 4;
     const at::Tensor x = at::zeros({4});  // an output may be a view of it
-    const Status ran = world.run({}, {x, int64s({kWrites}, places), noise({kWrites}, 7)}, true);
+    const Outcome<void> ran =
+        world.run({}, {x, int64s({kWrites}, places), noise({kWrites}, 7)}, true);
     EXPECT_TRUE(ran.ok()) << call << ": " << ran.error().message;
     return world.output(0);
   }
@@ -79,7 +80,7 @@ TEST_F(OneThreadTest, what_is_written_over_its_own_input_is_written_in_order) {
   const at::Tensor first = before.slice(0, 0, kDown).slice(1, 0, kColumns);
   for (int run = 0; run < kRuns; ++run) {
     const at::Tensor x = before.clone();  // outputs are views of it
-    const Status ran = world.run({}, {x}, true);
+    const Outcome<void> ran = world.run({}, {x}, true);
     ASSERT_TRUE(ran.ok()) << ran.error().message;
     for (int64_t row = 0; row < kRows; row += kDown) {
       EXPECT_TRUE(same_bytes(world.output(0).slice(0, row, row + kDown), first)) << row;

@@ -117,8 +117,8 @@ void report(std::string_view op, const Lineage& lineage, std::string_view what) 
 // --- one call ---
 
 // What one run of a call gave.
-struct Outcome {
-  Status status;
+struct Seen {
+  Outcome<void> ended;
   std::vector<std::string> results;  // dtype, sizes, bytes
   bool is_intact = true;
   bool left_inputs_alone = true;
@@ -157,35 +157,35 @@ class Examiner {
   }
 
   Verdict examine(const Call& call, Program& program, std::string& why) {
-    const Outcome first = run_guarded(call, program, kPoisons[0]);
-    const Outcome second = run_guarded(call, program, kPoisons[1]);
+    const Seen first = run_guarded(call, program, kPoisons[0]);
+    const Seen second = run_guarded(call, program, kPoisons[1]);
     run_planned(call, program);
     why = fault_of(first, second);
     if (!why.empty() && races(call, program, first)) {
       // Which of several threads fails first, and says why, is nobody's secret.
-      why = first.status ? "its threads race: it gives other bits each time" : "";
+      why = first.ended ? "its threads race: it gives other bits each time" : "";
     }
     if (!why.empty()) return Verdict::kFound;
-    return first.status ? Verdict::kCarriedOut : Verdict::kRefused;
+    return first.ended ? Verdict::kCarriedOut : Verdict::kRefused;
   }
 
  private:
   // Whether how the call ends depends on something else than the poison.
-  bool races(const Call& call, Program& program, const Outcome& first) {
+  bool races(const Call& call, Program& program, const Seen& first) {
     for (uint32_t i = 0; i < kAgainMax; ++i) {
       const bool same_poison = i % 2 == 0;
-      const Outcome again = run_guarded(call, program, kPoisons[same_poison ? 0 : 1]);
+      const Seen again = run_guarded(call, program, kPoisons[same_poison ? 0 : 1]);
       if (fault_of(first, again).empty() != same_poison) return true;
     }
     return false;
   }
 
-  static std::string fault_of(const Outcome& a, const Outcome& b) {
+  static std::string fault_of(const Seen& a, const Seen& b) {
     if (!a.is_intact || !b.is_intact) return "it writes beyond its memory";
     if (!a.left_inputs_alone || !b.left_inputs_alone) return "it changes an input unsaid";
-    if (a.status.ok() != b.status.ok()) return "it reads memory that nobody wrote: one run fails";
-    if (!a.status.ok()) {
-      const bool same = a.status.error().message == b.status.error().message;
+    if (a.ended.ok() != b.ended.ok()) return "it reads memory that nobody wrote: one run fails";
+    if (!a.ended.ok()) {
+      const bool same = a.ended.error().message == b.ended.error().message;
       return same ? "" : "it reads memory that nobody wrote: its error tells";
     }
     for (size_t i = 0; i < a.results.size(); ++i) {
@@ -217,21 +217,21 @@ class Examiner {
     return std::clamp<uint64_t>(bytes & -bytes, least, 64);
   }
 
-  Outcome run_guarded(const Call& call, Program& program, std::byte poison) {
+  Seen run_guarded(const Call& call, Program& program, std::byte poison) {
     ::mallopt(M_PERTURB, ~std::to_integer<int>(poison) & 0xff);
     const std::vector<StorageBinding> bindings = bind(call, poison);
     work_.reset(poison);
-    Outcome outcome;
+    Seen seen;
     {
       GuardedSink sink(work_);
       ScopedSink scope(sink);
-      outcome.status = lane_->run(program, {{}, bindings});
-      for (const OutputView& view : lane_->outputs()) outcome.results.push_back(result_of(view));
+      seen.ended = lane_->run(program, {{}, bindings});
+      for (const OutputView& view : lane_->outputs()) seen.results.push_back(result_of(view));
       lane_->trim();
     }
-    outcome.is_intact = work_.is_intact() && inputs_.is_intact();
-    outcome.left_inputs_alone = are_unchanged(call, program, bindings);
-    return outcome;
+    seen.is_intact = work_.is_intact() && inputs_.is_intact();
+    seen.left_inputs_alone = are_unchanged(call, program, bindings);
+    return seen;
   }
 
   static bool are_unchanged(const Call& call, const Program& program,
@@ -256,7 +256,7 @@ class Examiner {
     work_.reset(kPoisons[1]);
     LaneOptions options;
     options.threads = kThreads;
-    options.grow_slab = [this](uint64_t bytes, const OnProgress&) -> Result<std::span<std::byte>> {
+    options.grow_slab = [this](uint64_t bytes, const OnProgress&) -> Outcome<std::span<std::byte>> {
       const std::span<std::byte> slab = work_.place((bytes + 63) & ~uint64_t{63}, 64);
       if (slab.empty()) return Error{ErrorCode::kOutOfMemory, "The slab is too large."};
       return slab;

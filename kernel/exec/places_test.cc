@@ -14,10 +14,6 @@ namespace {
 constexpr int64_t kElements = 64 * 1024;
 constexpr uint64_t kBytes = kElements * sizeof(float);
 
-std::string message_of(const Status& status) {
-  return status ? "" : status.error().message;
-}
-
 srg::ValueRef claimed(GraphBuilder& b, srg::ValueRef ref, std::vector<srg::Expr> sizes,
                       std::vector<srg::Expr> strides) {
   srg::Value& value = b.graph.values[ref.id];
@@ -72,7 +68,7 @@ TEST(Places, an_output_is_made_in_its_place_and_takes_none_of_the_slab) {
 
 TEST(Places, a_run_that_makes_nothing_else_takes_nothing_of_the_heap) {
   struct Refusing final : HeapOwner {
-    Status allow(uint64_t) override { return Error{ErrorCode::kPending, "on its way"}; }
+    Outcome<void> allow(uint64_t) override { return Pending{}; }
     void settle(uint64_t) override {}
   } refusing;
   GraphBuilder b;

@@ -19,12 +19,8 @@
 namespace djinn::exec {
 namespace {
 
-std::string message_of(const Status& status) {
-  return status ? "" : status.error().message;
-}
-
 struct NoBound final : HeapOwner {
-  Status allow(uint64_t) override { return {}; }
+  Outcome<void> allow(uint64_t) override { return {}; }
   void settle(uint64_t) override {}
 };
 
@@ -33,11 +29,11 @@ struct Bound final : HeapOwner {
   uint64_t bytes_max = 0;
   uint64_t most = 0;
   uint64_t settled = UINT64_MAX;
-  ErrorCode code = ErrorCode::kQuotaExceeded;
-  Status allow(uint64_t bytes) override {
+  NotDone refusal = Error{ErrorCode::kQuotaExceeded, "not so much"};
+  Outcome<void> allow(uint64_t bytes) override {
     most = std::max(most, bytes);
     if (bytes <= bytes_max) return {};
-    return Error{code, "not so much"};
+    return refusal;
   }
   void settle(uint64_t bytes) override { settled = bytes; }
 };
@@ -113,13 +109,14 @@ TEST(Plan, a_slab_that_nobody_grants_is_the_runs_error) {
   const AttentionShape shape{.capacity = 16};
   World world(attention_weights(shape), true);
   LaneOptions options;
-  options.grow_slab = [](uint64_t, const OnProgress&) -> Result<std::span<std::byte>> {
+  options.grow_slab = [](uint64_t, const OnProgress&) -> Outcome<std::span<std::byte>> {
     return Error{ErrorCode::kQuotaExceeded, "no"};
   };
   world.lane = *executor().make_lane(std::move(options));
   ASSERT_EQ(message_of(world.admit(attention_graph(shape))), "");
   const at::Tensor cache = empty_cache(shape);
-  const Status status = world.run({1, 0}, {noise({1, 1, shape.hidden()}, 1), cache, cache}, true);
+  const Outcome<void> status =
+      world.run({1, 0}, {noise({1, 1, shape.hidden()}, 1), cache, cache}, true);
   ASSERT_FALSE(status);
   EXPECT_EQ(status.error().code, ErrorCode::kQuotaExceeded);
 }
@@ -135,7 +132,7 @@ TEST(Plan, a_rehearsal_takes_no_more_than_its_heap_allows) {
   ASSERT_EQ(message_of(world.admit(attention_graph(shape))), "");
   const at::Tensor cache = empty_cache(shape), x = noise({1, 1, shape.hidden()}, 1);
   const uint64_t before = Heap::live_bytes();
-  const Status refused = world.run({1, 0}, {x, cache, cache}, true);
+  const Outcome<void> refused = world.run({1, 0}, {x, cache, cache}, true);
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().message, "not so much");
   EXPECT_EQ(Heap::live_bytes(), before);
@@ -165,7 +162,7 @@ struct Clearing {
     world.lane = *executor().make_lane(std::move(options));
     admitted = world.admit(clearing());
   }
-  Status run() { return world.run({kBytes}, {x, y}, true); }
+  Outcome<void> run() { return world.run({kBytes}, {x, y}, true); }
 
   static constexpr int64_t kBytes = 3 << 20;
   static constexpr uint64_t kTopBytes = 4 << 20;
@@ -196,7 +193,7 @@ TEST(Plan, a_run_whose_rehearsal_may_not_have_so_much_is_recorded_itself) {
   for (const auto& [code, beside_top] :
        {std::pair(ErrorCode::kQuotaExceeded, Clearing::kTopBytes - 1),
         std::pair(ErrorCode::kOutOfMemory, Clearing::kTopBytes)}) {
-    bound.code = code;
+    bound.refusal = Error{code, "not so much"};
     clearing.world.lane->trim();
     bound.bytes_max = Heap::live_bytes() + beside_top;
     clearing.world.lane->forget(*clearing.world.program);
@@ -210,8 +207,8 @@ TEST(Plan, a_rehearsal_whose_memory_is_on_its_way_is_waited_for_before_anything_
   Bound bound;
   Clearing clearing(bound);
   ASSERT_EQ(message_of(clearing.admitted), "");
-  bound.code = ErrorCode::kPending;
-  EXPECT_EQ(clearing.run().error().code, ErrorCode::kPending);
+  bound.refusal = Pending{};
+  EXPECT_TRUE(clearing.run().is_pending());
   EXPECT_EQ(clearing.world.lane->stats().begun, 0u);
   EXPECT_EQ(clearing.x.count_nonzero().item<int64_t>(), Clearing::kBytes);
 }
@@ -269,16 +266,16 @@ TEST(Plan, a_run_that_was_refused_memory_leaves_later_runs_the_same_kernels) {
   const at::Tensor expected = at::linear(input, noise({4096, 896}, 3, at::kBFloat16));
   Bound bound;
   uint64_t refusals = 0;
-  for (Status status = Error{ErrorCode::kQuotaExceeded, "not yet"}; !status; ++refusals) {
+  for (Outcome<void> ended = Error{ErrorCode::kQuotaExceeded, "not yet"}; !ended; ++refusals) {
     LaneOptions options;
     options.threads = 2;
     options.planned = true;
     options.grow_slab = world.slab.grow();
     options.heap = &bound;
     world.lane = *executor().make_lane(std::move(options));
-    status = world.run({1}, {input, {}});
-    if (!status) {
-      ASSERT_EQ(message_of(status), "not so much");
+    ended = world.run({1}, {input, {}});
+    if (!ended) {
+      ASSERT_EQ(message_of(ended), "not so much");
     }
     bound.bytes_max += 65536;
   }
@@ -294,7 +291,7 @@ TEST(Plan, a_slab_that_failed_to_grow_serves_on) {
   std::vector<uint64_t> grown;
   LaneOptions options;
   options.grow_slab = [&](uint64_t bytes,
-                          const OnProgress& on_progress) -> Result<std::span<std::byte>> {
+                          const OnProgress& on_progress) -> Outcome<std::span<std::byte>> {
     grown.push_back(bytes);
     if (may_grow) return world.slab.grow()(bytes, on_progress);
     return Error{ErrorCode::kQuotaExceeded, "no"};
@@ -436,13 +433,13 @@ TEST(RunOnce, a_slab_that_is_on_its_way_is_waited_for_before_anything_is_compute
   World world({}, true);
   ASSERT_EQ(message_of(world.admit(products())), "");
   LaneOptions options;
-  options.grow_slab = [](uint64_t, const OnProgress&) -> Result<std::span<std::byte>> {
-    return Error{ErrorCode::kPending, "on its way"};
+  options.grow_slab = [](uint64_t, const OnProgress&) -> Outcome<std::span<std::byte>> {
+    return Pending{};
   };
   world.lane = *executor().make_lane(std::move(options));
   bool computed = false;
   world.lane->set_pulse([&](std::string_view) { return computed = true; });
-  EXPECT_EQ(world.run_once({noise({33, 33}, 7)}).error().code, ErrorCode::kPending);
+  EXPECT_TRUE(world.run_once({noise({33, 33}, 7)}).is_pending());
   EXPECT_FALSE(computed);
   EXPECT_EQ(world.lane->stats().runs, 0u);
 }

@@ -17,10 +17,6 @@
 namespace djinn::exec {
 namespace {
 
-std::string message_of(const Status& status) {
-  return status ? "" : status.error().message;
-}
-
 class Random : public ::testing::Test {
  protected:
   // The result of a call without tensors; undefined if it was refused.

@@ -18,15 +18,16 @@ namespace {
 struct Asked final : HeapOwner {
   uint64_t most = 0;
   uint64_t prepared = 0;
-  Status begins;  // what a run is told that is about to
+  std::optional<Pending> begins;  // what a run is told that is about to
+  Outcome<void> answer;           // to whoever needs it at once
   uint64_t settled = UINT64_MAX;
-  Status prepare(uint64_t bytes) override {
+  std::optional<Pending> prepare(uint64_t bytes) override {
     prepared = bytes;
     return begins;
   }
-  Status allow(uint64_t bytes) override {
+  Outcome<void> allow(uint64_t bytes) override {
     most = std::max(most, bytes);
-    return {};
+    return answer;
   }
   void settle(uint64_t bytes) override { settled = bytes; }
 };
@@ -66,7 +67,7 @@ class ScratchTest : public ::testing::Test {
     options.heap = &asked;
     world.lane = *executor().make_lane(std::move(options));
   }
-  Status run(const Call& call, int64_t rows, uint64_t quota) {
+  Outcome<void> run(const Call& call, int64_t rows, uint64_t quota) {
     asked.most = 0;
     world.lane->set_owner({.id = 1, .bytes_max = quota});
     DJINN_CHECK(world.admit(graph_of(call, rows)));
@@ -79,10 +80,10 @@ class ScratchTest : public ::testing::Test {
 
 TEST_F(ScratchTest, counts_against_the_quota_of_who_runs_it) {
   for (const Call& call : calls()) {
-    const Status refused = run(call, 1, kPairs - 1);
+    const Outcome<void> refused = run(call, 1, kPairs - 1);
     ASSERT_FALSE(refused) << call.op;
     EXPECT_EQ(refused.error().code, ErrorCode::kQuotaExceeded) << refused.error().message;
-    const Status ran = run(call, 1, 2 * kPairs);
+    const Outcome<void> ran = run(call, 1, 2 * kPairs);
     EXPECT_TRUE(ran) << call.op << ": " << ran.error().message;
   }
 }
@@ -95,6 +96,16 @@ TEST_F(ScratchTest, is_granted_while_the_kernel_runs_and_no_longer) {
     world.lane->trim();
     EXPECT_EQ(asked.settled, before) << call.op;
   }
+}
+
+TEST_F(ScratchTest, that_is_on_its_way_ends_the_run_as_pending_and_not_as_failed) {
+  asked.answer = Pending{};
+  for (const Call& call : calls()) {
+    EXPECT_TRUE(run(call, 1, UINT64_MAX).is_pending()) << call.op;
+    EXPECT_EQ(asked.settled, UINT64_MAX) << "what the run had, it needs again";
+  }
+  asked.answer = Outcome<void>();
+  EXPECT_TRUE(run(calls()[0], 1, UINT64_MAX));
 }
 
 TEST_F(ScratchTest, is_that_of_a_row_for_each_thread) {
@@ -117,17 +128,15 @@ TEST_F(ScratchTest, is_asked_for_before_a_programs_next_run_begins) {
   ASSERT_TRUE(planned.admit(graph_of(calls()[0], 1)));
   const uint64_t before = Heap::live_bytes();
   const std::vector<at::Tensor> x{at::full({1}, 1, at::kByte)};
-  asked.begins = Error{ErrorCode::kPending, "on its way"};
-  EXPECT_FALSE(planned.run({}, x));
+  asked.begins = Pending{};
+  EXPECT_TRUE(planned.run({}, x).is_pending());
   EXPECT_EQ(planned.lane->stats().begun, 0u) << "of the first, too, what it can do with";
   asked.begins = {};
   for (int run = 0; run < 3; ++run) ASSERT_TRUE(planned.run({}, x));
   EXPECT_GE(asked.prepared, before + kPairs);
   const uint64_t begun = planned.lane->stats().begun;
-  asked.begins = Error{ErrorCode::kPending, "on its way"};
-  const Status pending = planned.run({}, x);
-  ASSERT_FALSE(pending);
-  EXPECT_EQ(pending.error().code, ErrorCode::kPending);
+  asked.begins = Pending{};
+  EXPECT_TRUE(planned.run({}, x).is_pending());
   EXPECT_EQ(planned.lane->stats().begun, begun);
 }
 

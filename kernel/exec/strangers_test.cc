@@ -64,7 +64,7 @@ class Strangers : public ::testing::Test {
     return left.value_or(SIZE_MAX);
   }
 
-  Status run(Program& program, const at::Tensor& input) {
+  Outcome<void> run(Program& program, const at::Tensor& input) {
     const StorageBinding binding = World::binding_of(input, false);
     return world.lane->run(program, {{}, std::span(&binding, 1)});
   }
@@ -109,7 +109,7 @@ TEST_F(Strangers, clean_what_a_larger_run_reaches_later) {
 TEST_F(Strangers, are_given_zeros_by_the_heap) {
   constexpr size_t kBytes = 1000;
   struct NoBound final : HeapOwner {
-    Status allow(uint64_t) override { return {}; }
+    Outcome<void> allow(uint64_t) override { return {}; }
     void settle(uint64_t) override {}
   } owner;
   Heap heap(owner);
@@ -128,7 +128,7 @@ TEST_F(Strangers, are_refused_before_anything_is_allocated) {
   constexpr uint64_t kQuota = uint64_t{4} << 30;
   world.lane->set_owner({.id = 1, .bytes_max = kQuota});
   ASSERT_TRUE(world.admit(claimed_whole(int64_t{1} << 32)).ok());
-  Status status = world.run({}, {at::full({1}, 1.0)});
+  Outcome<void> status = world.run({}, {at::full({1}, 1.0)});
   ASSERT_FALSE(status.ok());
   EXPECT_EQ(status.error().code, ErrorCode::kQuotaExceeded) << status.error().message;
 
@@ -151,7 +151,7 @@ TEST_F(Strangers, with_symbols_are_refused_the_allocation_that_is_too_much) {
   ASSERT_TRUE(world.admit(b.graph).ok());
   world.lane->set_owner({.id = 1, .bytes_max = 1 << 20});
   EXPECT_TRUE(world.run({1000}, {at::full({1}, 1.0)}).ok());
-  const Status status = world.run({1 << 20}, {at::full({1}, 1.0)});
+  const Outcome<void> status = world.run({1 << 20}, {at::full({1}, 1.0)});
   ASSERT_FALSE(status.ok());
   EXPECT_EQ(status.error().code, ErrorCode::kQuotaExceeded) << status.error().message;
   EXPECT_TRUE(world.run({1000}, {at::full({1}, 1.0)}).ok());
@@ -166,9 +166,9 @@ TEST_F(Strangers, get_as_many_tensors_as_the_graph_names) {
     std::vector<srg::Argument> arguments{arg(b.input("x", DType::kFloat32, {elements}))};
     arguments.insert(arguments.end(), more.begin(), more.end());
     for (const auto ref : b.call_many(op, arguments, results)) b.output(ref);
-    Status status = world.admit(b.graph);
-    if (status) status = world.run({}, {at::zeros({elements})});
-    return status ? ErrorCode::kOk : status.error().code;
+    Outcome<void> ended = world.admit(b.graph);
+    if (ended) ended = world.run({}, {at::zeros({elements})});
+    return code_of(ended);
   };
   EXPECT_EQ(split("aten::tensor_split.sections", {integer(3)}, 3), ErrorCode::kOk);
   // 8 million tensors took 1.8 GB; these would take more than there can be.

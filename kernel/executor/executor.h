@@ -27,7 +27,7 @@
 #include <vector>
 
 #include "kernel/base/device_address.h"
-#include "kernel/base/result.h"
+#include "kernel/base/outcome.h"
 #include "kernel/srg/graph.h"
 
 namespace djinn::exec {
@@ -150,16 +150,16 @@ struct LaneStats {
 class HeapOwner {
  public:
   virtual ~HeapOwner() = default;
-  // The heap is about to hold so many bytes in all. An error refuses the allocation, and the run
-  // ends with it.
-  virtual Status allow(uint64_t bytes) = 0;
+  // The heap is about to hold so many bytes in all. An error refuses the allocation, and so does
+  // pending, while more is on its way: the run ends with it.
+  virtual Outcome<void> allow(uint64_t bytes) = 0;
   // The heap holds so many bytes; what was allowed beyond is not needed until the next run.
   virtual void settle(uint64_t bytes) = 0;
   // Likewise, and is not kept for the next run either.
   virtual void trim(uint64_t) {}
-  // A run that has not begun is likely to hold so many bytes in all. The only error is kPending:
-  // more is on its way, and the run begins when it is there. Who may not have so much begins, too.
-  virtual Status prepare(uint64_t) { return {}; }
+  // A run that has not begun is likely to hold so many bytes in all. Pending: more is on its way,
+  // and the run begins when it is there. Who may not have so much begins, too.
+  [[nodiscard]] virtual std::optional<Pending> prepare(uint64_t) { return std::nullopt; }
 };
 
 // Bytes of a lane's heap, which go back to it.
@@ -183,9 +183,9 @@ using OnProgress = std::function<void()>;
 struct LaneOptions {
   int threads = 1;
   // Memory for the slab: called when a larger plan needs it, gives at least bytes (64-byte
-  // aligned), zeroed, or an error (quota). After an error the former slab is still in use; after it
-  // gave a new one, never again.
-  std::function<Result<std::span<std::byte>>(uint64_t bytes, const OnProgress& on_progress)>
+  // aligned), zeroed, or pending while that is on its way, or an error (quota). Until it gives a
+  // new one, the former slab is in use; then never again.
+  std::function<Outcome<std::span<std::byte>>(uint64_t bytes, const OnProgress& on_progress)>
       grow_slab;
   HeapOwner* heap = nullptr;  // outlives the lane; null: no bound
   bool planned = true;        // false: plain malloc, for comparison and tests
@@ -210,11 +210,12 @@ class Lane {
   [[nodiscard]] virtual Status check_size(const Program& program) const = 0;
 
   // Runs program once; on success outputs() holds one view per graph output. The error of a failing
-  // operator names it and its module path. Blocking; one thread at a time.
-  virtual Status run(Program& program, const RunBindings& bindings) = 0;
+  // operator names it and its module path. Pending where the heap's owner or grow_slab was: to be
+  // run again. Blocking; one thread at a time.
+  virtual Outcome<void> run(Program& program, const RunBindings& bindings) = 0;
   // Likewise, of a program without symbols that will not be run again: nothing is rehearsed, and no
   // plan is kept.
-  virtual Status run_once(const Program& program, const RunBindings& bindings) = 0;
+  virtual Outcome<void> run_once(const Program& program, const RunBindings& bindings) = 0;
   [[nodiscard]] virtual std::span<const OutputView> outputs() const = 0;
   // The node that the last run failed in; nothing where it did not, or failed in none.
   [[nodiscard]] virtual std::optional<size_t> failed_at() const = 0;
@@ -229,8 +230,9 @@ class Lane {
   // follow.
   virtual void set_pulse(std::function<bool(std::string_view)> pulse) = 0;
 
-  // Bytes of this lane's heap, 64-byte aligned, of any content. Errors: what the heap's owner says.
-  virtual Result<HeapBytes> allocate(uint64_t bytes) = 0;
+  // Bytes of this lane's heap, 64-byte aligned, of any content. Errors, and pending: what the
+  // heap's owner says.
+  virtual Outcome<HeapBytes> allocate(uint64_t bytes) = 0;
   // Drops the last run's outputs, and trims the heap.
   virtual void trim() = 0;
 

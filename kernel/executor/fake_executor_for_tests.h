@@ -123,10 +123,10 @@ class FakeLane final : public HostLane {
   explicit FakeLane(LaneOptions options) : options_(std::move(options)) {}
 
   [[nodiscard]] Status check_size(const Program&) const override { return {}; }
-  Status run(Program& program, const RunBindings& bindings) override {
+  Outcome<void> run(Program& program, const RunBindings& bindings) override {
     return run_once(program, bindings);
   }
-  Status run_once(const Program& program, const RunBindings& bindings) override {
+  Outcome<void> run_once(const Program& program, const RunBindings& bindings) override {
     drop_outputs();
     ++stats_.runs;
     ++stats_.begun;
@@ -136,7 +136,7 @@ class FakeLane final : public HostLane {
     for (size_t i = 0; i < fake.graph().nodes.size(); ++i) {
       const srg::Node& node = fake.graph().nodes[i];
       if (pulse_ && !pulse_(node.op)) return Error{ErrorCode::kCancelled, "It was given up."};
-      Status called = call(fake, node, bindings, made);
+      Outcome<void> called = call(fake, node, bindings, made);
       if (!called) {
         failed_at_ = i;
         return called;
@@ -153,7 +153,7 @@ class FakeLane final : public HostLane {
   void set_pulse(std::function<bool(std::string_view)> pulse) override {
     pulse_ = std::move(pulse);
   }
-  Result<HeapBytes> allocate(uint64_t bytes) override {
+  Outcome<HeapBytes> allocate(uint64_t bytes) override {
     constexpr std::align_val_t kAlignment{64};
     const auto release = [](DeviceAddress memory) {
       ::operator delete(memory.on_host(), kAlignment);
@@ -180,8 +180,8 @@ class FakeLane final : public HostLane {
     kept_.clear();
   }
 
-  Status call(const FakeProgram& program, const srg::Node& node, const RunBindings& bindings,
-              Made& made) {
+  Outcome<void> call(const FakeProgram& program, const srg::Node& node, const RunBindings& bindings,
+                     Made& made) {
     if (node.op == "fake::add_one" || node.op == "fake::add_one_") {
       add_one(program, node, bindings, made[node.outputs[0]]);
     } else if (node.op == "fake::logits") {
@@ -211,7 +211,7 @@ class FakeLane final : public HostLane {
     return {};
   }
 
-  Status take_slab(uint64_t bytes) {
+  Outcome<void> take_slab(uint64_t bytes) {
     DJINN_TRY(const std::span<std::byte> slab, options_.grow_slab(bytes, [this] {
       if (pulse_) pulse_({});
     }));

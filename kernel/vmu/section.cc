@@ -31,22 +31,22 @@ Result<PersistentSection> PersistentSection::reopen(pal::DevicePal& pal, GrantSo
 }
 
 // Who is refused has to do with what they hold and do not use.
-Status PersistentSection::cover(std::span<const Range> ranges) {
-  Status covered = window_.cover(ranges);
+Outcome<void> PersistentSection::cover(std::span<const Range> ranges) {
+  Outcome<void> covered = window_.cover(ranges);
   if (is_at_a_limit(covered) && give_back_free() > 0) covered = window_.cover(ranges);
   return covered;
 }
 
-Status PersistentSection::make_ready(Range range) {
+Outcome<void> PersistentSection::make_ready(Range range) {
   DJINN_CHECK(cover(std::span(&range, 1)));
   return scrub_.hand_out(window_.pal(), window_.reservation(), range);
 }
 
-Result<Range> PersistentSection::allocate(uint64_t bytes, uint64_t alignment) {
+Outcome<Range> PersistentSection::allocate(uint64_t bytes, uint64_t alignment) {
   DJINN_TRY(const Range range, ranges_.allocate(bytes, alignment));
-  if (Status ready = make_ready(range); !ready) {
+  if (Outcome<void> ready = make_ready(range); !ready) {
     ranges_.free(range.offset);
-    return std::move(ready).error();
+    return std::move(ready).why_not();
   }
   DJINN_ASSERT(ranges_.high_water_bytes() <= window_.watermark_bytes());
   return range;
@@ -66,13 +66,13 @@ Result<std::vector<Range>> PersistentSection::find_places(std::span<const uint64
   return found;
 }
 
-Result<std::vector<Range>> PersistentSection::allocate_all(std::span<const uint64_t> sizes) {
+Outcome<std::vector<Range>> PersistentSection::allocate_all(std::span<const uint64_t> sizes) {
   DJINN_TRY(std::vector<Range> found, find_places(sizes));
   uint64_t end_bytes = 0;
   for (const Range& one : found) end_bytes = std::max(end_bytes, one.end());
-  if (Status ready = cover(found); !ready) {
+  if (Outcome<void> ready = cover(found); !ready) {
     for (const Range& one : found) ranges_.free(one.offset);
-    return std::move(ready).error();
+    return std::move(ready).why_not();
   }
   scrub_.note_used(end_bytes);
   return found;

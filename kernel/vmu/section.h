@@ -37,12 +37,12 @@ class PersistentSection {
                                           WindowMemory memory, std::span<const Range> live);
 
   // Zeroed bytes, growing the section where needed. Errors: kInvalidArgument for no bytes,
-  // kOutOfMemory, kQuotaExceeded, and those of grants and pal.
-  Result<Range> allocate(uint64_t bytes, uint64_t alignment = RangeAllocator::kGranuleBytes);
+  // kOutOfMemory, kQuotaExceeded, and those of grants and pal. Pending where a grant is.
+  Outcome<Range> allocate(uint64_t bytes, uint64_t alignment = RangeAllocator::kGranuleBytes);
   // One range for each size, of any content: the caller writes them before anybody reads them. All
   // that they need is asked for at once, so a caller that must repeat its work where a grant is on
-  // its way repeats it once. Errors: as allocate().
-  Result<std::vector<Range>> allocate_all(std::span<const uint64_t> sizes);
+  // its way repeats it once. Errors, and pending: as allocate().
+  Outcome<std::vector<Range>> allocate_all(std::span<const uint64_t> sizes);
   void free(Range range);
   // Gives back the memory of what is free. Gives how many bytes went.
   uint64_t give_back_free();
@@ -62,8 +62,8 @@ class PersistentSection {
 
  private:
   PersistentSection(Window window, RangeAllocator ranges, Scrub scrub) noexcept;
-  Status cover(std::span<const Range> ranges);
-  Status make_ready(Range range);
+  Outcome<void> cover(std::span<const Range> ranges);
+  Outcome<void> make_ready(Range range);
   Result<std::vector<Range>> find_places(std::span<const uint64_t> sizes);
 
   Window window_;

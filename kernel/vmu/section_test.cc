@@ -41,7 +41,7 @@ class LedgerSource final : public GrantSource {
     return memory;
   }
   [[nodiscard]] size_t chunks() const { return chunks_.size(); }
-  Result<std::vector<Chunk>> ask(std::span<const Range> places, Amount amount) override {
+  Outcome<std::vector<Chunk>> ask(std::span<const Range> places, Amount amount) override {
     asked_ += 1;
     amounts_.push_back(amount);
     uint64_t bytes = 0;
@@ -99,10 +99,10 @@ class LedgerSource final : public GrantSource {
 class LaterSource final : public GrantSource {
  public:
   explicit LaterSource(GrantSource& from) : from_(from) {}
-  Result<std::vector<Chunk>> ask(std::span<const Range> places, Amount amount) override {
+  Outcome<std::vector<Chunk>> ask(std::span<const Range> places, Amount amount) override {
     if (!open_) {
       open_.emplace(places.begin(), places.end());
-      return Error{ErrorCode::kPending, "The memory is on its way."};
+      return Pending{};
     }
     const std::vector<Range> asked = *std::exchange(open_, std::nullopt);
     auto answer = from_.ask(asked, amount);
@@ -190,9 +190,9 @@ TEST_F(section, answers_that_come_later_end_the_questions) {
     for (int asks = 1; asks <= 10; ++asks) {
       const auto range = it.allocate(bytes);
       if (range) return std::pair(ErrorCode::kOk, asks);
-      if (range.error().code != ErrorCode::kPending) return std::pair(range.error().code, asks);
+      if (range.has_failed()) return std::pair(range.error().code, asks);
     }
-    return std::pair(ErrorCode::kPending, 10);
+    return std::pair(ErrorCode::kTimeout, 10);
   };
   EXPECT_EQ(asks_until_told(4 * kMiB), std::pair(ErrorCode::kOk, 2));
   EXPECT_EQ(asks_until_told(kMiB / 2), std::pair(ErrorCode::kOk, 3))
@@ -650,8 +650,8 @@ TEST_F(chunked_section, chunks_that_answer_another_question_are_taken_too) {
   LaterSource lane(grants_);
   lane.take_others();
   PersistentSection it = PersistentSection::open(*pal_, lane, grants_.memory()).value();
-  EXPECT_EQ(it.allocate(kMiB).error().code, ErrorCode::kPending);  // and is given up
-  EXPECT_EQ(it.allocate(20 * kMiB).error().code, ErrorCode::kPending);
+  EXPECT_TRUE(it.allocate(kMiB).is_pending());  // and is given up
+  EXPECT_TRUE(it.allocate(20 * kMiB).is_pending());
   EXPECT_EQ(it.window().committed_bytes(), 16 * kMiB) << "what the first was for";
   const auto range = it.allocate(20 * kMiB);
   ASSERT_TRUE(range) << range.error().message;
@@ -671,14 +671,14 @@ TEST_F(chunked_section, random_life_keeps_ranges_zero_at_birth_and_apart) {
 // --- faults
 
 // One session's section, that grows twice and hands a range out again.
-Status whole_life(pal::DevicePal& pal, LedgerSource& session) {
+Outcome<void> whole_life(pal::DevicePal& pal, LedgerSource& session) {
   WindowMemory memory{kExtentBytes, {}, 0};
   if (pal.properties().extents_have_parts) {
     DJINN_TRY(pal::Extent refs, pal.create("djinn-test", kExtentBytes));
     memory = WindowMemory::whole(std::move(refs));
   }
   DJINN_TRY(PersistentSection it, PersistentSection::open(pal, session, std::move(memory)));
-  const auto step = [&]() -> Status {
+  const auto step = [&]() -> Outcome<void> {
     DJINN_TRY(const Range a, it.allocate(kMiB));
     DJINN_TRY(const Range b, it.allocate(3 * kMiB));
     it.free(a);
@@ -690,7 +690,7 @@ Status whole_life(pal::DevicePal& pal, LedgerSource& session) {
     DJINN_CHECK(it.allocate(kMiB));  // where c was, or a
     return {};
   };
-  const Status stepped = step();
+  const Outcome<void> stepped = step();
   EXPECT_EQ(session.granted_bytes(), it.window().committed_bytes());
   EXPECT_LE(it.ranges().high_water_bytes(), it.window().watermark_bytes());
   return stepped;
@@ -712,8 +712,8 @@ void fail_one_by_one(pal::DevicePal& pal, pal::DevicePal* of_device) {
     faulty.fail_call(n, {ErrorCode::kOutOfMemory, "planted"});
     // A step that could not be had whole is asked for again as small as it may be, so that not
     // every fault is seen outside.
-    if (const Status status = live(); !status) {
-      EXPECT_EQ(status.error().code, ErrorCode::kOutOfMemory) << "call " << n;
+    if (const Outcome<void> lived = live(); !lived) {
+      EXPECT_EQ(lived.error().code, ErrorCode::kOutOfMemory) << "call " << n;
       errors += 1;
     }
     EXPECT_EQ(pal::read_process_state(), before) << "call " << n;

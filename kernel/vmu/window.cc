@@ -13,9 +13,9 @@
 
 namespace djinn::vmu {
 
-bool is_at_a_limit(const Status& status) {
-  return !status && (status.error().code == ErrorCode::kQuotaExceeded ||
-                     status.error().code == ErrorCode::kOutOfMemory);
+bool is_at_a_limit(const Outcome<void>& grown) {
+  return grown.has_failed() && (grown.error().code == ErrorCode::kQuotaExceeded ||
+                                grown.error().code == ErrorCode::kOutOfMemory);
 }
 
 namespace {
@@ -266,7 +266,7 @@ Status Window::take_all(std::vector<Chunk> chunks) {
   return taken;
 }
 
-Status Window::grow_exactly_to(uint64_t bytes, std::vector<Range> pieces, Amount amount) {
+Outcome<void> Window::grow_exactly_to(uint64_t bytes, std::vector<Range> pieces, Amount amount) {
   if (bytes > watermark_bytes_) pieces.push_back({watermark_bytes_, bytes - watermark_bytes_});
   DJINN_TRY(std::vector<Chunk> chunks, grants_->ask(pieces, amount));
   if (!has_parts()) return take_all(std::move(chunks));
@@ -291,7 +291,7 @@ uint64_t Window::lesser_step(uint64_t least) const {
   return least + half - half % pal_->properties().granularity_bytes;
 }
 
-Status Window::cover(std::span<const Range> ranges) {
+Outcome<void> Window::cover(std::span<const Range> ranges) {
   uint64_t end_bytes = 0;
   for (const Range& range : ranges) end_bytes = std::max(end_bytes, range.end());
   if (end_bytes > size()) {
@@ -307,8 +307,8 @@ Status Window::cover(std::span<const Range> ranges) {
     const uint64_t least = std::max(granules(end_bytes), watermark_bytes_);
     const uint64_t end = refused_end_ > least ? lesser_step(least) : first_step(least);
     const bool is_more = end > least || pieces != needed;
-    Status grown = grow_exactly_to(end, pieces, is_more ? Amount::kMore : Amount::kNeeded);
-    if (!grown && grown.error().code == ErrorCode::kPending) return grown;
+    Outcome<void> grown = grow_exactly_to(end, pieces, is_more ? Amount::kMore : Amount::kNeeded);
+    if (grown.is_pending()) return grown;
     const bool may_be_less = is_at_a_limit(grown) && is_more;
     holes_refused_ = may_be_less;
     refused_end_ = may_be_less ? end : 0;

@@ -30,6 +30,7 @@
 #include <vector>
 
 #include "kernel/base/device_address.h"
+#include "kernel/base/outcome.h"
 #include "kernel/pal/device_pal.h"
 #include "kernel/vmu/extent_allocator.h"
 #include "kernel/vmu/grants.h"
@@ -46,12 +47,12 @@ struct Chunk {
 class GrantSource {
  public:
   virtual ~GrantSource() = default;
-  // Asks for memory in these places, which are apart and of whole pages. It may block, or say
-  // kPending until the answer is there and the same is asked again. Gives nothing where extents
-  // have parts: the bytes are granted. Elsewhere it gives a chunk for each place, or for each of an
+  // Asks for memory in these places, which are apart and of whole pages. It may block, or be
+  // pending until the answer is there and the same is asked again. Gives nothing where extents have
+  // parts: the bytes are granted. Elsewhere it gives a chunk for each place, or for each of an
   // earlier question that was given up, which then has to be asked again. Errors: kQuotaExceeded,
   // kOutOfMemory, kCancelled, and those of the way to djinnd.
-  virtual Result<std::vector<Chunk>> ask(std::span<const Range> places, Amount amount) = 0;
+  virtual Outcome<std::vector<Chunk>> ask(std::span<const Range> places, Amount amount) = 0;
   // So many bytes are no longer touched and no longer committed. Where extents have parts.
   virtual void give_back(uint64_t bytes) = 0;
   // The chunk of that place is no longer mapped. Where extents have no parts.
@@ -76,7 +77,7 @@ struct WindowMemory {
 };
 
 // Whether less could be had.
-[[nodiscard]] bool is_at_a_limit(const Status& status);
+[[nodiscard]] bool is_at_a_limit(const Outcome<void>& grown);
 
 class Window {
  public:
@@ -99,9 +100,9 @@ class Window {
                              std::span<const Range> live);
 
   // Has memory for the ranges, and for all up to their end that is no hole. What it takes is asked
-  // for at once. Errors: kOutOfMemory behind the window's end, those of the grant source and of the
-  // pal.
-  Status cover(std::span<const Range> ranges);
+  // for at once. Pending where the grant is. Errors: kOutOfMemory behind the window's end, those of
+  // the grant source and of the pal.
+  Outcome<void> cover(std::span<const Range> ranges);
   // Gives the memory of free ranges back where that is worth a call, and of all from end_bytes on;
   // by the chunk where extents have no parts. Nobody uses them. What the pal does not take stays.
   // Gives how many bytes went.
@@ -137,7 +138,7 @@ class Window {
   // Growing.
   [[nodiscard]] uint64_t first_step(uint64_t least) const;
   [[nodiscard]] uint64_t lesser_step(uint64_t least) const;
-  Status grow_exactly_to(uint64_t bytes, std::vector<Range> pieces, Amount amount);
+  Outcome<void> grow_exactly_to(uint64_t bytes, std::vector<Range> pieces, Amount amount);
   Status commit_and_touch(Range range);
   Status commit_all(std::span<const Range> pieces);
   Status take(Chunk chunk);
