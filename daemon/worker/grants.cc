@@ -14,6 +14,12 @@ Error gone() {
   return {ErrorCode::kDisconnected, "djinnd is gone."};
 }
 
+// Whether `one` may be granted although `other` is refused: for less others need not give way, and
+// they do not give way for bytes that are only wished for.
+bool is_less(const ipc::GrantRequest& one, const ipc::GrantRequest& other) {
+  return one.bytes < other.bytes || (other.or_less && !one.or_less) || one.places != other.places;
+}
+
 }  // namespace
 
 uint64_t Grants::enter(ipc::GrantRequest request) {
@@ -51,11 +57,12 @@ Outcome<Grants::Answer> Grants::take(ipc::GrantKind kind, SessionId session, uin
   }
   if (open != asked_.end()) {
     Answer answer = *std::move(open->second.answer);
-    const bool of_another = open->second.of_another_step || open->second.request.bytes > bytes;
+    const bool of_another = open->second.of_another_step || is_less(wanted, open->second.request);
     asked_.erase(open);
     if (answer.status) return answer;
     if (!of_another) return std::move(answer.status).error();
-    // The refusal was of another step's request, or of one that was given up: this step asks anew.
+    // The refusal was of another step's request, or of one that was given up, or it may be refused
+    // what this one is not: this step asks anew.
   }
   enter(std::move(wanted));
   return waits_.await(AwaitedGrant{kind, session});

@@ -44,6 +44,23 @@ TEST_F(GrantsTest, a_step_after_one_that_was_given_up_is_not_told_of_that) {
   EXPECT_EQ(taken(), ErrorCode::kOk);
 }
 
+TEST_F(GrantsTest, what_is_needed_is_not_refused_because_a_wish_was) {
+  const auto wish = [this] {
+    return code_of(grants_.take(ipc::GrantKind::kRefs, kSession, kBytes, vmu::Amount::kMore));
+  };
+  EXPECT_EQ(wish(), kPending);
+  answer(asked(), ErrorCode::kOutOfMemory);
+  EXPECT_EQ(taken(2 * kBytes), kPending) << "others may give way for it";
+  const ipc::GrantRequest needed = asked();
+  EXPECT_FALSE(needed.or_less);
+  EXPECT_EQ(needed.bytes, 2 * kBytes);
+  answer(needed, ErrorCode::kOutOfMemory);
+  EXPECT_EQ(wish(), kPending) << "less may be there";
+  answer(asked(), ErrorCode::kOutOfMemory);
+  EXPECT_EQ(wish(), ErrorCode::kOutOfMemory);
+  EXPECT_TRUE(nothing_is_said());
+}
+
 TEST_F(GrantsTest, a_step_takes_up_what_one_that_was_given_up_is_granted) {
   EXPECT_EQ(taken(), kPending);
   const ipc::GrantRequest first = asked();
