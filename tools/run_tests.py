@@ -128,7 +128,9 @@ class Selection:
 
     def programs(self) -> list[Program]:
         presets = PRESETS if self.text or self.tier == "quick" else (*PRESETS, "tsan")
-        return [p for preset in presets for p in programs_of(preset) if self.takes(p)]
+        programs = [p for preset in presets for p in programs_of(preset) if self.takes(p)]
+        assert {p.preset for p in programs} == set(presets) or self.text, "a preset has no tests"
+        return programs
 
     def takes(self, program: Program) -> bool:
         if program.preset == "tsan" and self.tier == "default":

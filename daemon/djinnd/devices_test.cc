@@ -2,6 +2,7 @@
 
 // Two devices in one djinnd, the host and fake:0, a process of its own with workers without
 // kernels: what is exhausted or lost on one is felt on the other by nobody.
+#include <gmock/gmock.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <unistd.h>

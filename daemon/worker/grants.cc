@@ -14,8 +14,8 @@ Error gone() {
   return {ErrorCode::kDisconnected, "djinnd is gone."};
 }
 
-// Whether `one` may be granted although `other` is refused: for less others need not give way, and
-// they do not give way for bytes that are only wished for.
+// Whether `one` may be granted although `other` is refused: it asks for less, or for other places,
+// or for what is needed where the other was only wished for.
 bool is_less(const ipc::GrantRequest& one, const ipc::GrantRequest& other) {
   return one.bytes < other.bytes || (other.or_less && !one.or_less) || one.places != other.places;
 }

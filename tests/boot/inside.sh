@@ -95,7 +95,7 @@ has_block_device() { (($(stat -c %Hd "$MODEL") != 0)); }
 bytes_read() { status | grep -o '"bytes_read":[0-9]*' | cut -d: -f2; }
 read_nothing() { [[ $(bytes_read) == 0 ]] || { bytes_read; return 1; }; }
 is_resident() { says "$id" djinnctl ps; }
-asks_djinnd() { [[ $(systemctl show --property=MainPID --value "$1") != 0 ]]; }
+has_begun() { [[ $(systemctl show --property=MainPID --value "$1") != 0 ]]; }
 has_pinned_model() { djinnctl --json ps | grep '"name":"bytes".*"pinned":true'; }
 speak() { djinnctl generate "$MODEL" --prompt "The " --max-new-tokens 20 --greedy; }
 speaks() { [[ $(speak) == "$1" ]]; }
@@ -351,7 +351,7 @@ check "the next one has it again" eventually has_pinned_model
 systemctl stop "$loads"
 systemctl kill --kill-who=main --signal=STOP djinnd.service
 systemctl start --no-block "$loads"
-check "a load that waits for djinnd" eventually asks_djinnd "$loads"
+check "a load has begun that waits for djinnd" eventually has_begun "$loads"
 check "is stopped" systemctl stop "$loads"
 check "and that is no failure" is inactive systemctl is-active "$loads"
 systemctl kill --kill-who=main --signal=CONT djinnd.service

@@ -44,7 +44,7 @@ ANSWER_S = 120  # no single attack takes that long, with worker deaths and back-
 PATIENCE_S = 5.0
 STAGING_BYTES = 256 * 1024
 HOARDING_SESSIONS = 4
-GRABBING_SESSIONS, GRABS, GRAB_BYTES = 6, 300, (64, 1 << 20, 48 << 20)
+GRABBING_SESSIONS, GRABBING_S, GRAB_BYTES = 6, 2.0, (64, 1 << 20, 48 << 20)
 RUN_ONCE = 2  # ipc::Operation
 WITHIN = {"i": np.array([0, 1, 62, 63], np.int64)}
 PROMPT = [256, *b"The "]
@@ -362,8 +362,9 @@ class Grabbers(Attacker):
 
     def grab(self, seed: int) -> djinn.LostError | None:
         r, kept = random.Random(seed), list[Any]()
+        end = time.monotonic() + GRABBING_S
         with self.connect() as session:
-            for _ in range(GRABS):
+            while time.monotonic() < end:
                 try:
                     if kept and r.random() < 0.4:
                         kept.pop(r.randrange(len(kept))).release()

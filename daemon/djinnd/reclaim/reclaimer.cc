@@ -74,7 +74,7 @@ bool Reclaimer::make_room(uint64_t bytes) {
       coming + offer.bytes() + sessions_.sequences().spill().evictable_bytes(device());
   for (const Model* model : candidates) possible += model->bytes;
   if (possible < bytes) return false;
-  if (coming < bytes) coming += idle.begin(device(), offer, bytes - coming, false);
+  if (coming < bytes) coming += idle.begin(offer, bytes - coming, false);
   for (Model* model : candidates) {
     if (coming >= bytes) break;
     coming += model->bytes;
@@ -161,7 +161,7 @@ bool Reclaimer::shrink_to(uint64_t bytes, bool of_sessions) {
   bool passed_over = false;
   if (coming < over) {
     IdleMemory& idle = sessions_.idle_memory();
-    coming += idle.begin(device(), idle.offer(device()), over - coming, !of_sessions);
+    coming += idle.begin(idle.offer(device()), over - coming, !of_sessions);
   }
   for (const bool in_use : {false, true}) {
     if (in_use && !of_sessions) break;

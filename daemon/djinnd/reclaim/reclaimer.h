@@ -5,9 +5,9 @@
 //
 // When somebody asks for memory and there is none:
 //
-//   what is granted for refs and holds none; models that no session holds, least recently used
-//   first; then models whose sessions run nothing; then sequence groups of such sessions. All that
-//   is needed, or nothing.
+//   lanes of workers that serve no session; what is granted for refs and heaps and holds nothing;
+//   models that no session holds, least recently used first; then models whose sessions run
+//   nothing; then sequence groups of such sessions. All that is needed, or nothing.
 //
 // While somebody waits for it, it is looked whether it still comes: what waits for a lane to end a
 // step comes too late for them once that step has taken long (lane_steps.h), and something else
@@ -15,10 +15,11 @@
 //
 // After each grant, and when a model falls idle:
 //
-//   above idle_percent   what is granted for refs and holds none, of sessions that have run nothing
-//                        for a while; models that no session holds; then sequence groups of such
-//                        sessions
-//   above all_percent    those of all sessions that run nothing, too
+//   above idle_percent   what is granted for refs and heaps and holds nothing, of sessions that
+//                        have run nothing for a while; models that no session holds; then sequence
+//                        groups of such sessions
+//   above all_percent    those of all sessions that run nothing, too, and lanes of workers that
+//                        serve no session
 #pragma once
 
 #include <cstdint>

@@ -4,8 +4,8 @@
 
 #include <algorithm>
 #include <ranges>
+#include <set>
 #include <tuple>
-#include <utility>
 
 #include "kernel/base/assert.h"
 
@@ -18,16 +18,14 @@ uint64_t IdleMemory::Offer::ref_bytes() const {
 }
 
 uint64_t IdleMemory::Offer::lane_bytes() const {
-  uint64_t bytes = left_over_bytes;
+  uint64_t bytes = 0;
+  for (const auto& [key, of_lane] : left_over) bytes += of_lane;
   for (const Candidate& candidate : candidates) bytes += candidate.heap_bytes;
   return bytes;
 }
 
 IdleMemory::Offer IdleMemory::offer(DeviceId device) const {
-  Offer offer{candidates(device, {})};
-  if (ending_.contains(device)) return offer;
-  for (const auto& [key, bytes] : left_over(device, {})) offer.left_over_bytes += bytes;
-  return offer;
+  return {candidates(device, {}), left_over(device, {})};
 }
 
 // Many sessions may have nothing that could go, and looking into a session's memory takes a system
@@ -63,8 +61,10 @@ std::vector<IdleMemory::Candidate> IdleMemory::candidates(DeviceId device,
 std::map<WorkerKey, uint64_t> IdleMemory::left_over(DeviceId device,
                                                     std::optional<Owner> user) const {
   std::map<WorkerKey, uint64_t> found;
+  if (domains_.spares_fail(device)) return found;  // no other would come in its place
   for (const auto& [key, worker] : domains_.all()) {
-    if (key.device != device || (user && key.owner != *user) || worker->absent()) continue;
+    if (key.device != device || (user && key.owner != *user)) continue;
+    if (!worker->ready() || worker->is_killed()) continue;
     if (const uint64_t bytes = lanes_.bytes(key)) found[key] = bytes;
   }
   if (found.empty()) return found;
@@ -75,25 +75,20 @@ std::map<WorkerKey, uint64_t> IdleMemory::left_over(DeviceId device,
 }
 
 uint64_t IdleMemory::ending_bytes(DeviceId device, std::optional<Owner> user) const {
-  if (!ending_.contains(device)) return 0;
-  uint64_t total = 0;
-  for (const auto& [key, bytes] : left_over(device, user)) total += bytes;
-  return total;
-}
-
-void IdleMemory::end_left_over() {
-  for (const DeviceId device : std::exchange(ending_, {})) {
-    const auto ending = left_over(device, {});
-    domains_.retire_idle([&](WorkerKey key) { return !ending.contains(key); });
+  uint64_t bytes = 0;
+  for (const auto& [key, worker] : domains_.all()) {
+    const bool counts = key.device == device && (!user || key.owner == *user);
+    if (counts && worker->is_dismissed()) bytes += lanes_.bytes(key);
   }
+  return bytes;
 }
 
-uint64_t IdleMemory::begin(DeviceId device, const Offer& offer, uint64_t bytes, bool idle_only) {
+uint64_t IdleMemory::begin(const Offer& offer, uint64_t bytes, bool idle_only) {
   uint64_t coming = 0;
-  if (bytes > 0 && offer.left_over_bytes > 0) {
-    coming += offer.left_over_bytes;
-    ending_.insert(device);
-    end_left_over_.start_once(0);
+  for (const auto& [key, of_lane] : offer.left_over) {
+    if (coming >= bytes || idle_only) break;
+    domains_.find(key)->dismiss();
+    coming += of_lane;
   }
   for (const Candidate& candidate : offer.candidates) {
     if (coming >= bytes) break;
@@ -118,6 +113,7 @@ std::optional<uint64_t> IdleMemory::ms_to_next_idle(DeviceId device) const {
 }
 
 void IdleMemory::begin(DeviceId device, Owner user) {
+  for (const auto& [key, bytes] : left_over(device, user)) domains_.find(key)->dismiss();
   for (const Candidate& candidate : candidates(device, user)) begin(candidate);
 }
 

@@ -18,10 +18,8 @@
 #include <cstdint>
 #include <map>
 #include <optional>
-#include <set>
 #include <vector>
 
-#include "daemon/djinnd/loop/loop.h"
 #include "daemon/djinnd/sessions/lane_steps.h"
 #include "daemon/djinnd/sessions/session.h"
 #include "daemon/djinnd/sessions/spill.h"
@@ -37,14 +35,13 @@ namespace djinn::daemon {
 class IdleMemory {
  public:
   // spill: knows who has run nothing for a while.
-  IdleMemory(Loop& loop, Domains& domains, const LaneMemory& lanes, const SessionTable& sessions,
+  IdleMemory(Domains& domains, const LaneMemory& lanes, const SessionTable& sessions,
              const LaneSteps& lane_steps, const Spill& spill)
       : domains_(domains),
         lanes_(lanes),
         sessions_(sessions),
         lane_steps_(lane_steps),
-        spill_(spill),
-        end_left_over_(loop, [this] { end_left_over(); }) {}
+        spill_(spill) {}
 
   struct Candidate {
     Session* session;
@@ -58,15 +55,15 @@ class IdleMemory {
   struct Offer {
     // Of sessions that run nothing first, those that were used least recently before others.
     std::vector<Candidate> candidates;
-    uint64_t left_over_bytes = 0;  // beside what ends already
+    std::map<WorkerKey, uint64_t> left_over;  // bytes of each worker, those that end not among them
     [[nodiscard]] uint64_t ref_bytes() const;
     [[nodiscard]] uint64_t lane_bytes() const;
     [[nodiscard]] uint64_t bytes() const { return ref_bytes() + lane_bytes(); }
   };
   [[nodiscard]] Offer offer(DeviceId device) const;
   // Begins to take back, until so many bytes are on their way; gives how many are. idle_only: of
-  // those sessions alone that have run nothing for a while.
-  uint64_t begin(DeviceId device, const Offer& offer, uint64_t bytes, bool idle_only);
+  // those sessions alone that have run nothing for a while, and nothing that is left over.
+  uint64_t begin(const Offer& offer, uint64_t bytes, bool idle_only);
   // How long until one more session has run nothing for a while; nothing where there is none.
   [[nodiscard]] std::optional<uint64_t> ms_to_next_idle(DeviceId device) const;
   // Begins to take back all of the user's.
@@ -74,7 +71,7 @@ class IdleMemory {
 
   // What the session's worker was asked for on its account, and has not given back.
   [[nodiscard]] uint64_t coming_bytes(const Session& session) const;
-  // What workers have that are about to end.
+  // What left-over workers have that were told to end, and have not.
   [[nodiscard]] uint64_t ending_bytes(DeviceId device, std::optional<Owner> user) const;
   // The worker has given back so many of the session's bytes.
   static void note_returned(Session& session, uint64_t bytes);
@@ -84,19 +81,15 @@ class IdleMemory {
 
  private:
   [[nodiscard]] std::vector<Candidate> candidates(DeviceId device, std::optional<Owner> user) const;
-  // The workers with left-over memory, and how much each has.
   [[nodiscard]] std::map<WorkerKey, uint64_t> left_over(DeviceId device,
                                                         std::optional<Owner> user) const;
   void begin(const Candidate& candidate);
-  void end_left_over();
 
   Domains& domains_;
   const LaneMemory& lanes_;
   const SessionTable& sessions_;
   const LaneSteps& lane_steps_;
   const Spill& spill_;
-  std::set<DeviceId> ending_;  // whose left-over workers end with the timer
-  Timer end_left_over_;        // later, because whoever asks is in the middle of it
 };
 
 }  // namespace djinn::daemon

@@ -103,7 +103,7 @@ class RefGrantsTest : public ::testing::Test, private LateChunks {
   testing::NoWorkers workers_{loop_, clock_};
   const Spill spill_{clock_, devices_, workers_.domains, sessions_, lane_steps_, {"", 0, 0}};
   const LaneMemory lanes_{devices_, workers_.domains, workers_.refusals};
-  IdleMemory idle_memory_{loop_, workers_.domains, lanes_, sessions_, lane_steps_, spill_};
+  IdleMemory idle_memory_{workers_.domains, lanes_, sessions_, lane_steps_, spill_};
 
  protected:
   RefGrants grants_{devices_, workers_.domains, workers_.refusals, sessions_, idle_memory_, *this};

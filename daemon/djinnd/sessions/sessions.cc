@@ -74,7 +74,7 @@ Sessions::Sessions(const ConnectionHost& host, const Clock& clock, IdSource& ids
       sequences_(clock, devices, domains, events, refusals, *this, work.files, sessions_,
                  lane_steps_, std::move(spill)),
       deaths_(clock, domains, sessions_),
-      idle_memory_(host.loop, domains, lanes, sessions_, lane_steps_, sequences_.spill()),
+      idle_memory_(domains, lanes, sessions_, lane_steps_, sequences_.spill()),
       ref_grants_(devices, domains, refusals, sessions_, idle_memory_, *this),
       departed_(host.loop, work.users, [this] { memory_stays(); }),
       attach_timer_(

@@ -149,6 +149,7 @@ void WorkerSupervisor::emit(EventKind kind, std::string text) {
 }
 
 void WorkerSupervisor::need() {
+  needed_again_ = dismissed_;
   if (phase_ == WorkerPhase::kAbsent) ask_for_worker();
 }
 
@@ -175,6 +176,7 @@ void WorkerSupervisor::adopt(ReadyChild child) {
 
 void WorkerSupervisor::retire() {
   const bool had_worker = ready();
+  dismissed_ = needed_again_ = false;
   wanted_ = std::make_shared<bool>(true);
   back_off_timer_.stop();
   owed_.clear();
@@ -184,6 +186,12 @@ void WorkerSupervisor::retire() {
   counts_.worker_gone();
   phase_.enter(WorkerPhase::kAbsent);
   if (had_worker) listener_.worker_died(key_, {});
+}
+
+void WorkerSupervisor::dismiss() {
+  DJINN_ASSERT(ready() && !killed_);
+  dismissed_ = true;
+  kill("serves no session, and others want its memory");
 }
 
 void WorkerSupervisor::send(const ipc::WorkerCommand& command, std::span<const int> fds) {
@@ -257,24 +265,34 @@ std::vector<DeathAdmitting> WorkerSupervisor::deaths_admitting() const {
   return deaths;
 }
 
-void WorkerSupervisor::exited() {
-  DJINN_ASSERT(ready() && process_->dead());
+WorkerDeath WorkerSupervisor::death_of_its_own() {
   emit(EventKind::kWorkerLost,
        fmt::format("worker {} of {} has died {}", process_->pid(), events_.user_text(key_.owner),
                    process_->how_it_ended()));
+  ++restarts_;
   WorkerDeath death;
-  death.overran_ms = std::exchange(overran_ms_, std::nullopt);
+  death.overran_ms = overran_ms_;
   death.admitting = deaths_admitting();
   std::erase_if(owed_, [](const OwedAnswer& owed) { return owed.kind == Kind::kWakeLane; });
   if (!owed_.empty()) death.suspect = owed_.front();
+  return death;
+}
+
+void WorkerSupervisor::exited() {
+  DJINN_ASSERT(ready() && process_->dead());
+  const WorkerDeath death = dismissed_ ? WorkerDeath() : death_of_its_own();
+  overran_ms_.reset();
   owed_.clear();
   asks_.clear();
   loop_.dispose(std::move(process_));
-  ++restarts_;
   counts_.worker_gone();
   phase_.enter(WorkerPhase::kBackingOff);
   const bool progressed = listener_.worker_died(key_, death);
   if (phase_ != WorkerPhase::kBackingOff) return;  // meanwhile retired, or needed again
+  if (std::exchange(dismissed_, false)) {
+    return std::exchange(needed_again_, false) ? ask_for_worker()
+                                               : phase_.enter(WorkerPhase::kAbsent);
+  }
   const uint64_t wait_ms = back_off_.after_death(progressed);
   if (wait_ms > 0) return back_off_timer_.start_once(wait_ms);
   ask_for_worker();

@@ -7,7 +7,7 @@
 //   waiting -> ready         a warm one came; the listener attaches everything to it
 //   ready -> backing_off     it died
 //   backing_off -> waiting   after no time at first, longer when nothing gets done in between
-//   any -> absent            retired
+//   any -> absent            retired; from backing_off also dismissed, unless needed meanwhile
 //
 // Commands are sent to a ready worker only: whoever sends keeps what it wants in a table of its
 // own, and sends it again when worker_ready() is called.
@@ -109,8 +109,15 @@ class WorkerSupervisor {
 
   // Sees that there is, or will be, a worker.
   void need();
-  // Kills the worker, if any; none follows until need().
+  // Kills the worker, if any; none follows until need(). Waits until it is dead.
   void retire();
+  // Kills the ready worker, whose memory others want; none follows unless need() is called from now
+  // on. It serves until it is dead, and who comes meanwhile is served by the next: nobody is to
+  // blame for this death.
+  void dismiss();
+  // Of the present worker, which has not ended yet.
+  [[nodiscard]] bool is_dismissed() const { return dismissed_; }
+  [[nodiscard]] bool is_killed() const { return killed_; }  // for that or another reason
 
   [[nodiscard]] bool ready() const { return phase_ == WorkerPhase::kReady; }
   [[nodiscard]] bool absent() const { return phase_ == WorkerPhase::kAbsent; }
@@ -149,6 +156,8 @@ class WorkerSupervisor {
   void adopt(ReadyChild child);
   void heard(const ipc::Datagram& message);
   void exited();
+  // Tells of it, and finds who may be to blame.
+  WorkerDeath death_of_its_own();
   // Since it had used that much processor time it has used more than little.
   [[nodiscard]] bool computes_since(uint64_t cpu_ns) const;
   void emit(EventKind kind, std::string text);
@@ -170,6 +179,8 @@ class WorkerSupervisor {
   uint32_t restarts_ = 0;
   bool ever_ready_ = false;
   bool killed_ = false;  // the present one, which has not ended yet
+  bool dismissed_ = false;
+  bool needed_again_ = false;  // since it was dismissed
   WorkerCounts counts_;
   BackOff back_off_;
   uint64_t count_seen_ = 0;
