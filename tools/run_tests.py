@@ -4,9 +4,9 @@
     run_tests.py [quick|full|TEXT]
 
 What runs:
-* every test that CMake knows in build/release and build/asan, and in the full tier in build/tsan,
-  whose worker's are in the default one, too (a GoogleTest program each, or a plain program that
-  counts as one test), as many at a time as there are cores; then those with the property
+* every test that CMake knows in build/release and build/asan, in the full tier also in build/tsan,
+  in the default one the worker's in build/tsan-unity (a GoogleTest program each, or a plain program
+  that counts as one test), as many at a time as there are cores; then those with the property
   RUN_SERIAL, which wait more than they compute, two at a time;
 * pytest: tests/style, then the other folders of tests/, one more at a time than there are cores,
   since they wait for half of the time; a folder of many files in two shares.
@@ -42,7 +42,8 @@ ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "build" / "test"
 STYLE = ROOT / "tests" / "style"
 PRESETS = ("release", "asan")
-TSAN_OF_DEFAULT = "worker"  # the program of many threads
+PRESETS_MORE = {"quick": (), "default": ("tsan-unity",), "full": ("tsan",)}
+IN_TSAN_UNITY = "worker"  # the program of many threads
 TIERS_LEFT_OUT = {"quick": ("ci", "full"), "default": ("full",), "full": ()}
 PROGRAM_TIMEOUT_S = 900
 PYTEST_TIMEOUT_S = 7200  # the full tier compiles all packages twice
@@ -127,14 +128,14 @@ class Selection:
     text: str  # "" for all
 
     def programs(self) -> list[Program]:
-        presets = PRESETS if self.text or self.tier == "quick" else (*PRESETS, "tsan")
+        presets = PRESETS if self.text else (*PRESETS, *PRESETS_MORE[self.tier])
         programs = [p for preset in presets for p in programs_of(preset) if self.takes(p)]
         assert {p.preset for p in programs} == set(presets) or self.text, "a preset has no tests"
         return programs
 
     def takes(self, program: Program) -> bool:
-        if program.preset == "tsan" and self.tier == "default":
-            return program.name == TSAN_OF_DEFAULT
+        if program.preset == "tsan-unity":
+            return program.name == IN_TSAN_UNITY
         if set(program.labels) & set(TIERS_LEFT_OUT[self.tier]):
             return False
         # A plain program is one test, and its name is the program's.
