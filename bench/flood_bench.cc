@@ -97,7 +97,7 @@ auto requests() {
   return rows;
 }
 
-// Waits for events on a session's socket. False once the session has ended.
+// Waits for events on a session's socket. Gives false once the session has ended.
 bool wait_for(const Fd& socket, short events) {
   pollfd waiting{socket.get(), events, 0};
   return ::poll(&waiting, 1, -1) == 1;

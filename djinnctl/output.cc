@@ -17,8 +17,9 @@ namespace {
 // This is the width of a terminal that does not tell its own, such as a serial line.
 constexpr size_t kColumnsStandard = 80;
 
-// Whether stderr's cursor stands behind a line that can be rewritten. This is a global because the
-// process has one stderr, and because nothing can be passed to the handler of --timeout.
+// Tells whether stderr's cursor stands behind a line that can be rewritten. This is a global
+// because the process has one stderr, and because nothing can be passed to the handler of
+// --timeout.
 std::atomic<bool> error_line_is_open = false;
 static_assert(std::atomic<bool>::is_always_lock_free);
 

@@ -14,7 +14,7 @@ constexpr size_t kGap = 2;
 // A name that is cut further tells nothing.
 constexpr size_t kShortenedMin = 4;
 
-// A column that is shown: which one, and how wide.
+// This is a column that is shown: which one, and how wide.
 struct Shown {
   size_t index = 0;
   size_t width = 0;
@@ -26,7 +26,7 @@ size_t line_width(const std::vector<Shown>& shown) {
                          [](size_t sum, const Shown& one) { return sum + one.width; });
 }
 
-// Leaves out the last column of that fit. False if there is none.
+// Leaves out the last column of that fit. Gives false if there is none.
 bool leave_out_last(std::vector<Shown>& shown, const std::vector<Table::Column>& columns,
                     Table::Fit fit) {
   const auto last = std::find_if(shown.rbegin(), shown.rend(),
@@ -36,7 +36,7 @@ bool leave_out_last(std::vector<Shown>& shown, const std::vector<Table::Column>&
   return true;
 }
 
-// Makes the widest column narrower by one. False if none may become narrower.
+// Makes the widest column narrower by one. Gives false if none may become narrower.
 bool narrow_widest(std::vector<Shown>& shown, const std::vector<Table::Column>& columns) {
   Shown* widest = nullptr;
   for (Shown& one : shown) {

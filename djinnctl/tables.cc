@@ -22,7 +22,7 @@ std::string model_size(const ipc::ModelReport& model) {
   return fmt::format("{}% of {}", percent_of(model.bytes_loaded, model.bytes), size);
 }
 
-// Whether two models have one name, and differ in how their files were to be loaded.
+// Tells whether two models have one name, and differ in how their files were to be loaded.
 bool plans_tell_apart(std::span<const ipc::ModelReport> models) {
   std::map<std::string, uint32_t> plans;
   return std::ranges::any_of(models, [&](const ipc::ModelReport& model) {

@@ -56,15 +56,16 @@ bool steers_terminal(char32_t code) {
          is_within(code, 0x2066, 0x2069) || code == kNone;
 }
 
-// Whether the character is of a block that is written from right to left (DerivedBidiClass.txt
-// gives characters that are still unassigned there the same class), or a mark that makes others be.
+// Tells whether the character is of a block that is written from right to left
+// (DerivedBidiClass.txt gives characters that are still unassigned there the same class), or a mark
+// that makes others be.
 bool turns_others(char32_t code) {
   return is_within(code, 0x590, 0x8ff) || is_within(code, 0x200e, 0x200f) ||
          is_within(code, 0xfb1d, 0xfdff) || is_within(code, 0xfe70, 0xfefe) ||
          is_within(code, 0x10800, 0x10fff) || is_within(code, 0x1e800, 0x1efff);
 }
 
-// Whether the character may stand within a name, so that a stretch goes on behind it.
+// Tells whether the character may stand within a name, so that a stretch goes on behind it.
 bool joins_words(char32_t code) {
   return code == ' ' || code == '-' || code == '_' || code == '.' || code == '/';
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// djinnctl cancel SESSION, djinnctl terminate SESSION: ends its run in flight, or all of it.
+// djinnctl cancel SESSION ends the session's run in flight; djinnctl terminate SESSION ends all of
+// it.
 #include "djinnctl/command_line.h"
 #include "djinnctl/object.h"
 #include "djinnctl/text.h"

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// djinnctl completion bash|zsh|fish: prints a script that completes verbs, options and live ids.
-// djinnctl completion-ids KIND: what such a script asks, and no person: "ID<TAB>what it is" a line,
-// and likewise with the names of models.
+// djinnctl completion bash|zsh|fish prints a script that completes verbs, options and live ids.
+// Such a script, and no person, calls djinnctl completion-ids KIND, which prints lines of
+// "ID<TAB>what it is", and of "NAME<TAB>what it is" for models.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>

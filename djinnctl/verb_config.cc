@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// djinnctl config show [--origin]: what djinnd's configuration files amount to on this machine.
+// djinnctl config show [--origin] shows what djinnd's configuration files amount to on this
+// machine.
 #include <fmt/format.h>
 #include <stdlib.h>
 
@@ -39,7 +40,7 @@ std::string root_of(const std::string& path) {
   return path.empty() || error ? path : absolute.string();
 }
 
-// Whether that djinnd is configured by the files under root.
+// Tells whether that djinnd is configured by the files under root.
 bool reads_from(const ipc::StatusReport& report, const std::string& root) {
   return !report.settings.empty() && report.config_root == root;
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// djinnctl devices: the devices, and how full they are.
+// djinnctl devices shows the devices, and how full they are.
 #include "djinnctl/command_line.h"
 #include "djinnctl/tables.h"
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// djinnctl diag: writes down what a bug report needs, as files in a directory, so that everybody
-// can read them before they are sent; with --tar as one file in its place.
+// djinnctl diag writes down what a bug report needs, as files in a directory, so that everybody can
+// read them before they are sent; with --tar it makes one file in the directory's place.
 //
 // djinnd is asked by the verbs that people use, each a process of its own with a time limit: a
 // daemon that hangs is what such a report is often about.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// djinnctl drain [--wait[=TIME]], djinnctl resume: whether djinnd takes in new sessions and
+// djinnctl drain [--wait[=TIME]] and djinnctl resume say whether djinnd takes in new sessions and
 // models.
 #include <fmt/format.h>
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// djinnctl events: what happened in djinnd lately, a line each; with -f, what happens from now on.
+// djinnctl events tells what happened in djinnd lately, a line each; with -f, what happens from now
+// on.
 #include <fmt/format.h>
 #include <unistd.h>
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// djinnctl evict MODEL...: moves models off their device; their next use brings them back.
+// djinnctl evict MODEL... moves models off their device; their next use brings them back.
 #include <unistd.h>
 
 #include "djinnctl/command_line.h"
@@ -25,7 +25,8 @@ ipc::EvictModel request_for(const ipc::ModelReport& model, const EvictOptions& o
   return {model.model, ipc::Tier::kDisk, options.force, options.dry_run};
 }
 
-// Whether djinnd would let the model go now; it may find otherwise by the time it is asked to.
+// Tells whether djinnd would let the model go now; it may find otherwise by the time it is asked
+// to.
 Result<bool> may_go(client::Client& client, const ipc::ModelReport& model,
                     const EvictOptions& options) {
   if (model.state != ipc::ModelState::kResident) return false;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// djinnctl gc: gives up what serves nobody: programs that no session uses, workers of users without
+// djinnctl gc gives up what serves nobody: programs that no session uses, workers of users without
 // a session.
 #include <fmt/format.h>
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// djinnctl generate MODEL_DIR --prompt TEXT: streams what a byte-level model says.
+// djinnctl generate MODEL_DIR --prompt TEXT streams what a byte-level model says.
 #include <unistd.h>
 
 #include <algorithm>

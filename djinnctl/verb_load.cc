@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// djinnctl load PATH: brings a model into memory, where it stays until it is unloaded.
+// djinnctl load PATH brings a model into memory, where it stays until it is unloaded.
 #include <optional>
 
 #include "djinnctl/command_line.h"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// djinnctl mem: where the memory of each device went.
+// djinnctl mem shows where the memory of each device went.
 #include "djinnctl/command_line.h"
 #include "djinnctl/tables.h"
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// djinnctl pin MODEL..., djinnctl unpin MODEL...: whether models stay in memory without a session.
+// djinnctl pin MODEL... and djinnctl unpin MODEL... say whether models stay in memory without a
+// session.
 #include "djinnctl/command_line.h"
 #include "djinnctl/each_model.h"
 #include "djinnctl/text.h"

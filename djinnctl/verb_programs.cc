@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// djinnctl programs: the programs that run by id.
+// djinnctl programs lists the programs that run by id.
 #include "djinnctl/command_line.h"
 #include "djinnctl/tables.h"
 

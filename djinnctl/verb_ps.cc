@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// djinnctl ps: the models, and what ends their stay.
+// djinnctl ps lists the models, and what ends their stay.
 #include "djinnctl/uses.h"
 
 namespace djinn::ctl {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// djinnctl sessions: who is connected.
+// djinnctl sessions lists who is connected.
 #include "djinnctl/others.h"
 #include "djinnctl/tables.h"
 #include "djinnctl/text.h"

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// djinnctl show OBJECT: one model with who uses it, one session with its models, or one program;
-// every field.
+// djinnctl show OBJECT shows every field of one model with who uses it, one session with its
+// models, or one program.
 #include <algorithm>
 #include <array>
 #include <vector>
@@ -19,7 +19,8 @@
 namespace djinn::ctl {
 namespace {
 
-// An object as it is shown: its JSON item, and tables of what belongs to it, if anything does.
+// This is an object as it is shown: its JSON item, and tables of what belongs to it, if anything
+// does.
 struct Shown {
   Json item;
   std::vector<Table> beside;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// djinnctl status: the daemon, its memory, its workers.
+// djinnctl status shows the daemon, its memory and its workers.
 #include <fmt/format.h>
 
 #include "djinnctl/command_line.h"

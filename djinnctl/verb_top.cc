@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// djinnctl top: a live view of the sessions; keys: s the next order, q the end, anything else a new
-// look. In batch mode, and on a terminal without escape codes, one view after the other.
+// djinnctl top shows a live view of the sessions. The key s chooses the next order, q ends it, and
+// any other makes a new look. In batch mode, and on a terminal without escape codes, one view
+// follows the other.
 #include <fmt/format.h>
 #include <unistd.h>
 

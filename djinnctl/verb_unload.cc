@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// djinnctl unload MODEL...: drops models that no session holds, pinned or not.
+// djinnctl unload MODEL... drops models that no session holds, pinned or not.
 #include "djinnctl/command_line.h"
 #include "djinnctl/each_model.h"
 #include "djinnctl/json.h"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// djinnctl version: this program's version, and that of the daemon if one answers.
+// djinnctl version shows this program's version, and that of the daemon if one answers.
 #include "djinnctl/command_line.h"
 
 namespace djinn::ctl {

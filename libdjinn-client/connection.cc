@@ -21,8 +21,8 @@ constexpr uint64_t kAnswerLeastMs = 1000;
 // one.
 constexpr uint32_t kGenerationsMost = uint32_t{1} << 31;
 
-// Whether the error may pass while djinnd restarts: its socket is not there yet, its queue is full,
-// it was about to stop, or has no worker yet.
+// Tells whether the error may pass while djinnd restarts: its socket is not there yet, its queue is
+// full, it was about to stop, or has no worker yet.
 bool may_pass(ErrorCode code) {
   return code == ErrorCode::kNotFound || code == ErrorCode::kBusy ||
          code == ErrorCode::kDisconnected || code == ErrorCode::kWorkerLost;

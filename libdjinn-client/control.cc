@@ -38,14 +38,15 @@ void show(ipc::Failed& failed) {
   failed.message = std::move(shown);
 }
 
-// Whether its answer may be given up: all that comes of the request is given back by let_go().
+// Tells whether its answer may be given up: all that comes of the request is given back by
+// let_go().
 bool may_be_given_up(const decltype(ipc::ClientRequest::body)& body) {
   return std::holds_alternative<ipc::OpenModel>(body) ||
          std::holds_alternative<ipc::DefineProgram>(body);
 }
 
-// Whether the answer tells that something is done. That may take long, and so says nothing about
-// djinnd.
+// Tells whether the answer tells that something is done. That may take long, and so says nothing
+// about djinnd.
 bool is_answered_when_done(const decltype(ipc::ClientRequest::body)& body) {
   if (const auto* const follow = std::get_if<ipc::FollowEvents>(&body)) return follow->wait;
   return may_be_given_up(body) || std::holds_alternative<ipc::EvictModel>(body);

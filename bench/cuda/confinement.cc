@@ -41,7 +41,7 @@ constexpr double kStepLimitS = 5;  // a driver that is refused a call may wait f
 // --- tracing
 // ---------------------------------------------------------------------------------------
 
-// What one phase asked of the kernel.
+// This is what one phase asked of the kernel.
 struct Seen {
   std::map<std::string, int> calls;
   std::map<std::string, int> ioctls;  // "/dev/nvidiactl 0xc00846d6"

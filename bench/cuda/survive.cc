@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// cuda-survive: what becomes of device memory whose makers die. One process that has no driver
+// cuda-survive shows what becomes of device memory whose makers die. One process that has no driver
 // holds descriptors, as djinnd does; processes that have it are started and killed.
 //
-// Answers: does memory outlive the process that made it, held by a descriptor alone, with nobody
+// It answers: does memory outlive the process that made it, held by a descriptor alone, with nobody
 // else using the device, and with /dev/nvidiaN held open; may another user import it; is read-only
 // access enforced; does a killed process's kernel write on after its end; is fresh memory zero;
 // what a fault in one process, or a kernel that never ends, does to another.
@@ -40,7 +40,7 @@ void pause_for(double seconds) {
   ::poll(nullptr, 0, static_cast<int>(seconds * 1000));
 }
 
-// A process with a context.
+// This is a process with a context.
 struct Ready : GpuProcess {
   Ready() {
     must({{"do", "init"}});
@@ -48,7 +48,7 @@ struct Ready : GpuProcess {
   }
 };
 
-// A mapped allocation full of words that follow from the seed.
+// This is a mapped allocation full of words that follow from the seed.
 struct Filled {
   size_t index = 0;
   Fd fd;

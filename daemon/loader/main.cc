@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// djinn-loader: reads one model into extents that djinnd made. Only djinnd starts it.
+// djinn-loader reads one model into extents that djinnd made. Only djinnd starts it.
 //
 //   djinn-loader --build IDENTITY --channel-fd N
 //

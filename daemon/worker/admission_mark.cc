@@ -16,16 +16,17 @@ constexpr std::array kCrashes{SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGABRT};
 constexpr size_t kStackBytes = size_t{64} << 10;
 
 thread_local int status_of_crash = 0;  // where one is marked
-// Whose they were: a sanitizer's, maybe.
+// These were the handlers before: a sanitizer's, maybe.
 std::array<struct sigaction, kCrashes.size()> former;
 
-// On a thread that crashed: nothing but what is safe there.
+// This runs on a thread that crashed, so it does nothing but what is safe in a signal handler.
 void crashed(int signal, siginfo_t* info, void*) {
   if (status_of_crash != 0) ::_exit(status_of_crash);
   for (size_t i = 0; i < kCrashes.size(); ++i) {
     if (kCrashes[i] == signal) ::sigaction(signal, &former[i], nullptr);
   }
-  // A fault comes again as this returns, and meets the former handler; what was sent does not.
+  // A fault comes again as this returns and meets the former handler; a signal that was sent does
+  // not.
   if (info->si_code <= 0) ::raise(signal);
 }
 

@@ -13,7 +13,8 @@
 namespace djinn::worker {
 namespace {
 
-// Processor time: so a part of a graph is known to be slow, and no admission that goes on.
+// An admission that goes on says so after this much processor time, so silence means that one part
+// of the graph is slow.
 constexpr uint64_t kSignEveryMs = 100;
 
 std::vector<ipc::OutputShape> shapes_of(const exec::Program& program) {
@@ -64,7 +65,7 @@ void Admitter::drop(ProgramId program) {
 
 void Admitter::drop_programs_of(ModelId model, std::function<void()> cleared) {
   DJINN_ASSERT(cleared);
-  // Calls it when the last who holds it lets go.
+  // `cleared` is called when the last who holds this lets go.
   const std::shared_ptr<void> last(nullptr, [cleared = std::move(cleared)](void*) { cleared(); });
   const std::lock_guard lock(mutex_);
   for (Desk& desk : desks_) {

@@ -18,8 +18,8 @@ namespace djinn::worker {
 namespace {
 
 constexpr uint64_t kGranuleBytes = 64;
-// Copies of so many bytes are worth keeping for the next run: making them anew costs less than 1 %
-// of a run that needs more.
+// Copies are kept for the next run up to this size: to a run that needs more, making them anew adds
+// less than 1 %.
 constexpr uint64_t kKeptBytesMax = uint64_t{64} << 20;
 
 Error unbound(const std::string& name) {
@@ -27,7 +27,7 @@ Error unbound(const std::string& name) {
           "The input '" + name + "' has no bytes. Bind it to staging or to a ref."};
 }
 
-// Writes to the device what is made here, a piece at a time.
+// Writes values that are computed here to the device, a piece at a time.
 class Writer {
  public:
   Writer(exec::Lane& lane, DeviceAddress to) : lane_(lane), to_(to) {}
@@ -51,7 +51,7 @@ class Writer {
   std::array<std::byte, 16384> piece_;
 };
 
-// int64 [rows, tokens]: what the group's slots [past, past + tokens) hold.
+// Writes int64 [rows, tokens]: what the group's slots [past, past + tokens) hold.
 Status write_token_ids(Writer& out, const SequenceUse& sequence) {
   std::array<int32_t, 512> part;
   for (uint32_t row = 0; row < sequence.entry.rows; ++row) {
@@ -64,7 +64,7 @@ Status write_token_ids(Writer& out, const SequenceUse& sequence) {
   return {};
 }
 
-// int64 [rows, tokens]: a token's position in its row, left padding not counted.
+// Writes int64 [rows, tokens]: a token's position in its row, without the padding on its left.
 void write_positions(Writer& out, const SequenceUse& sequence) {
   for (uint32_t row = 0; row < sequence.entry.rows; ++row) {
     const uint64_t padding = sequence.entry.padding[row];
@@ -74,7 +74,8 @@ void write_positions(Writer& out, const SequenceUse& sequence) {
   }
 }
 
-// bool [rows, 1, tokens, past + tokens]: causal, and never into the padding.
+// Writes bool [rows, 1, tokens, past + tokens]: it is causal, so each token sees itself and what is
+// before it, but no padding.
 void write_mask(Writer& out, const SequenceUse& sequence) {
   const uint64_t keys = sequence.past() + sequence.tokens;
   for (uint32_t row = 0; row < sequence.entry.rows; ++row) {
@@ -86,7 +87,7 @@ void write_mask(Writer& out, const SequenceUse& sequence) {
   }
 }
 
-// The bytes of an output on a storage of its own; nothing where only the run will tell.
+// Gives the bytes of an output on a storage of its own, or nothing where only the run will tell.
 std::optional<uint64_t> bytes_of(const exec::OutputInfo& output, std::span<const int64_t> symbols) {
   if (!output.sizes_known) return std::nullopt;
   uint64_t bytes = size_of(output.dtype);
@@ -100,7 +101,7 @@ std::optional<uint64_t> bytes_of(const exec::OutputInfo& output, std::span<const
   return bytes;
 }
 
-// Whether the buffer's elements lie where those of the group's rows, heads and tokens do.
+// Tells whether the buffer's elements lie where those of the group's rows, heads and tokens do.
 Result<bool> is_of_group(const srg::Value& buffer, std::span<const int64_t> symbols,
                          const ipc::SequenceGeometry& group) {
   DJINN_ASSERT(buffer.sizes.size() == 4);
@@ -123,7 +124,8 @@ Result<bool> is_of_group(const srg::Value& buffer, std::span<const int64_t> symb
   return fits;
 }
 
-// Of a program that stays in its tokens, by the shapes that it says.
+// Checks that a program that stays within its tokens has buffers, by their shapes, that fit the
+// group.
 Status check_buffers(const srg::Graph& graph, std::span<const int64_t> symbols,
                      const ipc::SequenceGeometry& group) {
   for (const srg::Value& value : graph.values) {
@@ -292,8 +294,8 @@ Result<std::vector<Refs::Written>> Binder::in_extent(
   return written;
 }
 
-// The bytes that each output takes as a ref: 0 for one that becomes none, or whose size only the
-// run will tell.
+// Gives the bytes that each output takes as a ref: 0 for one that becomes none, or whose size only
+// the run will tell.
 std::vector<uint64_t> Binder::bytes_of_refs(const ipc::RunBlock& block) const {
   DJINN_ASSERT(block.outputs.size() == program_->outputs().size());
   std::vector<uint64_t> bytes;

@@ -146,7 +146,8 @@ Result<Admitter::Order> ControlLoop::order_of(const ipc::AddProgram& command,
   if (command.model.valid() && model == models_.end()) {
     return Error{ErrorCode::kNotFound, "There is no such model. Open it first."};
   }
-  // What was admitted once is to be again, whatever else the host does.
+  // A program that was admitted once must be admitted again, however busy the host is, so it has
+  // twice the time.
   const uint64_t cpu_ms_max = limits::kAdmissionCpuMs * (command.again ? 2 : 1);
   return Admitter::Order{command.program, command.model.valid() ? model->second : nullptr,
                          std::make_shared<const std::vector<std::byte>>(std::move(bytes)),

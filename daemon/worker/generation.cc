@@ -94,7 +94,8 @@ float converted(const std::byte* at) {
   return as_float(value);
 }
 
-// A logit of another dtype in float32, as transformers' own loop has it; float64 is rounded.
+// Converts a logit of another dtype to float32, as transformers' own loop does; a float64 is
+// rounded.
 float to_float(const std::byte* at, DType dtype) {
   switch (dtype) {
     case DType::kFloat64:
@@ -107,8 +108,9 @@ float to_float(const std::byte* at, DType dtype) {
   }
 }
 
-// What a row is copied to, and sorted in, lies beside the slab and is granted to nobody: 4 MiB for
-// so many logits, and some 20 while they are sorted. The largest vocabularies have 0.9 million.
+// The buffers that a row is copied to and sorted in lie beside the slab and are granted to nobody:
+// 4 MiB for this many logits, and some 20 while they are sorted. The largest vocabularies have 0.9
+// million.
 constexpr int64_t kVocabularyMax = int64_t{1} << 20;
 
 // Checks output 0 of the program: logits [rows, vocabulary], or [rows, tokens, vocabulary], of
@@ -130,7 +132,7 @@ Status check_logits(const exec::OutputView& logits, uint32_t rows) {
                            vocabulary, kVocabularyMax)};
 }
 
-// The logits of one row, in float32.
+// These are the logits of one row, in float32.
 struct Scores {
   std::vector<float> numbers;
   std::vector<std::byte> raw;  // of another dtype
@@ -180,7 +182,7 @@ Status draw(const ipc::GenerateBlock& block, exec::Lane& lane, const SequenceUse
   DJINN_ASSERT(length < use.group->committed());  // the drawn token's slot
   static thread_local Scores scores;
   static thread_local std::vector<int32_t> tokens;
-  // Nothing else looks at what came before.
+  // Only the penalty looks at the tokens before.
   const bool is_penalised = block.repetition_penalty != 1.0f;
   if (is_penalised) {
     tokens.reserve(use.group->layout().capacity());

@@ -14,8 +14,8 @@ Error gone() {
   return {ErrorCode::kDisconnected, "djinnd is gone."};
 }
 
-// Whether `one` may be granted although `other` is refused: it asks for less, or for other places,
-// or for what is needed where the other was only wished for.
+// Tells whether `one` may be granted although `other` was refused: it asks for less, for other
+// places, or for bytes that are needed where the other was only wished for.
 bool is_less(const ipc::GrantRequest& one, const ipc::GrantRequest& other) {
   return one.bytes < other.bytes || (other.or_less && !one.or_less) || one.places != other.places;
 }
@@ -78,7 +78,7 @@ void Grants::forget(ipc::GrantKind kind, SessionId session, uint64_t held_bytes)
   if (open->second.answer) drop(open);
 }
 
-// djinnd counts a new slab in place of the former one. That one is kept here, so only the
+// djinnd counts a new slab in place of the former one. The former one is kept here, so only the
 // difference goes back.
 void Grants::drop(Questions::iterator asked) {
   Asked& it = asked->second;

@@ -35,7 +35,8 @@ Outcome<void> GrantedHeap::allow(uint64_t bytes) {
   return {};
 }
 
-// A run that is refused here may do with what there is; else it is told by allow().
+// A run whose request is refused here may still do with what there is; if it cannot, allow()
+// refuses it.
 std::optional<Pending> GrantedHeap::prepare(uint64_t bytes) {
   const uint64_t total = align_up(std::max<uint64_t>(bytes, 1), kStepBytes).value_or(UINT64_MAX);
   while (total > granted_bytes_ && total < refused_bytes_) {

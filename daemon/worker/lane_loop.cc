@@ -17,8 +17,8 @@ namespace djinn::worker {
 namespace {
 
 // This is longer than a client needs to copy a row of logits and to answer with its next
-// submission, and as short as the wake-up of an idle core: a sleeping lane burns nothing, a busy
-// one is met awake.
+// submission, and as short as the wake-up of an idle core: a sleeping lane burns nothing, a
+// busy one is met awake.
 constexpr uint64_t kSpinNs = 40'000;
 constexpr uint64_t kMailboxKey = 0;   // no session has id 0
 constexpr size_t kEventsAtOnce = 64;  // those beyond end the next sleep
@@ -90,7 +90,8 @@ void LaneLoop::add_session(std::unique_ptr<Session> session) {
     DJINN_ASSERT(!state.sessions.contains(id));
     const Status watched =
         ipc::watch_submission_bell(epoll_, added.submission_bell(), added.id().value);
-    // The client may have waited since before a former worker's death: the bell has it look again.
+    // The client may have waited since before a former worker's death: the bell makes it look
+    // again.
     added.ring_completion_bell();
     state.sessions[id] = std::move(*shared);
     if (!watched) set_aside(id, watched.error());
@@ -145,7 +146,7 @@ bool LaneLoop::run_mailbox() {
   return true;
 }
 
-// Slab and heap are asked for on behalf of all sessions: those questions are forgotten only if
+// Slab and heap are asked for on behalf of all sessions, so those questions are forgotten only if
 // nobody else waits.
 void LaneLoop::stop_waiting(SessionId id) {
   state_.waits.forget(id);
@@ -195,7 +196,7 @@ bool LaneLoop::run_round() {
   return worked;
 }
 
-// Also gives back what the session's runs took of the lane's memory.
+// Also gives back what the lane's heap keeps for its next run.
 void LaneLoop::erase_session(SessionId id) {
   binder_.clear();
   state_.lane.trim();  // outputs may lie in the session's memory

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// djinn-worker: runs the graphs of one trust domain on the host (worker.h). Started by djinnd only.
+// djinn-worker runs the graphs of one trust domain on the host (worker.h). Only djinnd starts it.
 
 #include <memory>
 #include <utility>

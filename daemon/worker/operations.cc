@@ -20,7 +20,7 @@ namespace {
 
 // --- a run's outputs
 
-// what: the view in words.
+// `what` names the view in the error's sentence.
 Status put_in_staging(Step& step, exec::Lane& lane, const exec::OutputView& view,
                       const ipc::StagingRange& range, std::string_view what) {
   DJINN_TRY(const auto area, step.session.staging_range(range));
@@ -36,8 +36,9 @@ Status put_in_staging(Step& step, exec::Lane& lane, const exec::OutputView& view
   return lane.copy_out(view, area.first(bytes));
 }
 
-// The place that was prepared for the output, if the output was made there or can be copied there.
-// A place of another size, or one on which another output lies, stays unused.
+// Gives the place that was prepared for the output if the output was made there or can be copied
+// there, else a new one. A place of another size, or one on which another output lies, stays
+// unused.
 Outcome<Refs::Storage> storage_for(Step& step, std::span<const exec::OutputView> views, size_t i) {
   DJINN_ASSERT(i < views.size());
   Refs& refs = step.session.refs();
@@ -109,8 +110,8 @@ Outcome<void> place_outputs(Step& step, exec::Lane& lane, const exec::Program& p
   const std::span<const exec::OutputView> views = lane.outputs();
   DJINN_ASSERT(views.size() == block.outputs.size());
   DJINN_CHECK(check_distinct(views, block));
-  // Refs first: where memory for one is on its way, the run will be repeated, and an input may lie
-  // where an output goes.
+  // Refs come first: where memory for one is on its way the run will be repeated, and in staging an
+  // input may lie where an output goes.
   for (size_t i = 0; i < views.size(); ++i) {
     if (block.outputs[i].kind != ipc::OutputKind::kRef) continue;
     DJINN_CHECK(put_in_ref(step, lane, i, block.outputs[i].ref));
@@ -139,7 +140,7 @@ Status doom_outputs(Step& step, const ipc::RunBlock& block) {
   return first;
 }
 
-// A copy, of no more than a graph may have.
+// Gives a copy, of no more bytes than a graph may have.
 Result<std::vector<std::byte>> graph_bytes_of(const Step& step) {
   DJINN_CHECK(check_graph_bytes(step.submission.graph_bytes));
   DJINN_TRY(const auto bytes,
@@ -155,7 +156,7 @@ Result<srg::Graph> graph_of(const Step& step, const LaneTools& tools) {
   return read_graph(bytes);
 }
 
-// written: the inputs that a run of the block may write.
+// Dooms the refs that a run of the block may change: it binds them to the inputs in `written`.
 void doom_changed(Step& step, std::span<const srg::StorageIndex> written,
                   const ipc::RunBlock& block) {
   for (const ipc::InputBinding& input : block.inputs) {
@@ -167,7 +168,7 @@ void doom_changed(Step& step, std::span<const srg::StorageIndex> written,
   }
 }
 
-// What of a block is wrong whatever the graph's nodes are.
+// Refuses a block that is wrong whatever the graph's nodes are.
 Status check_block(const Session& session, const srg::Graph& graph, const ipc::RunBlock& block) {
   if (block.outputs.size() != graph.outputs.size()) {
     return Error{ErrorCode::kInvalidArgument,
@@ -213,7 +214,7 @@ Result<SequenceUse> use_sequence(Step& step, const srg::Graph& graph, const ipc:
   return use;
 }
 
-// Numbers [first, first + out.size()) of a storage of int64.
+// Copies the numbers [first, first + out.size()) of a storage of int64.
 Status copy_ids(exec::Lane& lane, const exec::StorageBinding& storage, uint64_t first,
                 std::span<int64_t> out) {
   exec::OutputView view;
@@ -226,7 +227,7 @@ Status copy_ids(exec::Lane& lane, const exec::StorageBinding& storage, uint64_t 
   return lane.copy_out(view, std::as_writable_bytes(out));
 }
 
-// ids: int64 [rows, tokens].
+// Keeps a row of `ids`, which are int64 [rows, tokens].
 Status keep_row(exec::Lane& lane, const exec::StorageBinding& ids, const SequenceUse& use,
                 uint32_t row) {
   std::array<int64_t, 512> part;
@@ -303,7 +304,7 @@ Outcome<Ending> run(Step& step, LaneTools& tools, exec::Program& program,
 
 // --- a run of a series
 
-// What the submission runs its graph with.
+// This is what the submission runs its graph with.
 struct Work {
   std::shared_ptr<MappedModel> model;
   ipc::RunBlock block;
@@ -321,8 +322,8 @@ Status go_on(Step& step, AdmissionBudget& budget) {
   return used.error();
 }
 
-// Admits the graph as a part of the step, and runs it: admission shows life, ends where the run is
-// given up, and may take what a program's may.
+// Admits the graph as a part of the step, and runs it. This admission shows life, ends where the
+// run is given up, and may take as long as a program's.
 Outcome<Ending> admit_and_run(Step& step, LaneTools& tools, srg::Graph graph,
                               const std::shared_ptr<MappedModel>& model,
                               const ipc::RunBlock& block) {
@@ -336,7 +337,7 @@ Outcome<Ending> admit_and_run(Step& step, LaneTools& tools, srg::Graph graph,
   return ending;
 }
 
-// The bindings that the beginning takes.
+// Gives the bindings that the beginning takes.
 ipc::RunBlock block_for(const srg::Beginning& beginning, const ipc::RunBlock& whole) {
   ipc::RunBlock block;
   block.symbols = whole.symbols;
@@ -364,7 +365,7 @@ void spare(Step& step, const srg::Beginning& beginning, const ipc::RunBlock& blo
   }
 }
 
-// Where an operator failed, if the lane came to one since it had begun so many runs.
+// Gives the node that failed, if the lane has begun a run since `begun` of them.
 std::optional<size_t> failed_at(const exec::Lane& lane, uint64_t begun) {
   return lane.stats().begun != begun ? lane.failed_at() : std::nullopt;
 }
@@ -400,7 +401,7 @@ Outcome<Ending> keep_beginning(Step& step, LaneTools& tools, const Work& work) {
   return tried.why;
 }
 
-// whole(): runs the submission as it is. graph(): what there is to cut.
+// `whole` runs the submission as it is; `graph` gives the graph that can be cut.
 template <typename Whole, typename ToCut>
 Outcome<Ending> run_or_keep(Step& step, LaneTools& tools, const Work& work, const Whole& whole,
                             const ToCut& graph) {
@@ -421,7 +422,7 @@ Outcome<Ending> run_or_keep(Step& step, LaneTools& tools, const Work& work, cons
 
 // --- views of refs
 
-// Whether the view lies inside its storage. Errors: kOutOfRange, on overflow too.
+// Checks that the view lies inside its storage. Errors: kOutOfRange, on overflow too.
 Status check_inside(const ipc::ReadBlock& block, uint64_t storage_bytes) {
   const Error outside{ErrorCode::kOutOfRange,
                       "What is to be read does not lie inside the ref, which has " +

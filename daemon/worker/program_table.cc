@@ -20,7 +20,7 @@ const exec::WeightTable& no_weights() {
   return empty;
 }
 
-// The message's word for what the scheduler says of an admitted graph, which stays as it is.
+// Gives the message's word for what the scheduler says of an admitted graph. It annotates a copy.
 ipc::Workload workload_of(srg::Graph graph) {
   using Said = sched::Workload;
   using Told = ipc::Workload;
@@ -80,7 +80,7 @@ void ProgramTable::add_model(std::shared_ptr<MappedModel> model) {
   models_[id] = std::move(model);
 }
 
-// It may be parked again already: then the next run asks for it anew.
+// The model may be parked again already: then the next run asks for it anew.
 void ProgramTable::model_came(ModelId id) {
   DJINN_ASSERT(models_.contains(id));
   wanted_.erase(id);

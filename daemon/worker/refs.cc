@@ -17,7 +17,8 @@
 namespace djinn::worker {
 namespace {
 
-// The range of the extent that a storage of so many bytes takes; one without bytes has a place too.
+// Gives the range of the extent that a storage of this many bytes takes; one without bytes has a
+// place too.
 vmu::Range range_of(uint64_t offset, uint64_t bytes) {
   constexpr uint64_t kGranule = vmu::RangeAllocator::kGranuleBytes;
   // A count that overflows here lies in no extent, as 0 does.
@@ -237,8 +238,8 @@ Status Refs::save(gc::SessionState& state, std::span<const gc::UndoEntry> ranges
   return state.save_for_undo({extent_bytes(), copy}, ranges);
 }
 
-// The section is as large as the session's quota was when it began. A request that exceeds all free
-// bytes is therefore refused by the quota, one that fits them but no gap as fragmentation.
+// The section is as large as the session's quota was when the session began. A request that exceeds
+// all free bytes is therefore refused by the quota, one that fits them but no gap as fragmentation.
 Error Refs::no_room(uint64_t bytes, Error why) const {
   const vmu::RangeAllocator& ranges = section_.ranges();
   const uint64_t free_bytes = ranges.capacity_bytes() - ranges.live_bytes();

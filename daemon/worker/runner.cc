@@ -20,7 +20,7 @@ constexpr uint32_t kCompletionsPerStep =
 
 static_assert(kCompletionsPerStep <= limits::kCompletionSlots);
 
-// The record that the next step of this session starts from.
+// Gives the record that the next step of this session starts from.
 gc::StepRecord next_record(const gc::StepRecord& last, const ipc::Submission& submission) {
   gc::StepRecord record;
   record.completed = last.completed;
@@ -48,7 +48,7 @@ void push_tokens(ipc::WorkerRing& ring, const gc::StepRecord& record) {
   }
 }
 
-// The tier (RunCounts) of an operation that computes; 0 for the others.
+// Gives the tier (RunCounts) of an operation that computes, and 0 for the others.
 uint64_t tier_of(uint16_t operation) {
   switch (static_cast<ipc::Operation>(operation)) {
     case ipc::Operation::kRunOnce:
@@ -103,7 +103,7 @@ Result<Runner::Advance> Runner::advance(Session& session) {
     return !session.gives_up(run);
   });
   if (session.progression.begun_ns == 0) session.progression.begun_ns = clock_.monotonic_ns();
-  // A step that waited, and was cancelled meanwhile, asks for nothing again.
+  // A step that waited and was cancelled meanwhile does not ask again.
   const bool waited = std::exchange(session.waits, false);
   const bool gives_up = waited && session.is_cancelled();
   const uint64_t begun_before = tools_.lane.stats().begun;

@@ -21,10 +21,11 @@ namespace {
 // A growth covers this many slots beyond the need, and is asked for when half of them are used. A
 // decode step takes milliseconds and a growth some hundred microseconds, so it comes in time.
 constexpr uint64_t kAheadTokens = 256;
-// A group goes to its file and comes back in pieces of this, which stay in the caches on the way.
+// A group goes to its file and comes back in pieces of this size, which stay in the caches on the
+// way.
 constexpr uint64_t kFilePieceBytes = uint64_t{256} << 10;
 
-// The legal moves of a group, from and to (sequence.h).
+// These are the legal moves of a group, from and to (sequence.h).
 using Move = std::pair<Sequence::Place, Sequence::Place>;
 constexpr std::array kMoves{
     Move{Sequence::Place::kPresent, Sequence::Place::kSpilling},
@@ -35,7 +36,7 @@ constexpr std::array kMoves{
     Move{Sequence::Place::kReturning, Sequence::Place::kSpilled},
 };
 
-// The largest count of token slots that so many bytes pay for.
+// Gives the largest count of token slots that this many bytes pay for.
 uint64_t slots_paid_by(uint64_t bytes, const gc::SequenceLayout& layout) {
   uint64_t slots = 0;
   for (uint64_t step = std::bit_floor(layout.capacity()); step > 0; step /= 2) {
@@ -189,7 +190,7 @@ uint64_t Sequence::missing(uint64_t bytes) {
 
 Status Sequence::back_with_pages(uint64_t from, uint64_t to) {
   return layout_.for_each_range(from, to, [&](uint64_t offset, uint64_t bytes) -> Status {
-    // In no step: nobody looks for signs of life.
+    // No step runs this, so nobody looks for signs of life.
     return pal::back_with_pages(pal_, extent_, memory_, offset, bytes, [] {});
   });
 }
@@ -210,9 +211,9 @@ Status Sequence::grow(uint64_t tokens, uint64_t more, Grants& grants) {
 
 // --- to the file and back
 
-// The file has the memfd's size, so that what was never committed reads as zeros. The group's
-// memory is whole when this fails. A kernel that cannot write a page later drops it, and what is
-// read then are other bytes: it tells who asks for it now.
+// The file has the memfd's size, so that what was never committed reads as zeros. If this fails,
+// the group's memory is whole. A kernel that cannot write a page later drops it, and a read then
+// gives other bytes: fdatasync() tells now.
 Result<uint64_t> Sequence::write_out(Fd file) {
   const std::lock_guard lock(memory_mutex_);
   DJINN_ASSERT(place() == Place::kSpilling && !file_.valid());
@@ -370,7 +371,8 @@ void SequencePager::restore(Sequence& sequence, const Result<uint64_t>& more) {
   waits_.arrived(awaited(sequence));
 }
 
-// Wakes a step that awaits a growth: it asks again, and then awaits the group's return.
+// The group is written on another thread. A step that awaits a growth is woken: it asks again,
+// and then awaits the group's return.
 void SequencePager::spill(const std::shared_ptr<Sequence>& sequence, Fd file) {
   sequence->enter(Sequence::Place::kSpilling);
   waits_.arrived(awaited(*sequence));

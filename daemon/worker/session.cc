@@ -19,15 +19,15 @@ Result<pal::Mapping> map_state(const Fd& fd, uint64_t bytes) {
   return pal::map_shared(fd, bytes, pal::Access::kReadWrite);
 }
 
-// Does not ask for the memory's size: its client can make that call wait (ipc/README.md), and
-// djinnd made the memory so large.
+// This does not ask for the memory's size: its client can make that call wait (ipc/README.md), and
+// djinnd made the memory this large.
 Result<pal::Mapping> map_memory(const Fd& fd, uint64_t bytes) {
   DJINN_TRY(const bool sealed, pal::has_seals(fd, pal::Seals::kShared));
   if (!sealed) return Error{ErrorCode::kMalformed, "A session's memory came without its seals."};
   return pal::map_shared(fd, bytes, pal::Access::kReadWrite);
 }
 
-// Beside one for each chunk of refs.
+// A session comes with these, and one for each chunk of refs.
 constexpr size_t kDescriptors = 4;
 
 Result<vmu::WindowMemory> import_refs(const ipc::AttachSession& command, std::span<Fd> fds,
@@ -80,7 +80,7 @@ Status Session::map(const ipc::AttachSession& command, std::vector<Fd> fds, pal:
   return {};
 }
 
-// A former worker may have died inside a step: its in-place writes are undone before anybody reads
+// A former worker may have died inside a step. Its in-place writes are undone before anybody reads
 // the table of storages, through a mapping that ends here.
 Status Session::roll_back_open_step(const vmu::WindowMemory& memory, pal::DevicePal& pal) {
   DJINN_TRY(pal::Reservation whole, pal.reserve(memory.bytes));

@@ -32,12 +32,12 @@ struct Options {
   uint64_t pal_fault_at = 0;
 };
 
-// Private memory beside the granted heap: graphs and plans, what libraries take
-// for themselves (oneDNN packs a weight matrix), stacks and malloc's arenas of the threads to come.
+// This is for private memory beside the granted heap: graphs and plans, what libraries take for
+// themselves (oneDNN packs a weight matrix), stacks and malloc's arenas of the threads to come.
 constexpr uint64_t kUngrantedBytes = uint64_t{512} << 20;
 constexpr uint64_t kUngrantedBytesPerThread = uint64_t{32} << 20;
 
-// The heap cannot be granted more than the device has. Behind that the kernel says no, and an
+// The heap cannot be granted more than the device has. Beyond that the kernel refuses, so an
 // operator that takes memory past the grants fails alone.
 Status bound_memory(const Options& options) {
   const uint64_t ungranted =

@@ -15,9 +15,9 @@ constexpr bool is_continuation(char byte) {
   return (static_cast<uint8_t>(byte) & 0xc0u) == 0x80u;
 }
 
-// Whether the character at the head of text, which is well-formed, ends a line (U+2028, U+2029) or
-// turns the order of those around it (U+202a to U+202e, U+2066 to U+2069): one column of a table
-// would be read as another.
+// Tells whether the character at the head of text, which is well-formed, ends a line (U+2028,
+// U+2029) or turns the order of those around it (U+202a to U+202e, U+2066 to U+2069): one column of
+// a table would be read as another.
 bool moves_others(std::string_view text) {
   if (!text.starts_with("\xe2\x80") && !text.starts_with("\xe2\x81")) return false;
   const auto third = static_cast<uint8_t>(text[2]);

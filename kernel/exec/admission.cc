@@ -59,7 +59,7 @@ class Admission {
                            fmt::format("The model has no weight {}.", storage.name.substr(0, 200))};
       }
       DJINN_TRY(const uint64_t bytes, bytes_of(*weight));
-      // Read-only by the run-time check of writes; LibTorch has no const storage.
+      // LibTorch has no const storage: the check of writes at run time keeps weights read-only.
       program_.weights.back() = borrowed_storage(weight->data.on_host(), bytes, c10::kCPU);
     }
     return {};
@@ -107,7 +107,8 @@ class Admission {
     return bytes;
   }
 
-  // Values that no node defines are views of storages: of weights now, of the rest at each run.
+  // Values that no node defines are views of storages: those of weights are bound now, the others
+  // at each run.
   Status bind_values() {
     const size_t count = program_.graph.values.size();
     std::vector<bool> defined(count, false);
@@ -324,7 +325,8 @@ class Admission {
   const AdmissionLimits& limits_;
 };
 
-// Sorted; ranges of one storage that overlap or touch are one, however often it is written.
+// Gives the ranges sorted. Those of one storage that overlap or touch become one, however often it
+// is written.
 std::vector<WrittenRange> joined(std::vector<WrittenRange> ranges) {
   const auto place = [](const WrittenRange& range) {
     return std::pair(range.storage, range.offset);

@@ -24,8 +24,8 @@ constexpr size_t kAlignment = 64;
 thread_local Sink* current_sink = nullptr;
 thread_local Heap* current_heap = nullptr;
 
-// Ranges of all slabs. The deleter may run on any thread, so the entries are atomic; an entry
-// changes only while nothing lives in its slab.
+// These are the ranges of all slabs. The deleter may run on any thread, so the entries are atomic;
+// an entry changes only while nothing lives in its slab.
 struct SlabRange {
   std::atomic<uintptr_t> begin{0};
   std::atomic<uintptr_t> end{0};
@@ -40,7 +40,7 @@ bool is_in_a_slab(const void* memory) {
   });
 }
 
-// The bytes that an allocation takes in a slab; the planner rounds alike.
+// Gives the bytes that an allocation takes in a slab; the planner rounds alike.
 uint64_t rounded(uint64_t bytes) {
   return (bytes + kAlignment - 1) & ~uint64_t{kAlignment - 1};
 }

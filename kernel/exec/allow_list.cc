@@ -30,7 +30,8 @@ constexpr std::array<Instead, 8> kInstead{{
     {"aten::item", "A graph gives tensors only; make the value an output."},
 }};
 
-// The first overload of the operator that a graph may name; empty: there is none.
+// Gives the first overload of the operator that a graph may name, or an empty name if there is
+// none.
 std::string_view overload_of(std::string_view op) {
   const std::string begin = std::string(op.substr(0, op.find('.'))) + '.';
   const auto operators = srg::allowed_operators();

@@ -15,7 +15,7 @@ namespace {
 
 using c10::TypeKind;
 
-// One argument as it was filled in: a constant of the template, or a patch for each run.
+// This is one argument as it was filled in: a constant of the template, or a patch for each run.
 struct Bound {
   c10::IValue constant;
   std::optional<Patch> patch;
@@ -35,7 +35,7 @@ Error wrong(std::string_view why) {
   return {ErrorCode::kInvalidArgument, std::string(why)};
 }
 
-// A Python number where the schema says Tensor promotes unlike a tensor of that number.
+// Where the schema says Tensor, a Python number promotes unlike a tensor of that number.
 at::Tensor wrapped_number(const c10::Scalar& number) {
   at::Tensor tensor = at::full({}, number, at::TensorOptions().dtype(number.type()));
   tensor.unsafeGetTensorImpl()->set_wrapped_number(true);
@@ -258,7 +258,7 @@ Result<Bound> bind_default(const c10::Argument& formal) {
   return constant(*formal.default_value());
 }
 
-// The given value for each schema argument, in the schema's order; nullptr where none was given.
+// Gives the value for each schema argument, in the schema's order; nullptr where none was given.
 Result<std::vector<const srg::ArgumentValue*>> match(const srg::Node& node,
                                                      const c10::FunctionSchema& schema) {
   std::vector<const srg::ArgumentValue*> given(schema.arguments().size(), nullptr);
@@ -303,8 +303,8 @@ Status bind_at(const c10::Argument& formal, const srg::ArgumentValue* value, Ste
   return {};
 }
 
-// A number stands for a tensor beside tensors only: a reduction of one alone takes its type for
-// another than that of its result, half of which stays unwritten.
+// A number may stand for a tensor only beside a tensor: a reduction of a number alone takes it for
+// another type than its result has, and leaves half of the result unwritten.
 Status check_numbers(const Step& step) {
   const auto takes = [&step](auto&& kinds) {
     return std::ranges::any_of(step.patches, [&](const Patch& patch) { return kinds(patch.kind); });
@@ -360,7 +360,7 @@ Result<c10::IValue> int_list(const Patch& patch, const Frame& frame) {
   return c10::IValue(std::move(list));
 }
 
-// A result that its node left out is none that another can use.
+// Tells whether all values that the patch names were made: a node may have left a result out.
 bool are_made(const Patch& patch, const Frame& frame) {
   if (patch.kind == PatchKind::kValue) return frame.values[patch.value].defined();
   return std::all_of(patch.values.begin(), patch.values.end(),

@@ -47,7 +47,8 @@ Status check_storages(const AdmittedGraph& program, std::span<const StorageBindi
                "The graph writes an input that is bound read-only. Bind a ref to it."};
 }
 
-// Bytes that the bound values of each storage reach; weights, which have memory, count too.
+// Gives the bytes of each storage that its bound values reach; weights, which have memory, count
+// too.
 Result<std::vector<uint64_t>> bytes_reached(const AdmittedGraph& program,
                                             std::span<const int64_t> symbols) {
   std::vector<uint64_t> bytes(program.graph.storages.size(), 0);
@@ -95,7 +96,7 @@ Status Scratch::add_read(const std::vector<size_t>& storages, const std::vector<
   constexpr auto kFree = [](DeviceAddress memory) { ::free(memory.on_host()); };
   uint64_t most = 64;
   for (const size_t i : storages) most = std::max(most, bytes[i]);
-  // Owned by buffers_ at once; zeroed pages that are only read cost nothing
+  // buffers_ owns these at once. Zeroed pages that are only read cost nothing.
   auto* const zeroed = static_cast<std::byte*>(::calloc(1, most));  // style: as said above
   buffers_.emplace_back(DeviceAddress(zeroed), HeapDeleter{kFree});
   if (!buffers_.back()) return Error{ErrorCode::kOutOfMemory, "No memory for a rehearsal."};

@@ -17,10 +17,10 @@
 namespace djinn::exec {
 namespace {
 
-// More than any storage has; meta storages have sizes but no memory.
+// This is more than any storage has; meta storages have sizes but no memory.
 constexpr uint64_t kMetaBytes = uint64_t{1} << 62;
 
-// A storage by number: the graph's first, then those that nodes make.
+// This numbers storages: the graph's come first, then those that nodes make.
 using StorageNumber = uint32_t;
 
 class ClaimRun {
@@ -52,7 +52,7 @@ class ClaimRun {
   }
 
  private:
-  // Bytes of a storage that a node made, and the values on it that live.
+  // This is a storage that a node made: its bytes, and the values on it that live.
   struct Local {
     uint64_t bytes = 0;
     uint32_t values = 0;
@@ -110,7 +110,7 @@ class ClaimRun {
            });
   }
 
-  // Results that nobody claims and nobody uses: what a mask leaves out.
+  // Counts the results that nobody claims and nobody uses, because a mask left them out.
   [[nodiscard]] size_t unclaimed(const Step& step) const {
     return static_cast<size_t>(
         std::count_if(step.outputs.begin(), step.outputs.end(), [&](srg::ValueId id) {
@@ -120,7 +120,7 @@ class ClaimRun {
         }));
   }
 
-  // Whether the step has one result, and that is one of its arguments.
+  // Tells whether the step has one result, and that is one of its arguments.
   static bool is_in_place(const Step& step) {
     return step.outputs.size() == 1 && !step.op->list_output && step.op->returns[0].is_argument &&
            argument_of(step, step.op->returns[0].argument) != nullptr;
@@ -199,7 +199,8 @@ class ClaimRun {
     lent_.clear();
   }
 
-  // A value as a meta tensor; for one step values of one storage share one here, too.
+  // Makes a meta tensor of a value. Within one step, values that share a storage share one here,
+  // too.
   at::Tensor on_meta(srg::ValueId id) {
     const ValueShape& shape = sample_.shapes[id];
     TORCH_CHECK_VALUE(shape.known, "Nothing tells the shape of an argument.");

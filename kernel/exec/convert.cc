@@ -34,7 +34,7 @@ constexpr std::array<Pair, 17> kPairs{{
 
 constexpr size_t kTextMax = 400;
 
-// A word that would tell a client about our process or our build.
+// Tells whether a word would tell a client about our process or our build.
 bool is_private(std::string_view word) {
   const bool address = word.find("0x") != std::string_view::npos;
   const bool path = word.find(".cpp:") != std::string_view::npos ||

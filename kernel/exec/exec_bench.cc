@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// What the interpreter adds to an operator: a chain of additions of eight numbers, through a
-// planned lane, through malloc, and by direct calls.
+// This measures what the interpreter adds to an operator: a chain of additions of eight numbers
+// runs through a planned lane, through malloc, and by direct calls.
 #include <benchmark/benchmark.h>
 
 #include "kernel/exec/attention_for_tests.h"
@@ -14,7 +14,7 @@ namespace {
 
 constexpr int64_t kChain = 400;
 
-// Nodes that claim all of their layout, as a recorder sends them.
+// Makes the value claim all of its layout, as a recorder does.
 void claim(srg::Graph& graph, srg::ValueRef ref, std::vector<srg::Expr> sizes) {
   srg::Value& value = graph.values[ref.id];
   value.name.clear();
@@ -59,7 +59,7 @@ BENCHMARK(interpreted_chain)
     ->Args({1, 0})
     ->Args({1, 1});
 
-// Decode steps of a layer, by so many sessions in turn: with two, the slab is cleaned at each.
+// Runs decode steps of a layer for one owner, or for two in turn: then each step cleans the slab.
 void decode_of_owners(benchmark::State& state) {
   const AttentionShape shape{.heads = 8, .kv_heads = 4, .dim = 64, .capacity = 512};
   World world(attention_weights(shape), true);
@@ -97,7 +97,7 @@ void admission_of_attention(benchmark::State& state) {
 }
 BENCHMARK(admission_of_attention)->Unit(benchmark::kMicrosecond);
 
-// What a recorder sends: a dozen kinds of nodes.
+// This graph is like those that a recorder sends: it has a dozen kinds of nodes.
 constexpr int64_t kRecorded = 200;
 
 srg::Graph recorded() {

@@ -15,7 +15,8 @@
 namespace djinn::exec {
 namespace {
 
-// inputs: a letter and sizes each, "x 2,3"; of float32, or after a ':' of another dtype.
+// `inputs` has a letter and sizes for each input, as in "x 2,3". It is of float32, or of the dtype
+// that follows a ':'.
 struct Fitting {
   std::string_view op;
   std::string_view inputs;
@@ -23,7 +24,7 @@ struct Fitting {
   size_t results;
 };
 
-// Sorted.
+// The calls are sorted by operator.
 constexpr auto kCalls = std::to_array<Fitting>({
     {"aten::_adaptive_avg_pool2d_backward", "g 2,3,2,2;x 2,3,4,4", "%g, %x", 1},
     {"aten::_adaptive_avg_pool3d_backward", "g 2,3,2,2,2;x 2,3,4,4,4", "%g, %x", 1},
@@ -218,7 +219,7 @@ constexpr auto kCalls = std::to_array<Fitting>({
 });
 static_assert(std::ranges::is_sorted(kCalls, {}, &Fitting::op));
 
-// What follows the letter and its number: "x 2,3:int64" as the text of a graph has it.
+// Gives what follows the letter as the text of a graph has it: "int64[2,3]" for "x 2,3:int64".
 std::string type_of(std::string_view input) {
   const size_t colon = input.find(':');
   const std::string_view dtype =
@@ -226,7 +227,8 @@ std::string type_of(std::string_view input) {
   return fmt::format("{}[{}]", dtype, input.substr(2, colon - 2));
 }
 
-// Each mention of a letter is an input of its own: arguments of one shape may differ all the same.
+// Each mention of a letter becomes an input of its own, because arguments of one shape may differ
+// all the same.
 std::string text_of(const Fitting& call) {
   std::map<char, std::string> types;
   for (std::string_view left = call.inputs; !left.empty();) {

@@ -9,7 +9,7 @@
 namespace djinn::exec {
 namespace {
 
-// Every item in [0, end), or equal to exempt.
+// Requires every item to lie in [0, end), or to equal `exempt`.
 template <typename T>
 void require_items(const at::Tensor& indices, int64_t end, int64_t exempt) {
   const at::Tensor dense = indices.contiguous();

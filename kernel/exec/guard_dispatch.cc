@@ -45,7 +45,7 @@ struct GuardLibraries {
 }  // namespace
 
 void register_guards() {
-  // The libraries are global to the process and never destroyed, as those of our own operators.
+  // The libraries are global to the process and never destroyed, like those of our own operators.
   static const GuardLibraries* const libraries = [] {
     auto* const made = new GuardLibraries;
     made->every.fallback(torch::CppFunction::makeFallthrough());

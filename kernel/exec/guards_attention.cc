@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Guards of attention and recurrent networks.
+// These are the guards of attention and recurrent networks.
 #include <array>
 
 #include "kernel/exec/guard_checks.h"
@@ -15,8 +15,8 @@ void require_no_dropout(double probability) {
                     "djinn::bernoulli, or a probability of 0.");
 }
 
-// Query, key and value are [batch, heads, tokens, dim], all of one batch and one dim; equally many
-// heads of the query share each of the key.
+// Query, key and value must be [batch, heads, tokens, dim], all of one batch and one dim; equally
+// many heads of the query share each of the key.
 void require_heads(const Stack& stack, size_t query, size_t key, size_t value) {
   const at::Tensor& q = stack[query].toTensor();
   const at::Tensor& k = stack[key].toTensor();
@@ -51,7 +51,7 @@ void flash_attention_backward(const Stack& stack) {
   require_sizes(stack, 5, stack[1].toTensor().sizes().slice(0, 3));  // one a row of the query
 }
 
-// Heads are shared by dividing their numbers.
+// Kernels share heads by dividing the query's number of heads by the key's, which must not be 0.
 void attention(const Stack& stack) {
   require_no_dropout(stack[4].toDouble());
   if (!stack[7].toBool()) return;
@@ -62,7 +62,7 @@ void attention(const Stack& stack) {
   }
 }
 
-// Weights of a recurrent network of so many gates.
+// These are the weights of a recurrent network that has `gates` gates.
 class Recurrent {
  public:
   Recurrent(const Stack& stack, int64_t gates)
@@ -133,7 +133,8 @@ void recurrent(const Stack& stack) {
   network.require_weights();
 }
 
-// [batch, tokens, features], none of them 0: kernels give uninitialised scores of nothing.
+// The input must be [batch, tokens, features], none of them 0: scores of an empty input stay
+// uninitialised.
 void require_sequences(const at::Tensor& input, int64_t features, int64_t heads) {
   TORCH_CHECK_VALUE(input.dim() == 3 && input.numel() > 0 && input.size(2) == features,
                     "the input must be [batch, tokens, ", features, "], and not empty");

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Guards of convolving, normalising, pooling, padding, sampling.
+// These are the guards of convolving, normalising, pooling, padding and sampling.
 #include <ATen/native/ConvUtils.h>
 #include <ATen/ops/isfinite.h>
 
@@ -13,7 +13,7 @@
 namespace djinn::exec {
 namespace {
 
-// Arguments that are tensors at all have one element for each channel of the input.
+// Arguments that are tensors at all must have one element for each channel of the input.
 void require_channels(const Stack& stack, size_t first, size_t last) {
   const at::Tensor& input = stack[0].toTensor();
   TORCH_CHECK_VALUE(input.dim() >= 2 && input.size(1) > 0, "the input has no channels");
@@ -51,7 +51,7 @@ void batch_norm_legit(const Stack& stack) {
   require_channels(stack, 1, 4);
 }
 
-// It has no statistics to take in the place of the batch's.
+// This operator has no statistics to take in the place of the batch's.
 void batch_norm_no_stats(const Stack& stack) {
   TORCH_CHECK_VALUE(stack[3].toBool(), "the running statistics are missing");
   require_channels(stack, 1, 2);
@@ -99,7 +99,7 @@ void native_layer_norm_backward(const Stack& stack) {
   for (const size_t i : {3, 4}) require_contiguous(stack, i);
 }
 
-// Dividing the least integer by -1 traps; sums wrap to it.
+// Dividing the least integer by -1 traps, and sums may wrap to it.
 template <size_t kDivisor>
 void average(const Stack& stack) {
   const bool is_integral = c10::isIntegralType(stack[0].toTensor().scalar_type(), true);
@@ -107,7 +107,7 @@ void average(const Stack& stack) {
                     "a sum of integers is not divided by -1: the least one has no quotient");
 }
 
-// Gradient and input of a pooling over the last dimensions agree in the others.
+// Gradient and input of a pooling over the last dimensions must agree in the others.
 template <int64_t kDimensions>
 void pool_backward(const Stack& stack) {
   const at::Tensor& gradient = stack[0].toTensor();
@@ -136,7 +136,7 @@ void adaptive_max_pool3d_backward(const Stack& stack) {
 }
 
 // The input must have a batch, or channels at least, before the padded dimensions. Sizes that wrap
-// around would be of few elements, read from far away.
+// around would make a result of few elements, which are read from far away.
 template <int64_t kDimensions, size_t kInput>
 void pad(const Stack& stack) {
   const auto padding = stack[kInput + 1].toDimVector();
@@ -169,7 +169,7 @@ void pad_circular(const Stack& stack) {
   }
 }
 
-// The gradient of a padding: the input's sizes and what was added on both sides.
+// The gradient of a padding must have the input's sizes and what was added on both sides.
 template <int64_t kDimensions>
 void pad_backward(const Stack& stack) {
   pad<kDimensions, 1>(stack);
@@ -196,8 +196,8 @@ void reflection_pad_backward(const Stack& stack) {
   }
 }
 
-// Windows begin inside of the input: a scale that is given is that of the sizes. One that is not
-// above zero is computed from them.
+// Windows must begin inside of the input, so a scale that is given must be that of the sizes.
+// Kernels compute one that is not above zero from the sizes.
 void require_scale(const c10::IValue& scale, int64_t input, int64_t output) {
   if (scale.isNone() || !(scale.toDouble() > 0)) return;
   const double reached = static_cast<double>(input) * scale.toDouble();
@@ -234,7 +234,7 @@ void upsample(const Stack& stack) {
   }
 }
 
-// Lists of numbers whose products are computed unchecked.
+// Kernels multiply the numbers of these lists unchecked.
 template <size_t kLast>
 void windows(const Stack& stack) {
   for (size_t i = 1; i <= kLast; ++i) {
@@ -254,7 +254,7 @@ void grid_sampler(const Stack& stack) {
   TORCH_CHECK_VALUE(padding >= 0 && padding <= 2, "padding_mode must be 0, 1 or 2");
 }
 
-// Whether the last index of a dimension is no larger once it is a number of that type.
+// Tells whether the last index of a dimension becomes no larger when it is converted to that type.
 bool is_position(int64_t size, at::ScalarType type) {
   const double last = static_cast<double>(size) - 1;
   switch (type) {
@@ -294,7 +294,7 @@ void grid_sampler_2d(const Stack& stack) {
   require_positions(stack[0].toTensor(), stack[1].toTensor());
 }
 
-// [batch, channels, the grid's space].
+// The gradient must be [batch, channels, the grid's space].
 template <int64_t kInterpolations>
 void grid_sampler_backward(const Stack& stack) {
   grid_sampler<kInterpolations, 3>(stack);
@@ -310,7 +310,7 @@ void grid_sampler_backward(const Stack& stack) {
 // oneDNN multiplies strides with sizes in 32 bits, unchecked.
 constexpr int64_t kStrideMax = 1 << 14;
 
-// One number for each dimension of space; a single one counts for all.
+// Gives one number for each dimension of space; a single one counts for all.
 std::vector<int64_t> numbers_of_space(const c10::IValue& list, size_t space, int64_t least,
                                       int64_t most) {
   std::vector<int64_t> numbers = list.toIntVector();
@@ -386,7 +386,8 @@ void convolution(const Stack& stack) {
   require_stride_in_window(input, weight, stride.back(), sizes.back());
 }
 
-// The gradient has the sizes of what was convolved: kernels take the input's batch for its own.
+// The gradient must have the sizes of what was convolved: kernels take the input's batch for its
+// own.
 void convolution_backward(const Stack& stack) {
   const at::Tensor& gradient = stack[0].toTensor();
   const at::Tensor& input = stack[1].toTensor();
@@ -423,7 +424,8 @@ void grid_sampler_2d_backward(const Stack& stack) {
                     "the grid is not finite, or leads too far from the input");
 }
 
-// v, and of each of the others one number an index of v's dimension dim, the first or the last.
+// v must have elements, and each of the others one number for each index of v's dimension `dim`,
+// which must be the first or the last.
 void require_weight_norm(const at::Tensor& v, int64_t dim, at::ArrayRef<at::Tensor> others) {
   TORCH_CHECK_VALUE(v.dim() >= 1 && v.numel() > 0 && (dim == 0 || dim == v.dim() - 1),
                     "weights are normalised along their first or last dimension");
@@ -466,7 +468,7 @@ void native_group_norm(const Stack& stack) {
   }
 }
 
-// Gradient and input lie alike, and without gaps.
+// Gradient and input must lie alike, and without gaps.
 void native_group_norm_backward(const Stack& stack) {
   require_same_sizes(stack, 0, 1);
   require_groups(stack, stack[1].toTensor(), 5);

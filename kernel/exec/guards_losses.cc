@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Guards of losses and their gradients.
+// These are the guards of losses and their gradients.
 #include <ATen/core/Reduction.h>
 
 #include "kernel/exec/guard_checks.h"
@@ -9,7 +9,7 @@
 namespace djinn::exec {
 namespace {
 
-// None, mean or sum.
+// The reduction must be none, mean or sum.
 template <size_t kPosition>
 void require_reduction(const Stack& stack) {
   const int64_t reduction = stack[kPosition].toInt();
@@ -25,7 +25,7 @@ void smooth_l1_loss_backward(const Stack& stack) {
   }
 }
 
-// Loops run over what input and target have in common, and leave the rest of the result.
+// Loops run over what input and target have in common, and leave the rest of the result unwritten.
 template <size_t kInput>
 void binary_cross_entropy(const Stack& stack) {
   require_same_sizes(stack, kInput, kInput + 1);
@@ -45,7 +45,7 @@ void multi_margin_loss(const Stack& stack) {
                     "the input has no rows");
 }
 
-// A gradient for each row where nothing is reduced, else one.
+// There must be a gradient for each row where nothing is reduced, else one.
 void multi_margin_loss_backward(const Stack& stack) {
   require_reduction<6>(stack);
   const at::Tensor& gradient = stack[0].toTensor();

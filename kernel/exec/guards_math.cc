@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Guards of integers, transforms, products and distances.
+// These are the guards of integers, transforms, products and distances.
 #include <ATen/ExpandUtils.h>
 #include <ATen/native/TypeProperties.h>
 #include <ATen/ops/scalar_tensor.h>
@@ -45,7 +45,8 @@ void unfold_backward(const Stack& stack) {
                     at::IntArrayRef(sizes));
 }
 
-// Dimensions of the input, each once, counted from 0; one of ATen's three ways to normalise.
+// Dimensions must be the input's, named once each and counted from 0. ATen has three ways to
+// normalise.
 void fft(const Stack& stack) {
   const int64_t normalization = stack[2].toInt();
   TORCH_CHECK_VALUE(normalization >= 0 && normalization <= 2, "normalization must be 0, 1 or 2");
@@ -72,7 +73,7 @@ void fft_c2r(const Stack& stack) {
       "a real signal of ", size, " has another number of frequencies");
 }
 
-// Rows that no group has would stay uninitialised.
+// Rows that belong to no group would stay uninitialised.
 void grouped_mm(const Stack& stack) {
   const at::Tensor& self = stack[0].toTensor();
   const at::Tensor& other = stack[1].toTensor();
@@ -99,7 +100,7 @@ bool holds(const at::Tensor& tensor, T number) {
   return std::find(data, data + dense.numel(), number) != data + dense.numel();
 }
 
-// Whether one of the numbers has no absolute value in its type. Smaller types compute in int.
+// Tells whether one of the numbers has no absolute value in its type. Smaller types compute in int.
 bool holds_least(const at::Tensor& numbers) {
   if (numbers.scalar_type() == at::kInt) return holds(numbers, std::numeric_limits<int32_t>::min());
   if (numbers.scalar_type() == at::kLong)
@@ -107,7 +108,7 @@ bool holds_least(const at::Tensor& numbers) {
   return false;
 }
 
-// In the type that it computes in.
+// The numbers are looked at in the type that lcm computes in.
 void lcm(const Stack& stack) {
   const at::ScalarType type = at::result_type(stack[0].toTensor(), stack[1].toTensor());
   for (const size_t i : {0, 1}) {
@@ -138,7 +139,7 @@ void divide_by_scalar(const Stack& stack) {
   require_quotients(stack[0].toTensor(), at::scalar_tensor(stack[1].toScalar()), stack[2]);
 }
 
-// In place it would grow, over what lies behind it.
+// With other sizes the tensor that is written in place would grow, over what lies behind it.
 void addbmm_in_place(const Stack& stack) {
   const at::Tensor& a = stack[1].toTensor();
   const at::Tensor& b = stack[2].toTensor();
@@ -159,8 +160,8 @@ void pdist(const Stack& stack) {
   TORCH_CHECK_VALUE(stack[0].toTensor().dim() == 2, "distances are those of a matrix's rows");
 }
 
-// The kernel writes an element's repeats before it has looked at those of the next, as far as sums
-// that wrap or fall again lead.
+// The kernel writes an element's repeats before it looks at the next one's, so where sums wrap or
+// fall again it has written too many by then.
 void repeat_interleave(const Stack& stack) {
   const at::Tensor& repeats = stack[0].toTensor();
   if (repeats.is_meta() || !c10::isIntegralType(repeats.scalar_type(), false)) return;
@@ -174,7 +175,7 @@ void repeat_interleave(const Stack& stack) {
   }
 }
 
-// Of int64 the kernel counts the elements by a division of integers, which traps.
+// For int64 the kernel counts the elements by a division of integers, which may trap.
 void arange(const Stack& stack) {
   const at::Scalar start = stack[0].toScalar(), end = stack[1].toScalar();
   const at::Scalar step = stack[2].toScalar();
@@ -188,7 +189,7 @@ void arange(const Stack& stack) {
                     " has more elements than an int64 counts");
 }
 
-// Parts along a dimension, which it may leave out, are compared as tensors.
+// Where a dimension is given, the parts along it are compared as tensors.
 template <size_t kDim>
 void unique_parts(const Stack& stack) {
   if (!stack[kDim].isNone()) require_views(stack[0].toTensor(), stack[kDim].toInt());

@@ -20,7 +20,8 @@ using c10::TypeKind;
 using Sizes = std::vector<int64_t>;
 
 constexpr int64_t kElementsMax = 1 << 15;  // of one input, so that a call takes no time
-// Of one input of a large call: ATen gives a thread 32768 elements or more (GRAIN_SIZE).
+// One input of a large call has this many elements at most: ATen gives a thread 32768 or more
+// (GRAIN_SIZE).
 constexpr int64_t kLargeElementsMax = 1 << 17;
 constexpr int64_t kMin = std::numeric_limits<int64_t>::min();
 constexpr int64_t kMax = std::numeric_limits<int64_t>::max();
@@ -83,14 +84,14 @@ constexpr auto kWords = std::to_array<std::string_view>({"mean",
 constexpr auto kFormats = std::to_array<std::string_view>(
     {"contiguous_format", "preserve_format", "channels_last", "channels_last_3d"});
 
-// Finite in float32 and in bfloat16.
+// These are finite in float32 and in bfloat16.
 constexpr auto kHugeNumbers = std::to_array<double>(
     {1e9, -1e9, 2147483648.0, -2147483648.0, 9.3e18, -9.3e18, 1e30, -1e30, 3e38, -3e38});
 constexpr auto kFloats =
     std::to_array<DType>({DType::kFloat32, DType::kFloat64, DType::kBFloat16, DType::kFloat16});
 
-// kShares: from 0 to 1, which fits most of what takes probabilities. kHuge: small ones, and some
-// that are finite and whose products or differences are not.
+// kShares fills with numbers from 0 to 1, which fit most of what takes probabilities. kHuge fills
+// with small numbers, and with some that are finite and whose products or differences are not.
 enum class Fill : uint8_t { kSmall, kZeros, kIndices, kShares, kHuge, kHostile, kBytes };
 
 struct Input {
@@ -104,8 +105,8 @@ struct Input {
   std::optional<uint32_t> shares;  // another input's storage
 };
 
-// What a call is before it becomes a graph. values has an entry for each argument of the schema;
-// empty ones are left out.
+// This is what a call is before it becomes a graph. `values` has an entry for each argument of the
+// schema; empty ones are left out.
 struct Draft {
   Sizes theme;  // the sizes that most inputs have something to do with
   DType dtype = DType::kFloat32;
@@ -131,7 +132,7 @@ Sizes contiguous_strides(const Sizes& sizes) {
   return strides;
 }
 
-// Of three sizes or more.
+// This takes three sizes or more.
 Sizes channels_last_strides(Sizes sizes) {
   std::rotate(sizes.begin() + 1, sizes.begin() + 2, sizes.end());
   Sizes strides = contiguous_strides(sizes);
@@ -139,7 +140,7 @@ Sizes channels_last_strides(Sizes sizes) {
   return strides;
 }
 
-// Of sizes that are all above zero.
+// This takes sizes that are all above zero.
 bool are_more(const Sizes& sizes, int64_t elements_max) {
   int64_t elements = 1;
   for (const int64_t size : sizes) {
@@ -149,8 +150,8 @@ bool are_more(const Sizes& sizes, int64_t elements_max) {
   return false;
 }
 
-// One past the last element, from the storage's start; sizes and strides are small or without
-// elements.
+// Gives one past the last element, from the storage's start. Sizes and strides are small, or the
+// input has no elements.
 int64_t reached(const Input& input) {
   int64_t last = input.offset;
   for (size_t i = 0; i < input.sizes.size(); ++i) {
@@ -161,7 +162,7 @@ int64_t reached(const Input& input) {
 }
 
 // Multiplies one size of a call's inputs: wherever it is, or in one dimension, which may be the
-// batch. So arguments that fitted one another still do, often enough.
+// batch. So arguments that fitted each other often still do.
 struct Growth {
   int64_t size;
   size_t dim;
@@ -177,7 +178,7 @@ struct Growth {
       if (takes(sizes[i], i)) sizes[i] *= factor;
     }
   }
-  // Numbers that say the sizes of inputs.
+  // Multiplies numbers that say the sizes of inputs.
   void apply(srg::ArgumentValue& argument, std::string_view name) const {
     if (auto* const number = std::get_if<srg::Expr>(&argument)) {
       if (takes(number->constant, name == "N" ? 0 : rank)) number->constant *= factor;
@@ -214,7 +215,7 @@ class Maker {
     claim();
   }
 
-  // From a call that fits.
+  // Begins with a call that fits.
   void take(const srg::Graph& graph) {
     for (const srg::Value& value : graph.values) {
       if (value.storage == srg::kLocalStorage) continue;
@@ -275,7 +276,7 @@ class Maker {
     return random_.below(6);
   }
 
-  // The space of an operator that names it: convolutions, poolings, paddings.
+  // Gives the dimensions of space of an operator that names them: convolutions, poolings, paddings.
   [[nodiscard]] size_t space() const {
     for (size_t d = 1; d <= 3; ++d) {
       if (has(op_, std::to_string(d) + "d")) return d;
@@ -318,7 +319,7 @@ class Maker {
     }
   }
 
-  // Sizes that have something to do with the theme's.
+  // Gives sizes that have something to do with the theme's.
   Sizes related() {
     const Sizes& theme = draft_.theme;
     Sizes sizes = theme;
@@ -418,8 +419,8 @@ class Maker {
     }
   }
 
-  // Two inputs of one storage, whose lines are apart, so that nobody sees at a look that they have
-  // elements in common.
+  // Lays two inputs on one storage, one some lines behind the other, with gaps between the lines:
+  // nobody sees at a look that they have elements in common.
   void lay_askew() {
     const auto count = static_cast<uint32_t>(draft_.inputs.size());
     if (count < 2) return;
@@ -511,7 +512,7 @@ class Maker {
     }
   }
 
-  // Kernels for one dtype are others than those for the next, and most want the same of all.
+  // Each dtype has kernels of its own, and most want the same dtype of all inputs.
   void change_dtypes() {
     const DType now = pick(kFloats);
     for (Input& input : draft_.inputs) {
@@ -520,7 +521,7 @@ class Maker {
     draft_.dtype = now;
   }
 
-  // Likewise.
+  // This memory format has kernels of its own, too, and most want it of all inputs.
   void put_channels_last() {
     for (Input& input : draft_.inputs) {
       if (input.sizes.size() >= 3) input.strides = channels_last_strides(input.sizes);
@@ -591,7 +592,8 @@ class Maker {
     return srg::Expr(one_in(4) ? pick(kHostileNumbers) : pick(kSmallNumbers));
   }
 
-  // Of lists that have no length of their own: one a dimension of space, or any.
+  // Gives a length for a list: the schema's where that says more than one, else one or two numbers
+  // for each dimension of space, or any.
   size_t length(const c10::Argument& formal) {
     if (one_in(12)) return random_.below(7);
     const size_t fixed = static_cast<size_t>(formal.N().value_or(0));

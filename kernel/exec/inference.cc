@@ -24,7 +24,7 @@
 namespace djinn::exec {
 namespace {
 
-// More than any bound storage has; meta storages have sizes but no memory.
+// This is more than any bound storage has; meta storages have sizes but no memory.
 constexpr uint64_t kMetaBytes = uint64_t{1} << 62;
 
 Result<at::Tensor> claimed(const srg::Value& value, at::ScalarType type,
@@ -35,12 +35,13 @@ Result<at::Tensor> claimed(const srg::Value& value, at::ScalarType type,
                            at::TensorOptions().dtype(type).device(c10::kMeta));
 }
 
-// Nobody uses the value: an output that a mask leaves out, maybe.
+// Tells whether nobody uses the value, as with an output that a mask leaves out.
 bool dies_at(const Step& step, srg::ValueId id) {
   return std::find(step.dead.begin(), step.dead.end(), id) != step.dead.end();
 }
 
-// No shape rule in C++: the client's word, which each run checks.
+// An operator without a shape rule in C++ has the shapes that the client claims; each run checks
+// them.
 Status adopt_claims(const srg::Graph& graph, Step& step, Frame& frame, bool is_last) {
   step.claims_checked_at_run = true;
   for (const srg::ValueId id : step.outputs) {
@@ -57,7 +58,8 @@ Status adopt_claims(const srg::Graph& graph, Step& step, Frame& frame, bool is_l
   return {};
 }
 
-// Results that the schema calls fresh have been settled; a view must have its claim by itself.
+// Strides of results that the schema calls fresh have been settled; a view must have its claim by
+// itself.
 Status check_strides(const srg::Value& value, const at::Tensor& tensor,
                      std::span<const int64_t> symbols) {
   Geometry geometry;
@@ -96,7 +98,7 @@ class LiveBytes {
   uint64_t peak_ = 0;
 };
 
-// One meta run at one point.
+// This is one meta run at one point.
 class MetaRun {
  public:
   MetaRun(AdmittedGraph& program, std::span<const int64_t> point,
@@ -260,8 +262,8 @@ void choose_points(const srg::Graph& graph, Inference& inference) {
   }
 }
 
-// Before the work, and by numbers that the graph alone has: the same graph is admitted by each
-// worker, however busy its host is.
+// This is decided before the work, and by numbers that the graph alone has: each worker admits the
+// same graphs, however busy its host is.
 Status check_evaluations(const srg::Graph& graph, size_t points, uint64_t evaluations_max) {
   const uint64_t evaluations = uint64_t{graph.nodes.size()} * points;
   if (evaluations <= evaluations_max) return {};
@@ -273,7 +275,7 @@ Status check_evaluations(const srg::Graph& graph, size_t points, uint64_t evalua
                   graph.nodes.size(), points, graph.symbols.size(), evaluations, evaluations_max)};
 }
 
-// get(shape) as an expression, over all samples.
+// Gives get(shape) as an expression that holds for all samples.
 template <typename Get>
 std::optional<srg::Expr> fit(const Inference& inference, srg::ValueId id, Get&& get) {
   std::vector<int64_t> values;
@@ -292,7 +294,7 @@ std::optional<std::vector<srg::Expr>> fit_list(const Inference& inference, srg::
   return exprs;
 }
 
-// Same dtype, rank and origin at every point.
+// Tells whether dtype, rank and origin are the same at every point.
 bool is_uniform(const Inference& inference, srg::ValueId id) {
   const ValueShape& first = inference.samples[0].shapes[id];
   return std::all_of(inference.samples.begin(), inference.samples.end(), [&](const Sample& sample) {

@@ -65,8 +65,8 @@ Status check_writes(const Step& step, std::span<const c10::Storage> storages, co
   return {};
 }
 
-// What was committed before the run's tokens is undone by nobody, and slots behind them have no
-// memory that somebody granted.
+// A run may append its own tokens only: nobody undoes what was committed before them, and slots
+// behind them have no memory that somebody granted.
 Status check_append(const AdmittedGraph& program, const Step& step, const Frame& frame,
                     Stack& stack) {
   const srg::StorageIndex root = step.written_storages[0];

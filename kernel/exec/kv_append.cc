@@ -2,9 +2,9 @@
 
 // djinn::kv_append(Tensor(a!) buffer, Tensor new, SymInt position) -> Tensor(a!)
 //
-// buffer [B, H, capacity, D], new [B, H, T, D], same dtype: copies new to
-// buffer[:, :, position : position + T, :] and gives buffer back. Errors: position < 0 or
-// position + T > capacity, shapes or dtypes that differ.
+// This copies new, [B, H, T, D], to buffer[:, :, position : position + T, :] and gives buffer,
+// [B, H, capacity, D] of the same dtype, back. Errors: position < 0 or position + T > capacity,
+// shapes or dtypes that differ.
 #include <cstring>
 
 #include "kernel/exec/own_operators.h"
@@ -13,7 +13,7 @@
 namespace djinn::exec {
 namespace {
 
-// Rows of D elements whose D is dense on both sides: the form that attention layers give.
+// Tells whether each row's D elements are dense, as those that attention layers give are.
 bool has_dense_rows(const at::Tensor& tensor) {
   return tensor.size(3) <= 1 || tensor.stride(3) == 1;
 }

@@ -21,12 +21,13 @@ namespace djinn::exec {
 
 namespace {
 
-// The share of the used bytes that allocations of differing sizes leave unused between them.
+// This is the share of the used bytes that allocations of differing sizes leave unused between
+// them.
 constexpr uint64_t kGapsOneIn = 4;
 // Kernels take some memory beside their results, such as a number as a tensor; no estimate has it.
 constexpr uint64_t kAsideBytes = uint64_t{64} << 10;
 
-// What an arena needs for runs of which so much is alive at once.
+// Gives what an arena needs for runs of which this much is alive at once.
 constexpr uint64_t with_gaps(uint64_t live_bytes) {
   return live_bytes + live_bytes / kGapsOneIn + kAsideBytes;
 }
@@ -48,7 +49,8 @@ struct SlabContent {
     foreign = std::max(foreign, clean);
     clean = 0;
   }
-  // Called before a run of the owner that may use so many bytes; costs nothing from the second on.
+  // This is called before a run of the owner that may use this many bytes; from the second on it
+  // costs nothing.
   void make_clean(std::span<std::byte> slab, uint64_t bytes) {
     if (bytes <= clean) return;
     const uint64_t end = std::min(bytes, foreign);
@@ -63,7 +65,7 @@ void use_all_kernels() {
   at::globalContext().setUserEnabledMkldnn(true);
 }
 
-// Programs are those of its executor (executor.h), which are all of this kind.
+// A lane is given programs of its own executor only (executor.h), which are all of this kind.
 const AdmittedGraph& admitted(const Program& program) {
   return static_cast<const CpuProgram&>(program).admitted();
 }
@@ -90,13 +92,14 @@ class CpuLane final : public HostLane {
   }
 
  private:
-  // Calls work with LibTorch as this lane wants it. It ends as the heap says where that refused.
+  // Calls `work` with LibTorch as this lane wants it. Where the heap refused memory, this ends as
+  // the heap says.
   Outcome<void> carry_out(const std::function<Outcome<void>()>& work);
   Outcome<void> compute(const Program& program, const RunBindings& bindings);
   Outcome<void> compute_once(const Program& program, const RunBindings& bindings);
   Outcome<void> run_planned(const Program& program, const RunBindings& bindings);
   Status rehearse(const AdmittedGraph& graph, std::vector<int64_t> symbols, Plan& plan);
-  // memory: where its allocations go first.
+  // Allocations go to `memory` first.
   Status record(const AdmittedGraph& graph, const RunBindings& bindings, Plan& plan, RunKind kind,
                 std::span<std::byte> memory);
   Outcome<void> record_run(const AdmittedGraph& graph, const RunBindings& bindings, Plan& plan);
@@ -150,7 +153,7 @@ void CpuLane::drop_outputs() {
 }
 
 Status CpuLane::check_size(const Program& program) const {
-  // The estimate of a graph without symbols holds for this very run.
+  // A graph without symbols has an estimate that holds for this very run.
   const uint64_t estimate = program.activation_bytes_estimate();
   if (!program.graph().symbols.empty() || estimate <= owner_.bytes_max) return {};
   return over_limit(estimate, owner_.bytes_max);
@@ -172,7 +175,7 @@ Outcome<void> CpuLane::compute_once(const Program& program, const RunBindings& b
   return execute_on(arena, admitted(program), bindings);
 }
 
-// The clean part of the slab for a run without symbols: what its allocations take at most.
+// Gives the clean part of the slab for a run without symbols: what its allocations take at most.
 Outcome<std::span<std::byte>> CpuLane::room_for(const AdmittedGraph& graph,
                                                 const RunBindings& bindings) {
   const bool placed =
@@ -182,7 +185,7 @@ Outcome<std::span<std::byte>> CpuLane::room_for(const AdmittedGraph& graph,
   return clean_memory(with_gaps(estimate));
 }
 
-// So many bytes of the slab that hold nothing of others'.
+// Gives this many bytes of the slab, which hold nothing of others'.
 Outcome<std::span<std::byte>> CpuLane::clean_memory(uint64_t bytes) {
   DJINN_CHECK(reserve(bytes));
   if (!slab_) return std::span<std::byte>();
@@ -200,10 +203,9 @@ Outcome<void> CpuLane::compute(const Program& program, const RunBindings& bindin
   return execute(admitted(program), bindings, RunKind::kReal, nullptr);
 }
 
-// A bucket's first run rehearses at the bucket's top: what fits there fits every run. A rehearsal
-// that fails, as zeros may be no legal input and the top may need more memory than the run, leaves
-// it to the run itself to be recorded, as do programs without symbols, whose runs are all at the
-// top.
+// A bucket's first run rehearses at the bucket's top: what fits there fits every run. If that fails
+// (zeros may be no legal input, and the top may need more memory than the run), the run itself is
+// recorded. So are programs without symbols, whose runs are all at the top.
 Outcome<void> CpuLane::run_planned(const Program& program, const RunBindings& bindings) {
   std::vector<int64_t> top = bucket_top(program.graph(), bindings.symbols);
   Plan& plan = plans_.plan(&program, top);
@@ -257,7 +259,7 @@ Outcome<void> CpuLane::record_run(const AdmittedGraph& graph, const RunBindings&
   return record(graph, bindings, plan, RunKind::kReal, memory);
 }
 
-// It fits no plan, and is counted as such.
+// This runs what fits no plan, and counts it as such.
 Outcome<void> CpuLane::run_in_arena(const AdmittedGraph& graph, const RunBindings& bindings,
                                     Plan& plan) {
   const uint64_t bytes = std::min(plan.planned_bytes, owner_.bytes_max);  // the rest: the heap's
@@ -350,7 +352,7 @@ Status CpuLane::keep_outputs(const AdmittedGraph& graph, std::span<const c10::St
     if (!frame.values[id].defined()) {
       return Error{ErrorCode::kInvalidArgument, "An output is a result that its node left out."};
     }
-    // Bytes that mean their conjugate or negative are another tensor's to whoever reads them.
+    // Whoever reads the bytes does not see that their conjugate or negative is meant.
     const at::Tensor tensor = frame.values[id].resolve_conj().resolve_neg();
     if (from_torch(tensor.scalar_type()) == DType::kInvalid) {
       return Error{ErrorCode::kUnsupported, "An output has a dtype that does not leave a run."};

@@ -49,7 +49,7 @@ Status evaluate_constant(const srg::Value& value, Layout& layout) {
   return {};
 }
 
-// Nobody else sees the tensor or its storage.
+// Tells whether nobody else sees the tensor or its storage.
 bool is_alone(const at::Tensor& tensor) {
   return tensor.use_count() == 1 && tensor.storage().use_count() == 1;
 }

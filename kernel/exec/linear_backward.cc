@@ -14,8 +14,8 @@ namespace {
 
 using Gradients = std::tuple<at::Tensor, at::Tensor, at::Tensor>;
 
-// The gradients of input [..., in], weight [out, in] and bias [out]; undefined where the mask is
-// false.
+// Gives the gradients of input [..., in], weight [out, in] and bias [out]; one is undefined where
+// the mask is false.
 Gradients linear_backward(const at::Tensor& input, const at::Tensor& gradient,
                           const at::Tensor& weight, std::array<bool, 3> mask) {
   TORCH_CHECK_VALUE(weight.dim() == 2 && input.dim() >= 1 && gradient.dim() == input.dim() &&

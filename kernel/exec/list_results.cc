@@ -22,7 +22,8 @@ Count slices(const Stack& stack) {
   return size_along(stack, 1);
 }
 
-// Parts of so many; at least one, and of nothing one, whatever its length.
+// Counts parts of this length: at least one, and one of a dimension without elements, whatever the
+// length.
 Count parts(const Stack& stack) {
   const int64_t size = size_along(stack, 2);
   const int64_t part = stack[1].toInt();
@@ -34,7 +35,7 @@ Count named_parts(const Stack& stack) {
   return static_cast<int64_t>(stack[1].toListRef().size());
 }
 
-// No more than asked for; of nothing, so many.
+// Counts chunks: no more than are asked for, and as many as that of a dimension without elements.
 Count chunks(const Stack& stack) {
   const int64_t size = size_along(stack, 2);
   const int64_t wanted = stack[1].toInt();
@@ -65,7 +66,7 @@ struct Row {
   ListCount count;
 };
 
-// Sorted.
+// The operators are sorted.
 constexpr auto kRows = std::to_array<Row>({
     {"aten::chunk", chunks},
     {"aten::split.Tensor", parts},

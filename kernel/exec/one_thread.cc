@@ -17,17 +17,18 @@ bool names_several(const at::Tensor& index) {
   return index.defined() && index.numel() > 1;
 }
 
-// (self, dim, index, source), IndexKernel.cpp.
+// This is for index_copy(self, dim, index, source), in IndexKernel.cpp.
 bool index_copy(const Stack& stack) {
   return names_several(stack[2].toTensor());
 }
 
-// (self, index, source, accumulate), IndexKernel.cpp.
+// This is for put(self, index, source, accumulate), in IndexKernel.cpp.
 bool put(const Stack& stack) {
   return names_several(stack[1].toTensor());
 }
 
-// (self, indices, values, accumulate), IndexKernel.cpp. A mask names no element twice.
+// This is for index_put(self, indices, values, accumulate), in IndexKernel.cpp. A mask names no
+// element twice.
 bool index_put(const Stack& stack) {
   const auto may_repeat = [](const c10::IValue& one) {
     if (!one.isTensor() || !names_several(one.toTensor())) return false;
@@ -53,7 +54,7 @@ constexpr auto kRows = std::to_array<RaceRow>({
 });
 static_assert(std::ranges::is_sorted(kRows, {}, &RaceRow::op));
 
-// Calls see with each tensor of an argument, in lists too.
+// Calls `see` with each tensor of an argument, in lists too.
 template <typename See>
 void each_tensor(const c10::IValue& argument, See see) {
   if (argument.isTensor()) {
@@ -76,7 +77,7 @@ Range range_of(const at::Tensor& tensor) {
   return {begin, begin + static_cast<uint64_t>(last + 1) * tensor.element_size()};
 }
 
-// Each element that both have is the same one of both.
+// Tells whether each element that both tensors have is at the same index in both.
 bool are_same_view(const at::Tensor& a, const at::Tensor& b) {
   return a.const_data_ptr() == b.const_data_ptr() && a.sizes() == b.sizes() &&
          a.strides() == b.strides() && a.element_size() == b.element_size();
@@ -130,7 +131,7 @@ std::vector<std::string_view> operators_with_races() {
   return names;
 }
 
-// Of this thread alone: at::set_num_threads() would tell libraries and pools of all.
+// This counts for calls from this thread alone: at::set_num_threads() would change it for all.
 OneThread::OneThread(bool wanted) {
   if (!wanted || omp_get_max_threads() == 1) return;
   former_ = omp_get_max_threads();

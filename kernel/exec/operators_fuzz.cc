@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// exec-fuzz: calls every allowed operator with hostile arguments, through the admission and the
+// exec-fuzz calls every allowed operator with hostile arguments, through the admission and the
 // interpreter that the worker uses, and looks for what a guard (guards.h) should have refused.
 //
 //   exec-fuzz SECONDS [--seed N] [--only OPERATOR [--call SEED,SEED,...]]
@@ -72,7 +72,7 @@ constexpr std::array<std::byte, 2> kPoisons{std::byte{0x00}, std::byte{0xc3}};
 
 // --- what parent and children share ---
 
-// A lineage in shared memory.
+// This is a lineage in shared memory.
 struct Kept {
   uint32_t count = 0;
   std::array<uint64_t, 12> seeds{};
@@ -116,7 +116,7 @@ void report(std::string_view op, const Lineage& lineage, std::string_view what) 
 
 // --- one call ---
 
-// What one run of a call gave.
+// This is what one run of a call gave.
 struct Seen {
   Outcome<void> ended;
   std::vector<std::string> results;  // dtype, sizes, bytes
@@ -148,7 +148,7 @@ class Examiner {
 
   enum class Verdict { kRefused, kCarriedOut, kFound };
 
-  // Why it is a finding, in why.
+  // If it is a finding, `why` says why.
   Verdict examine(const Call& call, std::string& why) {
     if (!srg::verify(call.graph)) return Verdict::kRefused;
     auto program = executor_.admit(call.graph, weights_, {kActivationBytesMax});
@@ -162,7 +162,7 @@ class Examiner {
     run_planned(call, program);
     why = fault_of(first, second);
     if (!why.empty() && races(call, program, first)) {
-      // Which of several threads fails first, and says why, is nobody's secret.
+      // Which of several threads fails first, and says why, may differ: that is no finding.
       why = first.ended ? "its threads race: it gives other bits each time" : "";
     }
     if (!why.empty()) return Verdict::kFound;
@@ -170,7 +170,7 @@ class Examiner {
   }
 
  private:
-  // Whether how the call ends depends on something else than the poison.
+  // Tells whether the way in which the call ends depends on something other than the poison.
   bool races(const Call& call, Program& program, const Seen& first) {
     for (uint32_t i = 0; i < kAgainMax; ++i) {
       const bool same_poison = i % 2 == 0;
@@ -210,8 +210,8 @@ class Examiner {
     return bindings;
   }
 
-  // The largest that leaves nothing behind the block, so that each byte beyond shows; but 16 where
-  // doubles may be taken for complex numbers.
+  // Gives the largest that leaves nothing behind the block, so that each byte beyond shows; but 16
+  // where doubles may be taken for complex numbers.
   static uint64_t alignment_of(uint64_t bytes) {
     const uint64_t least = bytes % sizeof(double) == 0 ? 16 : 1;
     return std::clamp<uint64_t>(bytes & -bytes, least, 64);
@@ -250,7 +250,8 @@ class Examiner {
     return true;
   }
 
-  // Rehearsed, recorded and replayed, as the worker does it.
+  // The call is recorded in a slab, as the worker does with the first run of a program without
+  // symbols.
   void run_planned(const Call& call, Program& program) {
     const std::vector<StorageBinding> bindings = bind(call, kPoisons[1]);
     work_.reset(kPoisons[1]);
@@ -303,7 +304,7 @@ class Child {
   }
 
  private:
-  // The one that fits, a new one, or one that was carried out, changed.
+  // Gives the call that fits, a new one, or one that was carried out and is changed further.
   Lineage next_lineage(const Tally& tally, uint64_t number) const {
     if (tally.calls == 0) return {0};
     Random random(options_.seed ^ (number * 0x9e3779b97f4a7c15u));
@@ -347,8 +348,8 @@ class Child {
   Examiner examiner_;
 };
 
-// Runs work in a child to its end, and gives how that ended: this process runs no kernels, for its
-// children would wait for the threads that those leave behind.
+// Runs `work` in a child to its end, and gives how that ended. This process runs no kernels, for
+// its children would wait for the threads that those leave behind.
 int run_forked(const std::function<int()>& work) {
   ::fflush(stdout);
   const pid_t child = ::fork();
@@ -365,7 +366,7 @@ int run_forked(const std::function<int()>& work) {
 
 // --- the canary ---
 
-// A call of one float input; the operator that it names takes the place of the admitted one.
+// Examines a call of one float input, in which `instead` takes the place of the admitted operator.
 Examiner::Verdict verdict_of(Examiner& examiner, const char* admitted, const Operator& instead) {
   GraphBuilder b;
   const srg::ValueRef input = b.input("x", DType::kFloat32, {5});
@@ -383,7 +384,8 @@ Operator operator_of(const char* name) {
   return Operator(c10::Dispatcher::singleton().findSchemaOrThrow(name, ""));
 }
 
-// An operator that gives memory nobody wrote is found, and the same without the fault is not.
+// Tells whether an operator that gives memory nobody wrote is found, and the same without the fault
+// is not.
 bool finds_what_is_wrong() {
   return run_forked([] {
            Examiner examiner;
@@ -452,13 +454,13 @@ int summarise(std::span<const std::string_view> ops, const Shared& shared) {
   fmt::print("{} operators, {} calls, {} carried out, {} too slow, {} found\n", ops.size(), calls,
              carried_out, slow, found);
   if (!never.empty()) fmt::print("never carried out: {}\n", fmt::join(never, " "));
-  // What refuses each call shows nothing of its guard.
+  // An operator that refused each call has shown nothing of its guard.
   const bool tried = untried.empty() || calls < ops.size();
   if (!tried) fmt::print("FOUND no call that a guard lets through: {}\n", fmt::join(untried, " "));
   return found == 0 && tried ? 0 : 1;
 }
 
-// What LibTorch warns of, thousands of times.
+// This silences LibTorch, which would warn thousands of times.
 class Silence final : public c10::WarningHandler {
   void process(const c10::Warning&) override {}
 };

@@ -5,8 +5,8 @@
 namespace djinn::exec {
 
 void register_operators() {
-  // The dispatcher is global to the process; so, then, is what we add to it. Never destroyed: the
-  // dispatcher may be gone first at exit.
+  // The dispatcher is global to the process; so, then, is what we add to it. It is never destroyed,
+  // because the dispatcher may be gone first at exit.
   static const OwnLibraries* const libraries = [] {
     auto* const made = new OwnLibraries;
     define_kv_append(*made);

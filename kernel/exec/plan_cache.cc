@@ -13,9 +13,9 @@ namespace {
 
 constexpr uint64_t kAlignment = 64;
 
-// Old and new lifetimes of the same sequence: the larger size, and alive while either is. Events
-// are comparable only where allocations and frees come in the same order; else the union keeps too
-// much, never too little, apart for each pair: the replayer checks that too.
+// Each lifetime gets the larger size, and lasts while either lasts. Events compare only where
+// allocations and frees come in the same order. Elsewhere this keeps too many pairs apart, and
+// never too few of those that were seen; the replayer checks that, too.
 void widen(std::vector<vmu::Lifetime>& known, const std::vector<vmu::Lifetime>& recorded) {
   for (size_t i = 0; i < known.size(); ++i) {
     known[i].bytes = std::max(known[i].bytes, recorded[i].bytes);

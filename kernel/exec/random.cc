@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// The random operators. What each uses of a generator's offset: kernel/srg/random.h.
+// These are the random operators. kernel/srg/random.h says how far each moves a generator's offset.
 //
 //   djinn::rand(int[] size, ScalarType dtype, int seed, int offset) -> Tensor
 //     uniform in [0, 1); of the element's 64 bits the highest that the dtype's fraction holds
@@ -43,7 +43,7 @@ struct Generator {
   Generator(int64_t seed_bits, int64_t offset_bits)
       : seed(static_cast<uint64_t>(seed_bits)), offset(static_cast<uint64_t>(offset_bits)) {}
 
-  // Both halves of a block.
+  // Gives both halves of a block.
   [[nodiscard]] std::array<uint64_t, 2> block(uint64_t index) const {
     const auto words = philox_block(seed, offset + index);
     return {uint64_t{words[0]} << 32 | words[1], uint64_t{words[2]} << 32 | words[3]};
@@ -64,7 +64,7 @@ void fill_by_blocks(const at::Tensor& out, const Make& make) {
   });
 }
 
-// f(T()) for the dtype's C++ type.
+// Calls f(T()) with the dtype's C++ type T.
 template <typename F>
 void for_floating(at::ScalarType type, const char* op, F&& f) {
   switch (type) {
@@ -101,7 +101,7 @@ void for_numbers(at::ScalarType type, const char* op, F&& f) {
   }
 }
 
-// The largest integer up to which all are exact.
+// Gives the largest integer up to which all are exact.
 template <typename T>
 constexpr int64_t exact_max() {
   if constexpr (std::is_same_v<T, bool>) return 1;
@@ -138,7 +138,7 @@ at::Tensor uniform(at::IntArrayRef size, at::ScalarType type, int64_t seed, int6
   return out;
 }
 
-// Two normal numbers of one block.
+// Gives two normal numbers, made of one block.
 std::array<double, 2> normals(const std::array<uint64_t, 2>& bits) {
   const double radius = std::sqrt(-2.0 * std::log(1.0 - unit(bits[0], 53)));
   const double angle = 2.0 * std::numbers::pi * unit(bits[1], 53);
@@ -256,7 +256,7 @@ void check_row(std::span<const T> row, int64_t samples, bool replacement) {
                     "djinn::multinomial: a row has too few probabilities above zero");
 }
 
-// Several draws from one row, which is scratch.
+// Draws several times from one row, which is scratch.
 template <typename T>
 void draw_row(std::span<T> row, std::span<int64_t> out, bool replacement, uint64_t seed,
               uint64_t offset) {

@@ -16,14 +16,15 @@ namespace {
 
 using Stack = std::vector<c10::IValue>;
 
-// Of one element with its index, as kernels that select or sort keep them side by side.
+// An element with its index takes this much where kernels that select or sort keep them side by
+// side.
 constexpr uint64_t kPairBytes = 16;
 
 uint64_t product(uint64_t a, uint64_t b) {
   return checked_mul(a, b).value_or(UINT64_MAX);
 }
 
-// Of each thread the pairs of one row along dim: as many threads as there are rows, at most.
+// Each thread takes the pairs of one row along `dim`; there are at most as many threads as rows.
 uint64_t pairs_of_rows(const at::Tensor& self, int64_t dim) {
   if (self.dim() == 0 || self.numel() == 0) return 0;
   const auto length = static_cast<uint64_t>(self.size(at::maybe_wrap_dim(dim, self.dim())));
@@ -32,23 +33,25 @@ uint64_t pairs_of_rows(const at::Tensor& self, int64_t dim) {
   return product(product(length, threads), kPairBytes);
 }
 
-// (self, k, dim, ...), TopKImpl.h: std::vector<std::pair<scalar_t, int64_t>> of a row.
+// topk(self, k, dim, ...), in TopKImpl.h, takes a std::vector<std::pair<scalar_t, int64_t>> of a
+// row.
 uint64_t topk(const Stack& stack) {
   return pairs_of_rows(stack[0].toTensor(), stack[2].toInt());
 }
 
-// (self, dim, ...), TensorCompareKernel.cpp: likewise.
+// mode(self, dim, ...), in TensorCompareKernel.cpp, takes the same.
 uint64_t mode(const Stack& stack) {
   return pairs_of_rows(stack[0].toTensor(), stack[1].toInt());
 }
 
-// (self, stable, dim, descending), SortingKernel.cpp: std::stable_sort's buffer, or a radix sort's.
+// sort(self, stable, dim, descending), in SortingKernel.cpp, takes std::stable_sort's buffer, or a
+// radix sort's.
 uint64_t sort(const Stack& stack) {
   return pairs_of_rows(stack[0].toTensor(), stack[2].toInt());
 }
 
-// (grad_output, indices, num_weights, padding_idx, scale_grad_by_freq), Embedding.cpp: how often
-// each weight was used.
+// embedding_dense_backward(grad_output, indices, num_weights, padding_idx, scale_grad_by_freq), in
+// Embedding.cpp, counts how often each weight was used.
 uint64_t embedding_counts(const Stack& stack) {
   if (!stack[4].toBool()) return 0;
   return product(static_cast<uint64_t>(std::max<int64_t>(stack[2].toInt(), 0)), sizeof(int64_t));

@@ -31,7 +31,7 @@ at::Tensor meta_tensor(at::IntArrayRef sizes, at::ScalarType type) {
   return at::empty(sizes, at::TensorOptions().dtype(type).device(c10::kMeta));
 }
 
-// The same geometry as the CPU's kernels are to choose by: a tensor of theirs without memory.
+// Gives a tensor of the CPU without memory, by whose geometry its kernels are chosen.
 at::Tensor on_cpu(const at::Tensor& tensor) {
   at::Tensor shell = at::detail::make_tensor<c10::TensorImpl>(
       c10::Storage(c10::Storage::use_byte_size_t(), 0, c10::DataPtr(nullptr, c10::kCPU), nullptr,
@@ -104,7 +104,7 @@ c10::SymIntArrayRef symbolic(const std::vector<int64_t>& list) {
   return c10::fromIntArrayRefSlow(list);
 }
 
-// Channels last where the CPU's kernel for it is.
+// The result is channels last where the CPU's kernel for it is.
 Results convolution(const Arguments& arguments) {
   const at::Tensor& input = arguments[0].toTensor();
   const at::Tensor& weight = arguments[1].toTensor();
@@ -132,7 +132,7 @@ Results convolution(const Arguments& arguments) {
   return {line ? made.squeeze(2) : made};
 }
 
-// Contiguous, whatever the input is.
+// The result is contiguous, whatever the input is.
 Results contiguous(const Arguments& arguments) {
   const at::Tensor& input = arguments[0].toTensor();
   return {meta_tensor(input.sizes(), input.scalar_type())};
@@ -143,7 +143,7 @@ Results like_input(const Arguments& arguments) {
   return {at::empty_like(arguments[0].toTensor())};
 }
 
-// Contiguous, or channels last as the input is.
+// The result is contiguous, or channels last as the input is.
 Results in_format_of_input(const Arguments& arguments) {
   const at::Tensor& input = arguments[0].toTensor();
   return {at::empty_like(input, input.suggest_memory_format())};
@@ -202,8 +202,9 @@ Results bools_like_input(const Arguments& arguments) {
   return {at::empty_like(input, input.options().dtype(at::kBool))};
 }
 
-// The dtype of statistics: the input's, but float32 where the first of the parameters that is given
-// is of another, as under autocast. A parameter that is left out is None or an undefined tensor.
+// Gives the dtype of statistics: the input's, but float32 where the first of the parameters that is
+// given is of another, as under autocast. A parameter that is left out is None or an undefined
+// tensor.
 at::ScalarType type_of_statistics(const Arguments& arguments,
                                   std::initializer_list<size_t> parameters) {
   const at::ScalarType type = arguments[0].toTensor().scalar_type();
@@ -214,7 +215,8 @@ at::ScalarType type_of_statistics(const Arguments& arguments,
   return type;
 }
 
-// Normalised output, mean and reciprocal deviation over the leading dimensions.
+// The results are the normalised output, and mean and reciprocal deviation over the leading
+// dimensions.
 Results native_layer_norm(const Arguments& arguments) {
   const at::Tensor& input = arguments[0].toTensor();
   const size_t inner = arguments[1].toDimVector().size();
@@ -227,7 +229,7 @@ Results native_layer_norm(const Arguments& arguments) {
           meta_tensor(sizes, type)};
 }
 
-// Normalised output, mean and reciprocal deviation of each group.
+// The results are the normalised output, and mean and reciprocal deviation of each group.
 Results native_group_norm(const Arguments& arguments) {
   const at::Tensor& input = arguments[0].toTensor();
   TORCH_CHECK_VALUE(input.dim() >= 2, "the input must have two or more dimensions");
@@ -237,7 +239,7 @@ Results native_group_norm(const Arguments& arguments) {
           meta_tensor(sizes, type)};
 }
 
-// Gradients of input, weight and bias, as far as the mask wants them.
+// The results are the gradients of input, weight and bias, as far as the mask wants them.
 Results native_group_norm_backward(const Arguments& arguments) {
   const at::Tensor& input = arguments[1].toTensor();
   const auto weight = arguments[4].toOptional<at::Tensor>();
@@ -252,7 +254,7 @@ Results native_group_norm_backward(const Arguments& arguments) {
   return results;
 }
 
-// Statistics of channels, which only training has.
+// Two of the results are statistics of channels, which only training has.
 Results native_batch_norm(const Arguments& arguments) {
   const at::Tensor& input = arguments[0].toTensor();
   TORCH_CHECK_VALUE(input.dim() >= 2, "the input must have two or more dimensions");
@@ -262,7 +264,7 @@ Results native_batch_norm(const Arguments& arguments) {
   return {normalized(input), meta_tensor(sizes, type), meta_tensor(sizes, type)};
 }
 
-// And the new running statistics.
+// The last results are the new running statistics.
 Results batch_norm_functional(const Arguments& arguments) {
   Results results = native_batch_norm(arguments);
   for (const size_t i : {3, 4}) results.push_back(at::empty_like(arguments[i].toTensor()));
@@ -275,14 +277,15 @@ Results batch_norm_no_training(const Arguments& arguments) {
   return native_batch_norm(all);
 }
 
-// And what another kernel than the CPU's would keep.
+// The last result is what another kernel than the CPU's would keep.
 Results batch_norm_no_update(const Arguments& arguments) {
   Results results = batch_norm_no_training(arguments);
   results.push_back(meta_tensor({0}, at::kByte));
   return results;
 }
 
-// The output of a recurrent network, transposed where the batch comes first, and its states.
+// The results are the output of a recurrent network, transposed where the batch comes first, and
+// its states.
 Results recurrent(const Arguments& arguments) {
   const at::Tensor& input = arguments[0].toTensor();
   std::vector<at::Tensor> states;
@@ -303,7 +306,7 @@ Results recurrent(const Arguments& arguments) {
   return results;
 }
 
-// Scores, of each head or averaged, if they are asked for.
+// The second result is the scores, of each head or averaged, if they are asked for.
 Results native_attention(const Arguments& arguments) {
   const at::Tensor& query = arguments[0].toTensor();
   TORCH_CHECK(query.dim() == 3, "expected 3-D query, got ", query.dim(), "-D tensor");
@@ -316,8 +319,9 @@ Results native_attention(const Arguments& arguments) {
   return {meta_tensor(query.sizes(), query.scalar_type()), weights};
 }
 
-// A product for each group, or one whose rows or columns the groups share out. Meta kernels know
-// bfloat16 alone. The CPU's kernel pads rows to 16 bytes; what is between them stays in the worker.
+// The result is a product for each group, or one whose rows or columns the groups share out. Meta
+// kernels know bfloat16 alone. The CPU's kernel pads rows to 16 bytes; what is between them stays
+// in the worker.
 Results grouped_mm(const Arguments& arguments) {
   const at::Tensor& self = arguments[0].toTensor();
   const at::Tensor& other = arguments[1].toTensor();
@@ -358,7 +362,7 @@ Results masked_fill(const Arguments& arguments) {
                       self.scalar_type())};
 }
 
-// Both operands broadcast and promoted; either may be a number. Addition has a meta kernel, and the
+// Both operands broadcast and promote; either may be a number. Addition has a meta kernel, and the
 // layout is the same for all that go element by element.
 Results binary(const Arguments& arguments) {
   const c10::IValue &a = arguments[0], &b = arguments[1];
@@ -394,7 +398,7 @@ struct Rule {
   ShapeRule apply;
 };
 
-// Sorted.
+// The operators are sorted.
 constexpr auto kRules = std::to_array<Rule>({
     {"aten::_batch_norm_no_update", batch_norm_no_update},
     {"aten::_grouped_mm", grouped_mm},

@@ -29,7 +29,7 @@ void stream(const std::byte* from, std::byte* to, size_t bytes) {
   std::memcpy(to + done, from + done, bytes - done);
 }
 
-// How many threads copy so many bytes: the second is asleep for as long as a grain takes.
+// Tells how many threads copy this many bytes: the second is asleep for as long as a grain takes.
 uint64_t shares_of(uint64_t bytes, uint64_t threads) {
   constexpr uint64_t kGrainBytes = 256 << 10;
   return std::clamp<uint64_t>((bytes + kGrainBytes - 1) / kGrainBytes, 1, threads);

@@ -16,7 +16,7 @@ at::Tensor ones(at::IntArrayRef sizes, at::ScalarType type) {
   return at::full(sizes, 1, at::TensorOptions().dtype(type));
 }
 
-// Small and odd shapes take other kernels than large ones: one row is a decode step.
+// Small and odd shapes take other kernels than large ones; one row is a decode step.
 void warm_up_rows(int64_t rows, at::ScalarType type) {
   const at::Tensor input = ones({rows, 256}, type);
   at::linear(input, ones({512, 256}, type), ones({512}, type));

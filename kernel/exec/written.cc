@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Which inputs a graph may write, by what schemas say of aliases: no operator is called for it.
+// This finds which inputs a graph may write, by what schemas say of aliases: no operator is called
+// for it.
 #include <algorithm>
 
 #include "kernel/exec/allow_list.h"
@@ -22,8 +23,8 @@ Ids ids_of(const srg::ArgumentValue& value) {
   return ids;
 }
 
-// The values of each argument by its position in the schema; arguments that the schema does not
-// know are left out.
+// Gives the values of each argument by its position in the schema; arguments that the schema does
+// not know are left out.
 std::vector<Ids> values_by_position(const c10::FunctionSchema& schema, const srg::Node& node) {
   std::vector<Ids> values(schema.arguments().size());
   for (size_t i = 0; i < node.arguments.size(); ++i) {

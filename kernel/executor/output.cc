@@ -33,7 +33,7 @@ std::optional<Extents> extents_of(const OutputView& view) {
   return extents;
 }
 
-// One dimension after the other; dense runs are copied whole.
+// Copies one dimension after the other; dense runs are copied whole.
 class Copier {
  public:
   Copier(const OutputView& view, std::span<std::byte> out)

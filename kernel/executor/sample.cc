@@ -13,8 +13,8 @@ namespace {
 
 constexpr float kRemoved = -std::numeric_limits<float>::infinity();
 
-// The double that a person meant by the float: 0.9 for 0.9f. transformers computes 1 - top_p in
-// double.
+// Gives the double that a person meant by the float: 0.9 for 0.9f. transformers computes 1 - top_p
+// in double.
 double decimal_of(float number) {
   char text[32];
   const auto end = std::to_chars(text, text + sizeof text, number).ptr;
@@ -23,7 +23,7 @@ double decimal_of(float number) {
   return value;
 }
 
-// RepetitionPenaltyLogitsProcessor: each token of the history once.
+// Does what RepetitionPenaltyLogitsProcessor does: each token of the history is penalised once.
 void penalise(std::span<float> logits, std::span<const int32_t> history, float penalty) {
   std::vector<int32_t> seen(history.begin(), history.end());
   std::sort(seen.begin(), seen.end());
@@ -39,7 +39,7 @@ void scale(std::span<float> logits, float temperature) {
   for (float& logit : logits) logit /= temperature;
 }
 
-// TopKLogitsWarper: ties with the last one stay.
+// Does what TopKLogitsWarper does: ties with the last one stay.
 void keep_top_k(std::span<float> logits, uint32_t top_k) {
   if (top_k >= logits.size()) return;
   std::vector<float> order(logits.begin(), logits.end());
@@ -50,7 +50,7 @@ void keep_top_k(std::span<float> logits, uint32_t top_k) {
   }
 }
 
-// Probabilities of finite logits; removed ones give 0.
+// Gives the probabilities of finite logits; removed ones get 0.
 std::vector<float> softmax(std::span<const float> logits) {
   const float top = *std::max_element(logits.begin(), logits.end());
   std::vector<float> weights(logits.size());
@@ -63,8 +63,8 @@ std::vector<float> softmax(std::span<const float> logits) {
   return weights;
 }
 
-// TopPLogitsWarper: ascending, removes while the sum of probabilities is at most 1 - top_p, but
-// never the last. The sum is kept in double, as ATen's cumsum does on a CPU.
+// Does what TopPLogitsWarper does: in ascending order it removes while the sum of probabilities is
+// at most 1 - top_p, but never the last. The sum is kept in double, as ATen's cumsum does on a CPU.
 void keep_top_p(std::span<float> logits, float top_p) {
   const std::vector<float> probabilities = softmax(logits);
   std::vector<uint32_t> order(logits.size());
@@ -80,7 +80,7 @@ void keep_top_p(std::span<float> logits, float top_p) {
   }
 }
 
-// MinPLogitsWarper: removes what is less likely than min_p times the likeliest.
+// Does what MinPLogitsWarper does: it removes what is less likely than min_p times the likeliest.
 void keep_min_p(std::span<float> logits, float min_p) {
   const std::vector<float> probabilities = softmax(logits);
   const auto top = std::max_element(probabilities.begin(), probabilities.end());
@@ -106,7 +106,7 @@ int64_t inverse_of(std::span<const T> weights, float uniform) {
   return static_cast<int64_t>(chosen);
 }
 
-// As torch.argmax: the first of equals, and NaN above all.
+// Gives what torch.argmax gives: the first of equals, and NaN above all.
 int32_t argmax(std::span<const float> logits) {
   size_t best = 0;
   for (size_t i = 0; i < logits.size(); ++i) {

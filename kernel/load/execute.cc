@@ -291,9 +291,9 @@ std::vector<ReadUnit> sample_of(const std::vector<ReadUnit>& units, uint64_t see
   return sample;
 }
 
-// Takes leases, for as long as the files are read, on all files that allow one. False if somebody
-// else serves one of the files: there a lease proves nothing, and that server could hold up those
-// who write the other files.
+// Takes leases, for as long as the files are read, on all files that allow one. Gives false if
+// somebody else serves one of the files: there a lease proves nothing, and that server could hold
+// up those who write the other files.
 Result<bool> take_leases(std::span<const SourceFile> files, WatchedLeases& leases) {
   const bool answered = std::ranges::all_of(files, [](const SourceFile& file) {
     return file.identity.content || always_answers(*file.fd, file.identity);

@@ -52,7 +52,7 @@ Result<bool> is_on_block_device(const Fd& fd, uint32_t device_major) {
          info.f_type != TMPFS_MAGIC;
 }
 
-// Whether the file is on one of these file systems. False if that cannot be told.
+// Tells whether the file is on one of these file systems. Gives false if that cannot be told.
 bool is_on_any(const Fd& fd, std::initializer_list<decltype(statfs::f_type)> file_systems) {
   struct statfs info {};
   return ::fstatfs(fd.get(), &info) == 0 && std::ranges::count(file_systems, info.f_type) != 0;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// The two figures of loading: from the page cache against a memcpy into a fresh memfd, and from the
-// disk against plain O_DIRECT reads. Both arms alternate within one run and the order turns each
-// time, so that a busy machine or a throttled disk moves both; a figure is the median of the
-// ratios.
+// These are the two figures of loading: from the page cache against a memcpy into a fresh memfd,
+// and from the disk against plain O_DIRECT reads. Both arms alternate within one run and the order
+// turns each time, so that a busy machine or a throttled disk moves both; a figure is the median of
+// the ratios.
 //
 //   DJINN_BENCH_DIR       where the file is made (default: TMPDIR, then /tmp)
 //   DJINN_BENCH_WARM_MIB  size for the page cache (default: 2048, or 512 with less than 8 GiB free)

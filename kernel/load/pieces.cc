@@ -89,8 +89,8 @@ Status cut_shaped(const CopyJob& job, uint64_t piece_bytes, std::vector<CopyJob>
 
 // --- grouping -----------------------------------------------------------------------------------
 
-// Whether a unit can take the piece too, in one read of at most piece_bytes and without a large
-// gap.
+// Tells whether a unit can take the piece too, in one read of at most piece_bytes and without a
+// large gap.
 bool joins(const ReadUnit& unit, const CopyJob& piece, uint64_t piece_bytes) {
   const uint64_t unit_end = unit.offset + unit.bytes;
   const uint64_t end = std::max(unit_end, piece.file_offset + piece.source_bytes());

@@ -101,7 +101,7 @@ Result<View> view_of(const srg::Piece& piece, std::span<const SafetensorsIndex> 
 
 // --- views to destinations ----------------------------------------------------------------------
 
-// Whether the views, one after the other along a dimension, give the sizes.
+// Tells whether the views, one after the other along a dimension, give the sizes.
 bool concatenation_gives(std::span<const View> views, uint32_t dimension, const Sizes& sizes) {
   uint64_t total = 0;
   for (const View& view : views) {

@@ -212,8 +212,8 @@ class RoleFinder {
             graph_.nodes[node].annotation.role == "attention");
   }
 
-  // Whether the node may stand between a projection and attention: it reshapes, is a part of rotary
-  // embedding, or norms heads.
+  // Tells whether the node may stand between a projection and attention: it reshapes, is a part of
+  // rotary embedding, or norms heads.
   [[nodiscard]] bool carries_heads(NodeIndex node) const {
     switch (families_[node]) {
       case Family::kView:

@@ -18,7 +18,7 @@ namespace {
 
 using Wide = __int128;
 
-// sum += a * b; false on overflow.
+// Computes sum += a * b; gives false on overflow.
 bool accumulate(Wide& sum, Wide a, Wide b) {
   Wide product = 0;
   return !__builtin_mul_overflow(a, b, &product) && !__builtin_add_overflow(sum, product, &sum);
@@ -55,8 +55,8 @@ void divide_by_gcd(Row& row) {
   for (Wide& item : row.right) item /= divisor;
 }
 
-// item = item * keep - other * take; false on overflow. The least Wide counts as an overflow, so
-// that every item can be negated.
+// Computes item = item * keep - other * take; gives false on overflow. The least Wide counts as an
+// overflow, so that every item can be negated.
 bool combine(Wide& item, Wide keep, Wide other, Wide take) {
   Wide sum = 0;
   if (!accumulate(sum, item, keep) || !accumulate(sum, other, -take)) return false;
@@ -64,7 +64,7 @@ bool combine(Wide& item, Wide keep, Wide other, Wide take) {
   return sum != std::numeric_limits<Wide>::min();
 }
 
-// Makes row.left[pivot.pivot] zero; false on overflow.
+// Makes row.left[pivot.pivot] zero; gives false on overflow.
 bool eliminate(Row& row, const Row& pivot) {
   const Wide common = gcd(row.left[pivot.pivot], pivot.left[pivot.pivot]);
   const Wide keep = pivot.left[pivot.pivot] / common;
@@ -87,7 +87,7 @@ class System {
  public:
   explicit System(std::vector<SymbolIndex> varied) : varied_(std::move(varied)) {}
 
-  // Takes point as a support unless it depends on earlier ones. False on overflow.
+  // Takes point as a support unless it depends on earlier ones. Gives false on overflow.
   bool add(std::span<const int64_t> first, std::span<const int64_t> point, size_t index) {
     if (is_full()) return true;
     Row row;

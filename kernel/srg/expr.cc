@@ -24,7 +24,7 @@ bool is_poison(const Expr& expr) {
   return !expr.terms.empty() && expr.terms.back().symbol == kPoison;
 }
 
-// Appends the term (a + b) * symbol unless it is zero; false on overflow.
+// Appends the term (a + b) * symbol unless it is zero; gives false on overflow.
 bool append_sum(std::vector<Term>& terms, SymbolIndex symbol, int64_t a, int64_t b) {
   const auto sum = checked_add(a, b);
   if (!sum) return false;
@@ -32,7 +32,7 @@ bool append_sum(std::vector<Term>& terms, SymbolIndex symbol, int64_t a, int64_t
   return true;
 }
 
-// Merges two sorted lists of terms; false on overflow.
+// Merges two sorted lists of terms; gives false on overflow.
 bool merge_terms(const std::vector<Term>& a, const std::vector<Term>& b, std::vector<Term>& out) {
   auto i = a.begin();
   auto j = b.begin();
@@ -61,7 +61,7 @@ Error unbound_error(SymbolIndex symbol) {
           fmt::format("An expression uses symbol {}, which does not exist.", symbol)};
 }
 
-// sum += coefficient * value; false on overflow.
+// Computes sum += coefficient * value; gives false on overflow.
 bool accumulate(int64_t& sum, int64_t coefficient, int64_t value) {
   const auto product = checked_mul(coefficient, value);
   const auto next = product ? checked_add(sum, *product) : std::nullopt;

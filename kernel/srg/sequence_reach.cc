@@ -69,7 +69,7 @@ class Reach {
     }
     return true;
   }
-  // Whether a node that uses a whole buffer as argument i reads or writes no further than the
+  // Tells whether a node that uses a whole buffer as argument i reads or writes no further than the
   // tokens.
   bool stays(const Node& node, size_t i, ValueId id) {
     if (i != 0 || node.outputs.size() != 1 || !is(argument(node, 0, ""), id)) return false;
@@ -97,8 +97,8 @@ class Reach {
     return ids;
   }
 
-  // Whether the number is at most past + tokens, and not negative, which would count from the end.
-  // Since there is at least one new token, a constant 1 may stand in place of the tokens.
+  // Tells whether the number is at most past + tokens, and not negative, which would count from the
+  // end. Since there is at least one new token, a constant 1 may stand in place of the tokens.
   bool ends_with_tokens(const Expr& end) const {
     bool counts_past = false, counts_tokens = false;
     for (const Term& term : end.terms) {

@@ -35,7 +35,7 @@ std::string quoted(std::string_view text) {
   return out + '"';
 }
 
-// Whether a value's name needs no quotes: [A-Za-z_][A-Za-z0-9_.]*
+// Tells whether a value's name needs no quotes: [A-Za-z_][A-Za-z0-9_.]*
 bool is_plain_name(std::string_view name) {
   const auto is_letter = [](char c) {
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_';

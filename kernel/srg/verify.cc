@@ -76,7 +76,7 @@ bool is_canonical_double(double number) {
          std::bit_cast<uint64_t>(std::numeric_limits<double>::quiet_NaN());
 }
 
-// Marks a role as seen; false if it was. Plain roles (zero) may repeat.
+// Marks a role as seen; gives false if it was. Plain roles (zero) may repeat.
 template <typename Role>
 bool claim_role(Role role, uint32_t& seen) {
   const uint32_t bit = 1u << static_cast<unsigned>(role);

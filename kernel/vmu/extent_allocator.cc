@@ -16,7 +16,7 @@
 namespace djinn::vmu {
 namespace {
 
-// Where in hole an aligned range of so many bytes begins, if it fits.
+// Gives where in `hole` an aligned range of this many bytes begins, if it fits.
 std::optional<uint64_t> place_in(Range hole, uint64_t bytes, uint64_t alignment) {
   const auto begin = align_up(hole.offset, alignment);
   if (!begin || *begin > hole.end() || bytes > hole.end() - *begin) return std::nullopt;

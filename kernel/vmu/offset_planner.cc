@@ -19,7 +19,7 @@ namespace {
 
 using Order = std::vector<uint32_t>;
 
-// A lifetime that has its place: [offset, end) during [first, last].
+// This is a lifetime that has its place: [offset, end) during [first, last].
 struct Placed {
   uint64_t offset = 0;
   uint64_t end = 0;
@@ -27,7 +27,7 @@ struct Placed {
   uint32_t last = 0;
 };
 
-// The sizes as they are placed: rounded up, so that every offset comes out aligned.
+// Gives the sizes as they are placed: rounded up, so that every offset comes out aligned.
 std::vector<Lifetime> rounded(std::span<const Lifetime> lifetimes, uint64_t alignment) {
   std::vector<Lifetime> out(lifetimes.begin(), lifetimes.end());
   uint64_t total = 0;
@@ -44,7 +44,8 @@ std::vector<Lifetime> rounded(std::span<const Lifetime> lifetimes, uint64_t alig
 }
 
 uint64_t peak_of(std::span<const Lifetime> lifetimes) {
-  // One event later than last is where the bytes go; widened so that UINT32_MAX is a valid last.
+  // The bytes of a lifetime go one event after its last one. Events are widened, so that UINT32_MAX
+  // is a valid last one.
   std::vector<std::pair<uint64_t, uint64_t>> births, deaths;
   for (const Lifetime& life : lifetimes) {
     births.emplace_back(life.first, life.bytes);
@@ -62,13 +63,13 @@ uint64_t peak_of(std::span<const Lifetime> lifetimes) {
   return peak;
 }
 
-// The lowest offset at which life meets none of placed, which is sorted by offset.
+// Gives the lowest offset at which `life` meets none of `placed`, which is sorted by offset.
 uint64_t lowest_fit(std::span<const Placed> placed, const Lifetime& life) {
   uint64_t cursor = 0;
   for (const Placed& other : placed) {
-    // Sorted: whatever follows begins behind the gap too, alive or not.
+    // They are sorted: whatever follows begins behind the gap too, alive or not.
     if (other.offset >= cursor + life.bytes) break;
-    // There is one branch and no short circuit: this loop is the planner's time.
+    // There is one branch and no short circuit, because most of the planner's time is spent here.
     const bool meets = (other.first <= life.last) & (other.last >= life.first);
     if (meets & (other.end > cursor)) cursor = other.end;
   }
@@ -106,8 +107,8 @@ Order biggest_first(std::span<const Lifetime> lives) {
                   [=](uint32_t a, uint32_t b) { return lives[a].bytes > lives[b].bytes; });
 }
 
-// Nested lifetimes come out as a stack: whoever contains another is placed below it, so that the
-// plan is exactly the peak.
+// Nested lifetimes come out as a stack: one that contains another is placed below it, so that the
+// plan takes exactly the peak.
 Order longest_first(std::span<const Lifetime> lives) {
   return order_by(lives.size(), [=](uint32_t a, uint32_t b) {
     const uint32_t age_a = lives[a].last - lives[a].first, age_b = lives[b].last - lives[b].first;
@@ -119,10 +120,10 @@ Error overlap_error(uint32_t a, uint32_t b) {
   return {ErrorCode::kInternal, fmt::format("the plan lets lifetimes {} and {} share bytes", a, b)};
 }
 
-// The live ranges while the checker sweeps through the events, by offset.
+// These are the ranges that live while the checker sweeps through the events, by offset.
 class LiveRanges {
  public:
-  // The range that [offset, offset + bytes) would overlap, or nothing after adding it.
+  // Gives the range that [offset, offset + bytes) would overlap, or adds it and gives nothing.
   std::optional<uint32_t> add(uint64_t offset, uint64_t bytes, uint32_t index) {
     const auto next = ranges_.lower_bound(offset);
     if (next != ranges_.end() && next->first - offset < bytes) return next->second.second;

@@ -30,7 +30,8 @@ Result<PersistentSection> PersistentSection::reopen(pal::DevicePal& pal, GrantSo
   return PersistentSection(std::move(window), std::move(ranges), scrub);
 }
 
-// Who is refused has to do with what they hold and do not use.
+// Who is refused must do with what they hold: what they do not use is given back before the second
+// try.
 Outcome<void> PersistentSection::cover(std::span<const Range> ranges) {
   Outcome<void> covered = window_.cover(ranges);
   if (is_at_a_limit(covered) && give_back_free() > 0) covered = window_.cover(ranges);
@@ -52,7 +53,7 @@ Outcome<Range> PersistentSection::allocate(uint64_t bytes, uint64_t alignment) {
   return range;
 }
 
-// All or none.
+// Finds a place for each size, or for none.
 Result<std::vector<Range>> PersistentSection::find_places(std::span<const uint64_t> sizes) {
   std::vector<Range> found;
   for (const uint64_t bytes : sizes) {

@@ -69,7 +69,7 @@ const pal::Extent& Window::sparse() const {
   return chunks_.begin()->second;
 }
 
-// What a predecessor had committed elsewhere, and this one does not know of, goes.
+// Decommits what a predecessor had committed elsewhere, of which this window does not know.
 Status Window::decommit_all_but(std::span<const Range> kept) {
   uint64_t at = 0;
   for (const Range& block : kept) {
@@ -121,7 +121,7 @@ Range Window::pages_of(Range range) const {
   return {begin, granules(range.end()) - begin};
 }
 
-// The same of ranges that are in order: apart, and no two touch.
+// Gives the pages of all the ranges, which are in order. The blocks that this gives do not touch.
 std::vector<Range> Window::pages_of(std::span<const Range> ranges) const {
   std::vector<Range> blocks;
   for (const Range& range : ranges) {
@@ -158,7 +158,7 @@ std::vector<Range> Window::holes_in(std::span<const Range> ranges) const {
   return apart;
 }
 
-// The holes that the pieces lie in, each of which lies in one.
+// Gives the holes that the pieces lie in; each piece lies in one.
 std::vector<Range> Window::whole_holes(std::span<const Range> pieces) const {
   std::vector<Range> whole;
   for (const Range& piece : pieces) {
@@ -187,7 +187,7 @@ void Window::note_filled(Range piece) {
   hole_bytes_ -= piece.bytes;
 }
 
-// What was committed of the pages, which end below the watermark or at it, is there no more.
+// Notes that nothing of these pages, which end below the watermark or at it, is committed any more.
 void Window::note_hole(Range pages) {
   DJINN_ASSERT(pages.end() <= watermark_bytes_);
   for (const Range& piece : holes_in(std::span(&pages, 1))) note_filled(piece);
@@ -223,7 +223,7 @@ Status Window::commit_and_touch(Range range) {
                               [this] { grants_->backed(); });
 }
 
-// All that was granted for them, or none.
+// Commits all the pieces, for which bytes were granted, or none of them.
 Status Window::commit_all(std::span<const Range> pieces) {
   Status committed;
   for (size_t i = 0; i < pieces.size() && committed; ++i) committed = commit_and_touch(pieces[i]);
@@ -252,7 +252,7 @@ Status Window::take(Chunk chunk) {
   return {};
 }
 
-// Those that cannot be mapped go back; the others stay, and are what is held.
+// Chunks that cannot be mapped go back; the others stay, and are what is held.
 Status Window::take_all(std::vector<Chunk> chunks) {
   std::ranges::sort(chunks, {}, &Chunk::offset);
   Status taken;
@@ -274,7 +274,7 @@ Outcome<void> Window::grow_exactly_to(uint64_t bytes, std::vector<Range> pieces,
   return commit_all(pieces);
 }
 
-// Up to where growth is tried that has to reach `least`.
+// Gives the end up to which the window tries to grow, which is at least `least`.
 uint64_t Window::first_step(uint64_t least) const {
   if (least == watermark_bytes_) return least;
   if (has_parts()) return std::min(align_up(least, kStepBytes).value_or(least), size());
@@ -282,8 +282,8 @@ uint64_t Window::first_step(uint64_t least) const {
   return std::min(std::max(least, doubled), size());
 }
 
-// Likewise, where more was refused. Half of the way each time: a chunk for each page that is left
-// below a limit would be too many.
+// Gives the next end to try after a larger one was refused. Chunks go half of the way each time:
+// one for each page that is left below a limit would be too many.
 uint64_t Window::lesser_step(uint64_t least) const {
   DJINN_ASSERT(refused_end_ > least);
   if (has_parts()) return least;
@@ -301,7 +301,8 @@ Outcome<void> Window::cover(std::span<const Range> ranges) {
   for (;;) {
     const std::vector<Range> needed = holes_in(ranges);
     if (needed.empty() && end_bytes <= watermark_bytes_) return {};
-    // A chunk for each page of a hole would be too many.
+    // Where memory comes by the chunk a whole hole is filled: a chunk for each page would be too
+    // many.
     const bool exact = has_parts() || holes_refused_;
     const std::vector<Range> pieces = exact ? needed : whole_holes(needed);
     const uint64_t least = std::max(granules(end_bytes), watermark_bytes_);
@@ -318,7 +319,7 @@ Outcome<void> Window::cover(std::span<const Range> ranges) {
 
 // --- giving back
 
-// Whether something of the pages, which nobody uses, went.
+// Decommits the pages, which nobody uses, and tells whether any memory went.
 bool Window::drop(Range pages) {
   if (pages.bytes == 0) return false;
   const uint64_t gone_before = sum_of(holes_in(std::span(&pages, 1)));

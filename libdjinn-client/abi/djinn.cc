@@ -47,7 +47,8 @@ struct djinn_client {
     return options;
   }
 };
-// Base of all that is opened on a client. If the client is closed first, it belongs to no session.
+// This is the base of all that is opened on a client. If the client is closed first, it belongs to
+// no session.
 struct djinn_opened {
   explicit djinn_opened(djinn_client& on) : client(&on), session(on.connection.session()) {
     on.opened.insert(this);

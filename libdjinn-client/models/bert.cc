@@ -83,8 +83,8 @@ struct Bert {
     return layer_norm(layer + ".output.LayerNorm", g.op("aten::add.Tensor", {narrow, x}));
   }
 
-  // sum(hidden * weights) / clamp(sum(weights), 1e-9), scaled to length 1: the mean pooling and
-  // normalisation of sentence-transformers.
+  // Computes sum(hidden * weights) / clamp(sum(weights), 1e-9), scaled to length 1: the mean
+  // pooling and normalisation of sentence-transformers.
   Tensor pooled(Tensor hidden, std::optional<Tensor> weights) {
     const auto scope = g.role("pooling");
     Tensor mean{};

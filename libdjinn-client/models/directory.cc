@@ -44,8 +44,8 @@ Result<std::string> read_text(const std::string& path) {
   return text;
 }
 
-// Whether the name is that of a file in the directory itself: no path, and nothing that a system
-// call would cut short or a terminal would obey.
+// Tells whether the name is that of a file in the directory itself: no path, and nothing that a
+// system call would cut short or a terminal would obey.
 bool is_file_name(const std::string& name) {
   return !name.empty() && name.size() <= NAME_MAX && name != "." && name != ".." &&
          std::ranges::find(name, '/') == name.end() && !has_control_characters(name);

@@ -172,7 +172,8 @@ Result<double> rope_theta_of(const ModelConfig& config) {
   return theta;
 }
 
-// Whether the token table serves as the head. transformers ties only what has no weight of its own.
+// Tells whether the token table serves as the head. transformers ties only what has no weight of
+// its own.
 Result<bool> is_tied(const ModelConfig& config, const srg::ModelManifest& manifest) {
   if (find_tensor(manifest, "lm_head.weight") != nullptr) return false;
   DJINN_TRY(const bool tied, config.flag_or("tie_word_embeddings", false));

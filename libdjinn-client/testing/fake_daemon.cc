@@ -270,8 +270,8 @@ class FakeDaemon::Server {
         session.socket.get(), ipc::encode(ipc::DaemonReply{number, std::move(body)}), fds);
   }
 
-  // Answers a list with a page after which more seems to come. False if the request is not for a
-  // list.
+  // Answers a list with a page after which more seems to come. Gives false if the request is not
+  // for a list.
   bool go_on_for_ever(Session& session, const ipc::ClientRequest& request) {
     const auto list = [&](auto one, auto reports) {
       one.total = UINT32_MAX;

@@ -522,7 +522,7 @@ void Device::run_program(ProgramRun run) {
   finish(turn, "The model's program");
 }
 
-// Whether handing over what was recorded might wait for room. A run takes one entry at least.
+// Tells whether handing over what was recorded might wait for room. A run takes one entry at least.
 bool Device::is_crowded() {
   const std::vector<size_t> needed = log_.needed();
   const std::vector<StoragePtr> uploads = uploads_of(log_, needed);
@@ -543,7 +543,8 @@ Followed Device::follow(uint64_t session, uint64_t bytes, const Generations::Sta
   return generations_.follow(turn, session, start, on_tokens);
 }
 
-// Whether an operator that was called before may fail. What it leaves unchanged must be there then.
+// Tells whether an operator that was called before may fail. What it leaves unchanged must be there
+// then.
 bool Device::may_fail() {
   Link* const link = session_.live();
   return !log_.empty() || (link != nullptr && !link->is_idle());

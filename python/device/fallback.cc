@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Every other operator: one boxed function decides what becomes of a call.
+// One boxed function decides what becomes of a call of every other operator.
 //
 //   recorded   operators on the allow-list, which djinnd has, too
 //   lowered    out= and in-place forms of those: the functional form, then a copy; and other names
@@ -146,8 +146,8 @@ size_t count_outs(const c10::FunctionSchema& schema) {
   return count;
 }
 
-// Whether the operator draws random numbers. ATen makes the functional forms of these from in-place
-// ones; random.cc has those that djinnd offers.
+// Tells whether the operator draws random numbers. ATen makes the functional forms of these from
+// in-place ones; random.cc has those that djinnd offers.
 bool draws(const c10::OperatorHandle& op) {
   return op.hasTag(at::Tag::nondeterministic_seeded);
 }
@@ -357,13 +357,14 @@ void call_in_parts(const c10::OperatorHandle& op, Stack& arguments) {
   if (!op.schema().returns().empty()) arguments.emplace_back(std::move(results));
 }
 
-// Whether both kernels of the CPU, flash and math, are enabled (torch.nn.attention.sdpa_kernel).
+// Tells whether both kernels of the CPU, flash and math, are enabled
+// (torch.nn.attention.sdpa_kernel).
 bool all_attention_is_enabled() {
   return at::globalContext().userEnabledFlashSDP() && at::globalContext().userEnabledMathSDP();
 }
 
-// Whether the leading dimensions broadcast, as in products of matrices. A graph cannot hold such a
-// call whole.
+// Tells whether the leading dimensions broadcast, as in products of matrices. A graph cannot hold
+// such a call whole.
 bool ranks_differ(const Stack& attention) {
   const int64_t rank = attention[0].toTensor().dim();
   return attention[1].toTensor().dim() != rank || attention[2].toTensor().dim() != rank;

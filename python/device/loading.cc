@@ -48,7 +48,7 @@ class Tracer {
     for (const Operand& operand : entry.operands) making_[operand.storage.get()].used = true;
   }
 
-  // Whether the entry fills a new storage by one copy, as conversions and clones do.
+  // Tells whether the entry fills a new storage by one copy, as conversions and clones do.
   static bool copies_into_all(const Entry& entry) {
     if (entry.recipe->op != "aten::copy_" || entry.operands.size() != 2) return false;
     const Operand& into = entry.operands[0];

@@ -108,7 +108,7 @@ class Looks::Again {
     for (const Slot& slot : slots) bytes_.push_back(begin(slot, given));
   }
 
-  // Whether a look sees the same value. A step is carried out.
+  // Tells whether a look sees the same value. A step is carried out.
   bool operator()(const Step& step) {
     auto view = step.views.begin();
     Stack stack = on_cpu(step.stack, [&] { return tensor_of(*view++); });

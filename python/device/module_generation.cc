@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Captures, templates and generation for Python.
+// These are captures, templates and generation for Python.
 #include <pybind11/functional.h>
 #include <pybind11/stl.h>
 

@@ -263,7 +263,7 @@ void leave_out(const c10::FunctionSchema& schema, const Stack& stack, Recipe& re
   }
 }
 
-// Whether the exception means "no meta kernel" or "the shape depends on data". Only what() is
+// Tells whether the exception means "no meta kernel" or "the shape depends on data". Only what() is
 // asked, because the exception's type belongs to torch's own pybind11.
 bool was_not_implemented(const std::exception& error) {
   const std::string_view text = error.what();

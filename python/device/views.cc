@@ -137,7 +137,7 @@ at::Tensor fetch(const at::Tensor& self) {
   return known.defined() ? known.contiguous() : read_here(self);
 }
 
-// Whether the bytes that are read can lie there as they are.
+// Tells whether the bytes that are read can lie there as they are.
 bool takes_bytes_of(const at::Tensor& destination, const at::Tensor& self) {
   return destination.device().is_cpu() && destination.layout() == at::kStrided &&
          destination.is_contiguous() && !destination.is_conj() && !destination.is_neg() &&
@@ -233,7 +233,7 @@ bool is_set_to(const at::Tensor& self, const at::Tensor& other) {
          self.strides() == other.strides();
 }
 
-// Whether a tensor can become `other` in place, by `.data =`: so Module.to() and its kin keep
+// Tells whether a tensor can become `other` in place, by `.data =`: so Module.to() and its kin keep
 // parameters, and with them tied weights and optimizers, as they do between the CPU and a GPU.
 bool has_compatible_shallow_copy_type(const at::Tensor& self, const at::Tensor& other) {
   const auto is_dense = [](const at::Tensor& tensor) {

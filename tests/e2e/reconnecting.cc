@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// A client in C++ that outlives its djinnd. It does what it is told on stdin, and says on stdout
-// how that went: a line each, "error CODE" where it failed.
+// This is a client in C++ that outlives its djinnd. It does what it is told on stdin, and says on
+// stdout how that went: a line each, "error CODE" where it failed.
 //
 //   reconnecting MODEL_DIRECTORY
 //

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// The functions that the fake driver exports, in the order of the table in driver_api.h.
+// These functions are what the fake driver exports, in the order of the table in driver_api.h.
 //
 // Every call but those that name an error goes through call(): it is counted, fails where a fault
 // is planted, and answers a sticky code that came before. What gives something back is done all the

@@ -16,7 +16,7 @@ constexpr uint64_t kWordsAtOnce = uint64_t{1} << 14;
   for (uint64_t i = 0; i < words; ++i) to[i] = value;
 }
 
-// Writes `value` to `words` words; false if one of them must not be written.
+// Writes `value` to `words` words; gives false if one of them must not be written.
 bool fill(Memory& memory, DevicePtr address, uint64_t words, uint32_t value) {
   for (uint64_t first = 0; first < words; first += kWordsAtOnce) {
     const uint64_t count = std::min(words - first, kWordsAtOnce);
@@ -40,7 +40,7 @@ Code scribble(Memory& memory, std::span<const uint64_t> arguments) {
   return Code::kSuccess;
 }
 
-// endless(): never ends.
+// endless() never ends.
 Code endless(Memory&, std::span<const uint64_t>) {
   for (;;) ::pause();
 }

@@ -150,7 +150,7 @@ Listener::~Listener() {
   if (is_ours()) ::unlink(path_.c_str());
 }
 
-// Whether the file at the path is still the one that was made for our socket.
+// Tells whether the file at the path is still the one that was made for our socket.
 bool Listener::is_ours() const {
   struct stat at_path {};
   return !path_.empty() && ::lstat(path_.c_str(), &at_path) == 0 &&

@@ -54,7 +54,7 @@ int open_bus(BusKind kind, Opened& opened) {
   return failed;
 }
 
-// Whether NameHasOwner has answered that nobody owns the name.
+// Tells whether NameHasOwner has answered that nobody owns the name.
 bool is_gone(sd_bus_message* answer) {
   int owned = 1;
   const bool read = ::sd_bus_message_is_method_error(answer, nullptr) <= 0 &&

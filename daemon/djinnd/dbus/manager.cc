@@ -38,7 +38,7 @@ std::optional<ipc::Tier> tier_in(std::string_view text) {
   return std::nullopt;
 }
 
-// Whether an administrator could get more than this answer.
+// Tells whether an administrator could get more than this answer.
 bool may_be_better(const ipc::DaemonReply& reply) {
   if (const auto* failed = std::get_if<ipc::Failed>(&reply.body)) {
     return failed->code == ErrorCode::kNotFound || failed->code == ErrorCode::kPermissionDenied;

@@ -99,7 +99,7 @@ ipc::SessionCounts counts_of(const Session& session, const gc::RunCounts& runs) 
   return counts;
 }
 
-// Whether the setting belongs to a user's or a group's section. Such settings are for
+// Tells whether the setting belongs to a user's or a group's section. Such settings are for
 // administrators.
 bool names_somebody(const ipc::SettingReport& setting) {
   return setting.key.starts_with("user.") || setting.key.starts_with("group.");

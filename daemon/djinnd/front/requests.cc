@@ -19,7 +19,7 @@ Error violation(std::string message) {
   return {ErrorCode::kProtocolViolation, std::move(message)};
 }
 
-// A payload that comes as a memfd.
+// This is a kind of payload that comes as a memfd.
 struct PayloadKind {
   const char* what;
   uint64_t bytes_max;

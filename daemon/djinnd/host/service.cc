@@ -38,7 +38,7 @@ uint64_t look_every_ns(uint64_t interval_ns) {
 // This is FileDescriptorName= of djinnd-metrics.socket.
 constexpr std::string_view kMetricsName = "metrics";
 
-// Whether the socket is of that kind and listens. If so, it is made non-blocking.
+// Tells whether the socket is of that kind and listens. If so, it is made non-blocking.
 bool make_ready(const Fd& socket, int family, int type) {
   if (::sd_is_socket(socket.get(), family, type, 1) <= 0) return false;
   const int flags = ::fcntl(socket.get(), F_GETFL);

@@ -20,7 +20,7 @@ bool is_visible(char c) {
   return c > ' ' && c <= '~';
 }
 
-// Whether the line is a field: a name, a colon, and text in which a tab is the only control
+// Tells whether the line is a field: a name, a colon, and text in which a tab is the only control
 // character.
 bool is_field(std::string_view line) {
   const size_t colon = line.find(':');

@@ -22,7 +22,7 @@ namespace {
 constexpr int kNotPolled = -1;
 constexpr const char* kExposition = "text/plain; version=0.0.4; charset=utf-8";
 
-// Whether a call on a socket failed because it would have had to wait, or was interrupted.
+// Tells whether a call on a socket failed because it would have had to wait, or was interrupted.
 bool must_wait() {
   return errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR;
 }

@@ -32,7 +32,7 @@ bool is_memory(const load::FileIdentity& file) {
   return file.content.has_value();
 }
 
-// Whether the error says that the files are no longer what the model was read from.
+// Tells whether the error says that the files are no longer what the model was read from.
 bool are_others(const Error& error) {
   return error.code == ErrorCode::kFileChanged || error.code == ErrorCode::kHashMismatch;
 }

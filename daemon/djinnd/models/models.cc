@@ -19,7 +19,7 @@ namespace {
 constexpr const char* kHeldByOthers =
     "Sessions of another user hold the model. Only an administrator may force it from under them.";
 
-// Whether the session is among those that wait for the model.
+// Tells whether the session is among those that wait for the model.
 bool is_opened_by(const Model& model, SessionId session) {
   return std::ranges::any_of(
       *model.openers, [&](const Opener& opener) { return opener.waiter.session == session; });

@@ -31,8 +31,8 @@ Error no_such_place() {
   return {ErrorCode::kInvalidArgument, "There is no room for memory in that place of the refs."};
 }
 
-// Whether the places are whole pages within the window, have `bytes` in all, and overlap neither
-// each other nor any chunk.
+// Tells whether the places are whole pages within the window, have `bytes` in all, and overlap
+// neither each other nor any chunk.
 bool are_free(const SessionMemory& memory, std::vector<ipc::MemoryRange> places, uint64_t bytes,
               uint64_t granularity) {
   for (const auto& [offset, extent] : memory.refs) places.push_back({offset, extent.bytes});

@@ -81,7 +81,7 @@ Result<uint64_t> extent_bytes_of(const ipc::SequenceGeometry& g) {
   return layout.file_bytes();
 }
 
-// Whether the session may have one more group: its worker maps each as a whole, though it is
+// Checks that the session may have one more group: its worker maps each as a whole, though it is
 // sparse.
 Status check_addresses(const Session& session, uint64_t bytes) {
   uint64_t others = 0;

@@ -22,7 +22,7 @@ uint64_t bytes_of(const ipc::KeptModel& model) {
   return std::accumulate(model.extent_bytes.begin(), model.extent_bytes.end(), uint64_t{0});
 }
 
-// Whether the record says what the model is.
+// Tells whether the record says what the model is.
 bool is_record_of(const Model& model, const ipc::KeptModel& record) {
   const auto is_pin = [&](uint64_t user) { return model.pins->contains(*Owner::of_number(user)); };
   return record.domain == model.owner().number() && record.device == text_of(model.device()) &&

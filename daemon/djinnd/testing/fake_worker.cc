@@ -105,7 +105,7 @@ class Relay {
     if (!djinnd_.send(ipc::encode(event))) ::_exit(0);
   }
 
-  // Handles a command of djinnd's. False if the worker is not to hear of it.
+  // Handles a command of djinnd's. Gives false if the worker is not to hear of it.
   template <typename Body>
   bool look(const Body&, const std::vector<Fd>&) {
     return true;
