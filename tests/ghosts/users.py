@@ -22,6 +22,7 @@ from typing import Any
 import compare
 import djinn
 import loads
+import pytest
 import torch
 import transformers
 import zoo
@@ -197,6 +198,28 @@ def a_generation_of_a_forked_process_is_refused_once(scratch: Path) -> None:
             os._exit(status)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     assert torch.equal(ghost.generate(ids, **zoo.GREEDY), expected)
+
+
+@case
+def an_error_of_the_models_own_comes_of_nothing_of_ours(scratch: Path) -> None:
+    _, model = both("llama", scratch)
+
+    def mistake() -> None:
+        model(torch.tensor([[1.0]]).to(model.device))
+
+    def mistake_in_a_generation() -> None:
+        def hook(*_: Any) -> None:
+            raise KeyError("of the user's")
+
+        with model.register_forward_hook(hook):
+            model.generate(ids.to(model.device), max_new_tokens=2)
+
+    for train in (False, True):
+        model.train(train)
+        for make, kind in ((mistake, RuntimeError), (mistake_in_a_generation, KeyError)):
+            with pytest.raises(kind) as raised:
+                make()
+            assert raised.value.__context__ is None, repr(raised.value.__context__)
 
 
 @case

@@ -49,10 +49,12 @@ def lower(call: Call, run: Callable[[Call], tuple[Any, int, str]], why_not: str 
     """What run() gives for the call: a result, the tier that it took, and why not a higher one.
     Where it does not go in djinnd, operators are recorded, and that is told; why_not begins it."""
     call = replace(call, kwargs=_of_the_model(call.model, call.kwargs))
+    is_recorded = False
     try:
         result, tier, why = run(call)
     except NotInDaemon as reason:
-        tier, why = 0, f"{why_not}{reason}"
+        is_recorded, tier, why = True, 0, f"{why_not}{reason}"
+    if is_recorded:  # here, so that an error of the model's does not seem to come of ours
         if not _is_gone(call.model):
             say_slow(why)
         result = call.in_python()
