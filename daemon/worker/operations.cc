@@ -474,7 +474,7 @@ Result<int64_t> tokens_of(const srg::Graph& graph, std::span<const int64_t> symb
 void roll_back(Session& session) {
   DJINN_ASSERT(session.state().roll_back(session.refs().extent()).ok());
   session.refs().end_step(Refs::End::kRolledBack);
-  session.tell_idle_memory();
+  session.tell_idle_refs();
 }
 
 void begin_again(Step& step) {

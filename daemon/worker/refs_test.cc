@@ -206,7 +206,7 @@ TEST_F(RefsTest, what_no_ref_takes_stays_granted_until_it_is_trimmed) {
   make({2, 1}, kRefBytes / 4);
   let_go(kFirst);
   EXPECT_EQ(granted_bytes_[ipc::GrantKind::kRefs], kRefBytes);
-  session_->tell_idle_memory();
+  session_->tell_idle_refs();
   EXPECT_EQ(gc::read_progress(state_head())->idle_ref_bytes, 3 * kRefBytes / 4);
   session_->trim_refs();
   grant_all();

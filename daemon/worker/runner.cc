@@ -222,7 +222,7 @@ void Runner::commit(Step& step, gc::StepRecord record) {
   step.session.state().stage_record(record);
   step.session.state().commit();
   step.session.refs().end_step(Refs::End::kCommitted);
-  step.session.tell_idle_memory();
+  step.session.tell_idle_refs();
 }
 
 // The step will be repeated when what it awaits has come.

@@ -75,7 +75,7 @@ Status Session::map(const ipc::AttachSession& command, std::vector<Fd> fds, pal:
             import_refs(command, std::span(fds).subspan(kDescriptors), pal));
   DJINN_CHECK(roll_back_open_step(memory, pal));
   DJINN_TRY(refs_, Refs::open(command.session, std::move(memory), *state_, pal, grants));
-  tell_idle_memory();
+  tell_idle_refs();
   ring_.emplace(*view_, state_->record().completed, state_->completions_published());
   return {};
 }
@@ -96,7 +96,7 @@ Status Session::roll_back_open_step(const vmu::WindowMemory& memory, pal::Device
 
 void Session::trim_refs() {
   refs_->trim();
-  tell_idle_memory();
+  tell_idle_refs();
 }
 
 void Session::add_sequence(std::shared_ptr<Sequence> sequence) {

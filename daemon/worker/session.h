@@ -79,7 +79,7 @@ class Session {
   // Between two steps: gives back what its refs do not use.
   void trim_refs();
   // Says, where djinnd reads it, how much that is.
-  void tell_idle_memory() { state_->set_idle_ref_bytes(refs_->idle_bytes()); }
+  void tell_idle_refs() { state_->set_idle_ref_bytes(refs_->idle_bytes()); }
   [[nodiscard]] std::span<std::byte> staging() const { return view_->staging(); }
   [[nodiscard]] const Fd& submission_bell() const { return submission_bell_; }
   void ring_completion_bell() const { ipc::ring_completion_bell(completion_bell_); }

@@ -24,6 +24,10 @@ uint64_t IdleMemory::Offer::lane_bytes() const {
   return bytes;
 }
 
+bool IdleMemory::may_have_idle(const Session& session) const {
+  return session.ref_bytes_granted > 0 || lanes_.heap_bytes(session.worker()) > 0;
+}
+
 IdleMemory::Offer IdleMemory::offer(DeviceId device) const {
   return {candidates(device, {}), left_over(device, {})};
 }
@@ -38,7 +42,7 @@ std::vector<IdleMemory::Candidate> IdleMemory::candidates(DeviceId device,
     if (session->device != device) continue;
     const WorkerKey worker = session->worker();
     if (session->trims) trimming.insert(worker);
-    if (session->ref_bytes_granted == 0 && lanes_.heap_bytes(worker) == 0) continue;
+    if (!may_have_idle(*session)) continue;
     const bool may_go = session->phase == SessionPhase::kLive && session->attached &&
                         !session->trims && domains_.ready(worker) && !lane_steps_.is_long(worker);
     if (!may_go || (user && session->domain != *user)) continue;
@@ -105,7 +109,7 @@ std::optional<uint64_t> IdleMemory::ms_to_next_idle(DeviceId device) const {
   // release.
   for (const auto& [id, session] : sessions_.all()) {
     if (session->device != device) continue;
-    if (session->ref_bytes_granted == 0 && lanes_.heap_bytes(session->worker()) == 0) continue;
+    if (!may_have_idle(*session)) continue;
     const uint64_t ms = spill_.ms_to_idle(*session);
     next = std::min(next.value_or(ms), ms);
   }

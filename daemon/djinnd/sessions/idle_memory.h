@@ -80,6 +80,8 @@ class IdleMemory {
   static void worker_died(Session& session);
 
  private:
+  // Whether anything is granted that could be idle, on the session's account; no system call.
+  [[nodiscard]] bool may_have_idle(const Session& session) const;
   [[nodiscard]] std::vector<Candidate> candidates(DeviceId device, std::optional<Owner> user) const;
   [[nodiscard]] std::map<WorkerKey, uint64_t> left_over(DeviceId device,
                                                         std::optional<Owner> user) const;

@@ -112,16 +112,15 @@ TRAINS = (
 
 def _outermost(original: Any, model: Any, args: Any, kwargs: Any) -> Any:
     known = state.known_of(model)
-    why_not = ""
     try:
         program, tensors = _find(original, model, known, args, kwargs)
     except NotInDaemon as reason:
-        why_not = str(reason)
-    if why_not:  # here, so that an error of the original's does not seem to come of ours
-        state.took(known, 0, why_not)
-        return original(model, *args, **kwargs)
-    state.took(known, 1)
-    return program.run(tensors)
+        state.took(known, 0, str(reason))
+    else:
+        state.took(known, 1)
+        return program.run(tensors)
+    # Not in the handler, so that an error of the original's does not seem to come of ours.
+    return original(model, *args, **kwargs)
 
 
 def _find(original: Any, model: Any, known: Any, args: Any, kwargs: Any) -> Any:
