@@ -2,7 +2,6 @@
 
 // Two devices in one djinnd, the host and fake:0, a process of its own with workers without
 // kernels: what is exhausted or lost on one is felt on the other by nobody.
-#include <gmock/gmock.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -13,7 +12,6 @@
 #include <utility>
 #include <vector>
 
-#include "daemon/djinnd/testing/contested_memory.h"
 #include "daemon/djinnd/testing/programs.h"
 #include "daemon/djinnd/testing/test_daemon.h"
 
@@ -26,7 +24,6 @@ using testing::model_file;
 using testing::open_model;
 using testing::TestClient;
 using testing::TestDaemon;
-using testing::want_refs;
 using testing::write_config;
 
 using testing::kMiB;
@@ -187,51 +184,6 @@ TEST_F(DevicesTest, a_chunk_that_holds_no_ref_any_more_is_anothers_who_asks) {
   client.disconnect();
   other.disconnect();
   EXPECT_TRUE(eventually([&] { return device("fake:0").used_bytes == 0; }));
-}
-
-TEST_F(DevicesTest, an_idle_group_gives_way_to_who_wants_memory_of_its_own_and_comes_back) {
-  TestClient client(daemon_), other(daemon_);
-  for (TestClient* one : {&client, &other}) one->greet(false, 1 << 16, "fake:0");
-  const auto use = [](TestClient& of, SequenceHandle group) {
-    of.submit_reorder(group);
-    return of.completion();
-  };
-  const auto make_group = [&](TestClient& of) {
-    const ipc::SequenceGeometry geometry{1, 10, 8, 64, DType::kFloat32, 256, 2};
-    const SequenceHandle group = of.ask<ipc::SequenceMade>(ipc::MakeSequence{geometry}).sequence;
-    EXPECT_EQ(use(of, group), ErrorCode::kOk);
-    return group;
-  };
-  const SequenceHandle here = make_group(host_), there = make_group(client);
-  const auto evictable = [&](const std::string& device) {
-    uint64_t bytes = 0;
-    for (const auto& pool : observer_.ask<ipc::MemoryList>(ipc::ListMemory{}).pools) {
-      if (pool.device == device) bytes += pool.evictable_bytes;
-    }
-    return bytes;
-  };
-  ASSERT_TRUE(eventually([&] { return evictable("cpu:0") > 0 && evictable("fake:0") > 0; }));
-  const uint64_t host_used = device("cpu:0").used_bytes;
-  EXPECT_EQ(want_refs(other, 48 * kMiB), ErrorCode::kOk);
-  EXPECT_EQ(device("cpu:0").used_bytes, host_used);
-  EXPECT_EQ(use(host_, here), ErrorCode::kOk);
-  EXPECT_EQ(use(client, there), ErrorCode::kOutOfMemory) << "refs do not give way";
-  other.disconnect();
-  ASSERT_TRUE(eventually([&] { return device("fake:0").used_bytes < 48 * kMiB; }));
-  EXPECT_EQ(use(client, there), ErrorCode::kOk);
-  std::vector<ipc::EventKind> told;
-  for (const auto& event : observer_.ask<ipc::EventList>(ipc::FollowEvents{}).events) {
-    const bool is_of_memory = event.kind == ipc::EventKind::kMemoryPressure ||
-                              event.kind == ipc::EventKind::kSequenceSpilled ||
-                              event.kind == ipc::EventKind::kSequenceRestored;
-    if (!is_of_memory) continue;
-    EXPECT_EQ(event.device, "fake:0") << event.text;
-    told.push_back(event.kind);
-  }
-  for (const auto kind : {ipc::EventKind::kMemoryPressure, ipc::EventKind::kSequenceSpilled,
-                          ipc::EventKind::kSequenceRestored}) {
-    EXPECT_THAT(told, ::testing::Contains(kind));
-  }
 }
 
 class DevicesWithQuotas : public DevicesTest {
