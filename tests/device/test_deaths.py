@@ -36,13 +36,12 @@ def visit(daemon: Daemon, lines: int) -> None:
 
 
 def settled(daemon: Daemon) -> Baseline:
-    """djinnd, its worker and the one that it keeps in reserve; nobody but who looks is there."""
+    """When nothing changes any more."""
     seen: list[Baseline] = []
 
     def quiet() -> bool:
         seen.append(Baseline.of(daemon))
-        done = seen[-1].counts[0] == 1 and seen[-1].processes == 3
-        return done and seen[-20:] == [seen[-1]] * 20
+        return seen[-1].alone() and seen[-20:] == [seen[-1]] * 20
 
     wait_until(quiet, "djinnd is quiet")
     return seen[-1]
