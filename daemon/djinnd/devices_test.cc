@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "daemon/djinnd/testing/contested_memory.h"
 #include "daemon/djinnd/testing/programs.h"
 #include "daemon/djinnd/testing/test_daemon.h"
 
@@ -24,6 +25,7 @@ using testing::model_file;
 using testing::open_model;
 using testing::TestClient;
 using testing::TestDaemon;
+using testing::want_refs;
 using testing::write_config;
 
 using testing::kMiB;
@@ -184,6 +186,55 @@ TEST_F(DevicesTest, a_chunk_that_holds_no_ref_any_more_is_anothers_who_asks) {
   client.disconnect();
   other.disconnect();
   EXPECT_TRUE(eventually([&] { return device("fake:0").used_bytes == 0; }));
+}
+
+TEST_F(DevicesTest, an_idle_group_gives_way_to_who_wants_memory_of_its_own_and_comes_back) {
+  TestClient client(daemon_), other(daemon_);
+  for (TestClient* one : {&client, &other}) one->greet(false, 1 << 16, "fake:0");
+  const auto use = [](TestClient& of, SequenceHandle group) {
+    of.submit_reorder(group);
+    return of.completion();
+  };
+  const auto make_group = [&](TestClient& of) {
+    const ipc::SequenceGeometry geometry{1, 10, 8, 64, DType::kFloat32, 256, 2};
+    const SequenceHandle group = of.ask<ipc::SequenceMade>(ipc::MakeSequence{geometry}).sequence;
+    EXPECT_EQ(use(of, group), ErrorCode::kOk);
+    return group;
+  };
+  const auto evictable = [&](const std::string& device) {
+    uint64_t bytes = 0;
+    for (const auto& pool : observer_.ask<ipc::MemoryList>(ipc::ListMemory{}).pools) {
+      if (pool.device == device) bytes += pool.evictable_bytes;
+    }
+    return bytes;
+  };
+  const auto told = [&](ipc::EventKind kind) {
+    uint64_t count = 0;
+    for (const auto& event : observer_.ask<ipc::EventList>(ipc::FollowEvents{}).events) {
+      if (event.kind != kind) continue;
+      EXPECT_EQ(event.device, "fake:0") << event.text;
+      if (kind == ipc::EventKind::kSequenceSpilled) {
+        EXPECT_GT(event.bytes, kMiB) << event.text;
+      }
+      ++count;
+    }
+    return count;
+  };
+  const SequenceHandle here = make_group(host_), there = make_group(client);
+  ASSERT_TRUE(eventually([&] { return evictable("cpu:0") > 0 && evictable("fake:0") > 0; }));
+  // A worker takes what it is granted a little later; it drops a group after that.
+  client.ask<ipc::Done>(ipc::DropSequence{make_group(client)});
+  const uint64_t host_used = device("cpu:0").used_bytes;
+  EXPECT_EQ(want_refs(other, 48 * kMiB), ErrorCode::kOk);
+  EXPECT_EQ(told(ipc::EventKind::kSequenceSpilled), 1u);
+  EXPECT_EQ(told(ipc::EventKind::kMemoryPressure), 1u);
+  EXPECT_EQ(device("cpu:0").used_bytes, host_used);
+  EXPECT_EQ(use(host_, here), ErrorCode::kOk);
+  EXPECT_EQ(use(client, there), ErrorCode::kOutOfMemory) << "refs do not give way";
+  other.disconnect();
+  ASSERT_TRUE(eventually([&] { return device("fake:0").used_bytes < 48 * kMiB; }));
+  EXPECT_EQ(use(client, there), ErrorCode::kOk);
+  EXPECT_TRUE(eventually([&] { return told(ipc::EventKind::kSequenceRestored) == 1; }));
 }
 
 class DevicesWithQuotas : public DevicesTest {
