@@ -2,7 +2,6 @@
 
 #include "libdjinn-client/connection.h"
 
-#include <poll.h>
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -10,6 +9,7 @@
 #include <utility>
 
 #include "kernel/base/clock.h"
+#include "libdjinn-client/wait.h"
 
 namespace djinn::client {
 namespace {
@@ -52,7 +52,7 @@ Status Connection::check() {
 Result<Client*> Connection::open(const CancelPredicate& given_up) {
   DJINN_CHECK(refuse_held());
   if (session_ == 0) {
-    DJINN_CHECK(try_once(UINT64_MAX, given_up));
+    DJINN_CHECK(try_once(options_.answer_ms, given_up));
   } else if (const bool known = client_ == nullptr || client_->has_ended(); !check()) {
     // The reason that djinnd gave is told once. If the session ended because djinnd is gone, that
     // needs no telling.
@@ -102,7 +102,7 @@ Status Connection::try_again(uint64_t wait_ms, const CancelPredicate& given_up) 
     if (made || !may_pass(made.error().code) || left_ms == 0) return made;
     const Deadline pause(clock_, std::min(backoff.next_ms(), left_ms), given_up);
     Status slept = pause.check();
-    for (; slept; slept = pause.check()) ::poll(nullptr, 0, pause.slice_ms());
+    if (slept) slept = wait_for({}, options_.interrupt, &pause);
     if (slept.error().code == ErrorCode::kCancelled) return slept;
   }
 }

@@ -238,7 +238,6 @@ Result<client::Client*> client_of_model(djinn_client& client, uint64_t model) {
 
 // The model of an encoder or generator is closed with its session.
 Status close_model_of(const djinn_opened& opened, ModelId model) {
-  if (opened.client == nullptr) return {};
   DJINN_TRY(client::Client* const found, opened.client->connection.of(opened.session));
   return found->close_model(model);
 }
@@ -482,7 +481,7 @@ djinn_code djinn_model_load_keep_alive(djinn_client* client, const char* directo
 }
 
 djinn_code djinn_model_close(djinn_client* client, uint64_t model, djinn_error* error) {
-  return guarded(error, [&]() -> Status {
+  return guarded(client, error, [&]() -> Status {
     DJINN_CHECK(given(client, "client"));
     DJINN_TRY(djinn::client::Client* const session, djinn::client_of_model(*client, model));
     return session->close_model(djinn::ModelId{model});
@@ -490,7 +489,7 @@ djinn_code djinn_model_close(djinn_client* client, uint64_t model, djinn_error* 
 }
 
 djinn_code djinn_model_unload(djinn_client* client, uint64_t model, djinn_error* error) {
-  return guarded(error, [&]() -> Status {
+  return guarded(client, error, [&]() -> Status {
     DJINN_CHECK(given(client, "client"));
     DJINN_TRY(djinn::client::Client* const session, client->connection.open(client->given_up));
     return session->unload_model(djinn::ModelId{model});
@@ -514,7 +513,8 @@ djinn_code djinn_encoder_open(djinn_client* client, const char* directory, djinn
 
 void djinn_encoder_close(djinn_encoder* encoder) {
   if (encoder == nullptr) return;
-  guarded(nullptr, [&] { return djinn::close_model_of(*encoder, encoder->encoder->model().id); });
+  guarded(encoder, "encoder", nullptr,
+          [&] { return djinn::close_model_of(*encoder, encoder->encoder->model().id); });
   delete encoder;
 }
 
@@ -566,7 +566,7 @@ djinn_code djinn_generator_open(djinn_client* client, const char* directory, dji
 
 void djinn_generator_close(djinn_generator* generator) {
   if (generator == nullptr) return;
-  guarded(nullptr,
+  guarded(generator, "generator", nullptr,
           [&] { return djinn::close_model_of(*generator, generator->generator->model().id); });
   delete generator;
 }

@@ -134,9 +134,17 @@ Result<Generated> Generator::generate(const std::vector<std::vector<int32_t>>& p
   DJINN_TRY(block.sequence, client_.make_sequence(config_.geometry(block.rows, capacity)));
   Result<Generated> generated = stream(block, left_padded(prompts, block), on_token);
   if (client_.has_ended()) return generated;  // and the sequence with it
+  // Who has given the generation up does not wait for djinnd, which may be why they did.
+  const bool given_up =
+      generated ? generated->given_up : generated.error().code == ErrorCode::kCancelled;
+  if (given_up) {
+    client_.drop_sequence_later(block.sequence);
+    return generated;
+  }
   Status dropped = client_.drop_sequence(block.sequence);
-  if (generated && !dropped && !client_.has_ended()) return std::move(dropped).error();
-  return generated;
+  const bool is_gone = dropped || dropped.error().code == ErrorCode::kCancelled;  // or will be
+  if (!generated || is_gone || client_.has_ended()) return generated;
+  return std::move(dropped).error();
 }
 
 Result<Generated> Generator::stream(const ipc::GenerateBlock& block,
@@ -145,21 +153,20 @@ Result<Generated> Generator::stream(const ipc::GenerateBlock& block,
   Generated out;
   out.tokens.resize(block.rows);
   std::vector<bool> finished(block.rows);
-  bool given_up = false;
   DJINN_TRY(const Run run, submit_generate(client_, block, prompt));
   const auto take = [&](const TokenEvent& event) {
-    if (event.row >= block.rows || finished[event.row] || given_up) return;
+    if (event.row >= block.rows || finished[event.row] || out.given_up) return;
     out.tokens[event.row].push_back(event.token);
     const bool stop = std::ranges::find(block.stop_tokens, event.token) != block.stop_tokens.end();
     finished[event.row] = stop;
     if (on_token && !on_token(event)) {
-      given_up = true;
+      out.given_up = true;
       client_.cancel_through(run);
     }
   };
   DJINN_TRY(Outcome outcome, client_.wait(run, take));
   out.random_offset = outcome.random_offset;
-  const bool cancelled = given_up && outcome.error == ErrorCode::kCancelled;
+  const bool cancelled = out.given_up && outcome.error == ErrorCode::kCancelled;
   if (outcome.error != ErrorCode::kOk && !cancelled) {
     return Error{outcome.error, std::move(outcome.message)};
   }

@@ -34,6 +34,7 @@ struct Generated {
   // The tokens of each row, up to and with a stop token; padding behind it is dropped.
   std::vector<std::vector<int32_t>> tokens;
   uint64_t random_offset = 0;  // the next unused one
+  bool given_up = false;       // on_token ended it
 };
 
 class Generator {
