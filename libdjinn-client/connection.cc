@@ -84,6 +84,11 @@ Result<Client*> Connection::of(uint64_t session) {
 }
 
 Result<Client*> Connection::of(RefHandle ref) {
+  if (!ref.valid()) {
+    return Error{
+        ErrorCode::kNotFound,
+        "The ref's generation is 0, which is no ref's. Give one that a put or a run left."};
+  }
   return of(ref.generation > refs_gone_ ? session_ : 0);
 }
 
@@ -154,7 +159,9 @@ Status Connection::refuse_held() const {
 }
 
 Error Connection::gone() const {
-  return {ErrorCode::kDisconnected, "This belongs to a session that is gone. " + end_.why.message};
+  const char* const what = "This belongs to a session that is gone.";
+  const std::string& why = end_.why.message;
+  return {ErrorCode::kDisconnected, why.empty() ? what : std::string(what) + ' ' + why};
 }
 
 }  // namespace djinn::client

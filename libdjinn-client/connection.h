@@ -64,7 +64,7 @@ class Connection {
 
   // The client of a handle's session. Errors: kDisconnected when that is gone. No system call.
   Result<Client*> of(uint64_t session);
-  // The same for a ref, which names its session.
+  // The same for a ref, which names its session. Errors: also kNotFound for one of generation 0.
   Result<Client*> of(RefHandle ref);
 
   // Makes a new session, unless the last one lives. Attempts go on for so long; there is at least

@@ -113,7 +113,7 @@ Status Control::send(std::span<const std::byte> bytes, std::span<const int> fds,
 Result<std::optional<Answer>> Control::receive() {
   for (;;) {
     DJINN_TRY(std::optional<Answer> answer, receive_any());
-    if (!answer || unwanted_.erase(answer->reply.number) == 0) return answer;
+    if (!answer || !is_unwanted(answer->reply.number)) return answer;
     let_go(answer->reply);
   }
 }
@@ -132,7 +132,7 @@ void Control::let_go(const ipc::DaemonReply& unwanted) {
 
 void Control::give_back(decltype(ipc::ClientRequest::body) body) {
   const uint32_t number = ++last_number_;
-  unwanted_.insert(number);
+  returns_.insert(number);
   owed_.push_back({number, std::move(body)});
   send_owed_without_wait();
 }
@@ -187,7 +187,7 @@ Status Control::check_notices() {
 }
 
 Result<bool> Control::tell(decltype(ipc::ClientRequest::body) body) {
-  if (!unwanted_.empty()) DJINN_CHECK(check_notices());  // some may have come
+  if (!unwanted_.empty() || !returns_.empty()) DJINN_CHECK(check_notices());  // some may have come
   send_owed_without_wait();
   if (!owed_.empty() || unwanted_.size() >= kToldMax) return false;
   const uint32_t number = ++last_number_;
@@ -201,7 +201,7 @@ Result<bool> Control::tell(decltype(ipc::ClientRequest::body) body) {
 
 Result<Answer> Control::request(decltype(ipc::ClientRequest::body) body, std::span<const int> fds,
                                 const Deadline* deadline) {
-  if (!unwanted_.empty()) DJINN_CHECK(check_notices());  // some may have come
+  if (!unwanted_.empty() || !returns_.empty()) DJINN_CHECK(check_notices());  // some may have come
   send_owed_without_wait();
   if (unwanted_.size() >= kUnwantedMax && !gives_back(body)) {
     return Error{ErrorCode::kBusy,
@@ -219,7 +219,9 @@ Result<Answer> Control::request(decltype(ipc::ClientRequest::body) body, std::sp
     return std::move(sent).error();
   }
   auto answer = take_answer(number, may_take_long, deadline);
-  if (!answer && answer.error().code == ErrorCode::kCancelled) unwanted_.insert(number);
+  if (!answer && answer.error().code == ErrorCode::kCancelled) {
+    (gives_back(request.body) ? returns_ : unwanted_).insert(number);
+  }
   if (!answer) return std::move(answer).error();
   if (const auto* failed = std::get_if<ipc::Failed>(&answer->reply.body)) {
     return Error{failed->code, failed->message};

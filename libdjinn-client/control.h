@@ -81,6 +81,8 @@ class Control {
   // An answer that has come and is still wanted; nothing if there is none.
   Result<std::optional<Answer>> receive();
   Result<std::optional<Answer>> receive_any();
+  // Whether nobody waits for this answer, which is then no longer expected.
+  bool is_unwanted(uint32_t number) { return unwanted_.erase(number) + returns_.erase(number) > 0; }
   void let_go(const ipc::DaemonReply& unwanted);
   Status send_owed(const Deadline* deadline);
   void send_owed_without_wait();
@@ -97,6 +99,7 @@ class Control {
   Interrupt* interrupt_ = nullptr;
   std::function<void()> on_silence_;
   std::set<uint32_t> unwanted_;  // numbers of requests whose answers nobody waits for any more
+  std::set<uint32_t> returns_;   // likewise, of what is given back: djinnd answers that at once
   std::deque<ipc::ClientRequest> owed_;   // that give something back, and are not sent yet
   std::vector<ProgramId> late_programs_;  // of answers that nobody waited for
 };

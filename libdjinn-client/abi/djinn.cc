@@ -269,9 +269,11 @@ Status encode(djinn_encoder& encoder, const djinn_batch& batch, float* embedding
 // --- generator
 
 // A struct that is all zero means what _init gives.
-client::GenerateOptions options_of(const djinn_generate_options& given,
-                                   const client::Generator& generator) {
+Result<client::GenerateOptions> options_of(const djinn_generate_options& given,
+                                           const client::Generator& generator) {
   client::GenerateOptions options;
+  DJINN_CHECK(client::check_stop_tokens(given.stop_token_count));
+  if (given.stop_token_count != 0) DJINN_CHECK(djinn::given(given.stop_tokens, "stop_tokens"));
   if (given.max_new_tokens != 0) options.max_new_tokens = given.max_new_tokens;
   options.min_new_tokens = given.min_new_tokens;
   if (given.stop_tokens != nullptr) {
@@ -296,8 +298,15 @@ client::GenerateOptions options_of(const djinn_generate_options& given,
 
 Result<std::vector<std::vector<int32_t>>> rows_of(std::span<const djinn_prompt> prompts) {
   std::vector<std::vector<int32_t>> rows;
+  DJINN_CHECK(client::check_prompts(prompts.size(), true));
   for (const djinn_prompt& prompt : prompts) {
     if (prompt.count != 0) DJINN_CHECK(given(prompt.tokens, "prompt.tokens"));
+    if (prompt.count > limits::kSequenceTokens) {
+      return Error{ErrorCode::kOutOfRange, "A prompt of " + std::to_string(prompt.count) +
+                                               " tokens is longer than the " +
+                                               std::to_string(limits::kSequenceTokens) +
+                                               " that any model takes. Is prompt.count right?"};
+    }
     rows.emplace_back(prompt.tokens, prompt.tokens + prompt.count);
   }
   return rows;
@@ -596,8 +605,8 @@ djinn_code djinn_generator_generate(djinn_generator* generator, const djinn_prom
     const auto tell_token = [&](const djinn::client::TokenEvent& event) {
       return on_token(context, event.row, event.index, event.token) == 0;
     };
-    const auto chosen =
-        djinn::options_of(options != nullptr ? *options : defaults, *generator->generator);
+    DJINN_TRY(const auto chosen,
+              djinn::options_of(options != nullptr ? *options : defaults, *generator->generator));
     const djinn::client::Connection::Hold hold(generator->client->connection);
     DJINN_TRY(const auto done, generator->generator->generate(rows, chosen, tell_token));
     if (next_random_offset != nullptr) *next_random_offset = done.random_offset;

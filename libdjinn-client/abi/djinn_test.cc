@@ -370,6 +370,15 @@ TEST_F(Reconnecting, a_call_under_way_fails_and_is_not_repeated) {
   EXPECT_EQ(daemon_.runs(), 0u);
 }
 
+TEST_F(Reconnecting, a_ref_that_is_all_zero_is_no_ref) {
+  djinn_error error{};
+  char byte = 0;
+  EXPECT_EQ(djinn_ref_read(client_, {}, 0, &byte, 1, &error), DJINN_NOT_FOUND);
+  EXPECT_EQ(djinn_ref_release(client_, {}, &error), DJINN_NOT_FOUND);
+  EXPECT_STREQ(error.message,
+               "The ref's generation is 0, which is no ref's. Give one that a put or a run left.");
+}
+
 // --- djinn_cancel()
 
 using djinn::client::testing::eventually;

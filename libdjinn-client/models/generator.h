@@ -37,6 +37,11 @@ struct Generated {
   bool given_up = false;       // on_token ended it
 };
 
+// Of numbers that a caller gives, before anything is read by them. Errors: kInvalidArgument;
+// kOutOfRange.
+Status check_prompts(size_t count, bool each_has_tokens);
+Status check_stop_tokens(size_t count);
+
 class Generator {
  public:
   // client outlives the generator. Errors: the directory's, the builder's, djinnd's.
