@@ -291,7 +291,7 @@ bool Requests::is_admin(const Call& call) {
 
 void Requests::fulfil(Call& call, const ipc::SetDraining& body) {
   if (!is_admin(call)) return;
-  drain_.set(body.draining);
+  drain_.set(body.draining, call.session.caller.user);
   sessions_.done(call.waiter);
 }
 
