@@ -236,8 +236,7 @@ Result<std::unique_ptr<client::Client>> observe(const Invocation& invocation,
 Result<ipc::StatusReport> status_in_time(const Invocation& invocation) {
   constexpr uint64_t kAnswerMs = 1500;  // a daemon that turns answers in a thousandth of it
   const SystemClock clock;
-  const client::CancelPredicate never;
-  const client::Deadline deadline(clock, kAnswerMs, never);
+  const client::Deadline deadline(clock, kAnswerMs);
   DJINN_TRY(const auto client, observe(invocation, &deadline));
   return client->status(&deadline);
 }

@@ -88,10 +88,23 @@ std::vector<std::string> verbs_of(const CLI::App& app) {
   return names;
 }
 
+// What other programs do that somebody looks for here; empty for other words.
+std::string done_elsewhere(const std::string& word) {
+  if (word == "check") return "'djinnd --check-config' checks the configuration.";
+  if (word == "log" || word == "logs") return "'journalctl -u djinnd' shows the service's log.";
+  if (word == "list") return "'djinnctl ps' lists models, 'djinnctl sessions' sessions.";
+  const bool is_of_service =
+      word == "reload" || word == "start" || word == "stop" || word == "restart";
+  return is_of_service ? fmt::format("'systemctl {} djinnd' does it.", word) : "";
+}
+
 Error no_such_verb(const std::string& word, const std::string& words,
                    const std::vector<std::string>& known) {
   const std::string_view near = nearest(word, known);
-  const std::string guess = near.empty() ? "." : fmt::format("; did you mean '{}{}'?", words, near);
+  const std::string elsewhere = done_elsewhere(word);
+  const std::string guess = !elsewhere.empty() ? ": " + elsewhere
+                            : near.empty()     ? "."
+                                               : fmt::format("; did you mean '{}{}'?", words, near);
   return {ErrorCode::kInvalidArgument,
           fmt::format("There is no verb '{}{}'{} 'djinnctl {}--help' lists all.", words, word,
                       guess, words)};

@@ -74,21 +74,23 @@ Table table_of(const std::vector<ShownSetting>& settings, bool origin, bool in_f
   return table;
 }
 
-// Names, on one line of stderr, the settings that are not in force before djinnd does `what`.
-void tell_pending_until(const char* what, bool reloads, const std::vector<ShownSetting>& settings) {
+// Names, on one line of stderr, the settings that are not in force before djinnd does `what`; tells
+// whether there are some.
+bool tell_pending_until(const char* what, bool reloads, const std::vector<ShownSetting>& settings) {
   std::string keys;
   for (const ShownSetting& setting : settings) {
     if (!setting.is_pending() || setting.reloads != reloads) continue;
     keys += (keys.empty() ? "" : ", ") + setting.key;
   }
-  if (!keys.empty())
-    write_error("djinnctl: not in force before " + std::string(what) + keys + '\n');
+  if (keys.empty()) return false;
+  write_error("djinnctl: not in force before " + std::string(what) + keys + '\n');
+  return true;
 }
 
 void tell_pending(const std::vector<ShownSetting>& settings) {
-  tell_pending_until("djinnd reloads: ", true, settings);
-  tell_pending_until("djinnd starts anew: ", false, settings);
-  write_error("What stands on djinnd's command line wins.\n");
+  const bool at_reload = tell_pending_until("djinnd reloads: ", true, settings);
+  const bool at_start = tell_pending_until("djinnd starts anew: ", false, settings);
+  if (at_reload || at_start) write_error("What stands on djinnd's command line wins.\n");
 }
 
 Status print(const Invocation& invocation, const ConfigOptions& options,

@@ -40,8 +40,9 @@ Table daemon_table(const ipc::StatusReport& report, uint64_t now_ns) {
   table.add({"programs", std::to_string(report.programs)});
   table.add({"descriptors", std::to_string(report.descriptors)});
   if (report.descriptors_closing > 0) {
-    table.add({"  closing", fmt::format("{} of clients; what stays here waits for a file system",
-                                        report.descriptors_closing)});
+    table.add(
+        {"  closing", fmt::format("{}, which clients sent; what stays waits for a file system",
+                                  report.descriptors_closing)});
   }
   table.add({"read from files", size_text(report.bytes_read)});
   table.add({"buffered reads", std::to_string(report.buffered_reads)});

@@ -48,7 +48,7 @@ struct Hello {
 };
 
 // Adds descriptors (fds: one each, open for reading) to the connection's list of files for the next
-// OpenModel. Answer: Done.
+// OpenModel; without any it empties the list, whose open was given up. Answer: Done.
 struct AddFiles {
   uint32_t count = 0;
   std::vector<std::string> names{};  // of each, for people, or none at all

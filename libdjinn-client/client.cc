@@ -2,7 +2,6 @@
 
 #include "libdjinn-client/client.h"
 
-#include <errno.h>
 #include <poll.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -19,6 +18,7 @@
 #include "libdjinn-client/lease_socket.h"
 #include "libdjinn-client/place.h"
 #include "libdjinn-client/regular_file.h"
+#include "libdjinn-client/wait.h"
 
 namespace djinn::client {
 namespace {
@@ -33,6 +33,9 @@ constexpr uint64_t kShortWaitNs = 4 * kSpinNs;
 constexpr uint64_t kStagingCommitMin = 64 * 1024;
 // has_room() counts this much for a submission's binding block. It is enough for a hundred tensors.
 constexpr uint64_t kBlockBytes = 4096;
+// After it was given up, a run ends with the operator that runs. One that takes longer is left to
+// itself, and so is a run whose worker does not come to it.
+constexpr uint64_t kGivenUpMs = 2000;
 constexpr std::string_view kScheme = "unix:";
 
 // A list that changes while its pages are read has at most this many items.
@@ -94,6 +97,7 @@ Result<std::unique_ptr<Client>> Client::connect(const ConnectOptions& options,
   DJINN_TRY(const std::string path, resolve_host(options.host));
   if (options.interrupt != nullptr) DJINN_CHECK(options.interrupt->open());
   DJINN_TRY(Control control, Control::connect(path, deadline));
+  control.set_interrupt(options.interrupt);
   if (options.observer) control.set_observer();
   ipc::Hello hello;
   hello.client_name = ipc::showable_name(options.name);
@@ -103,7 +107,6 @@ Result<std::unique_ptr<Client>> Client::connect(const ConnectOptions& options,
   std::vector<Fd> fds;
   DJINN_TRY(const auto welcome, control.ask<ipc::Welcome>(std::move(hello), &fds, {}, deadline));
   DJINN_TRY(ForkMark mark, ForkMark::make());
-  control.set_interrupt(options.interrupt);
   control.set_on_silence(options.on_silence);
   std::unique_ptr<Client> client(
       new Client(std::move(control), welcome, std::move(mark), options.interrupt));
@@ -161,12 +164,23 @@ Status Client::send_files(const ModelFiles& from) {
 Result<OpenedModel> Client::open_model(const ModelFiles& from, const srg::LoadPlan* plan,
                                        const Retention& retention) {
   DJINN_TRY(ipc::ModelOpened opened, naming_file(ask_to_open(from, plan, retention), from.paths));
-  DJINN_TRY(srg::ModelManifest manifest, manifest_of(opened));
-  return OpenedModel{opened.model, opened.bytes, opened.was_resident, std::move(manifest)};
+  auto manifest = manifest_of(opened);
+  if (!manifest) {
+    control_.give_back(ipc::CloseModel{opened.model});
+    return std::move(manifest).error();
+  }
+  return OpenedModel{opened.model, opened.bytes, opened.was_resident, *std::move(manifest)};
 }
 
 Result<ipc::ModelOpened> Client::ask_to_open(const ModelFiles& from, const srg::LoadPlan* plan,
                                              const Retention& retention) {
+  auto opened = send_open(from, plan, retention);
+  if (!opened && opened.error().code == ErrorCode::kCancelled) control_.give_back(ipc::AddFiles{});
+  return opened;
+}
+
+Result<ipc::ModelOpened> Client::send_open(const ModelFiles& from, const srg::LoadPlan* plan,
+                                           const Retention& retention) {
   DJINN_CHECK(send_files(from));
   const std::string place = place_of(from.paths);
   ipc::OpenModel request;
@@ -236,6 +250,7 @@ Result<LeasedProgram> Client::lease_program(const srg::Graph& graph, ModelId mod
 // that names it is under way: djinnd hears this message before the worker hears of the run.
 void Client::drop_unleased_programs() {
   for (const ProgramId program : lender_->take_unleased()) unleased_[program] = last_run_;
+  for (const ProgramId program : control_.take_late_programs()) unleased_[program] = last_run_;
   if (unleased_.empty()) return;
   std::erase_if(unleased_, [this](const auto& one) {
     return kept_programs_.contains(one.first) || lender_->is_leased(one.first);
@@ -429,7 +444,7 @@ Result<StagingLease> Client::allocate_staging(uint64_t bytes) {
       return lease;
     }
     if (range.error().code != ErrorCode::kQueueFull || pending_.empty()) return range.error();
-    DJINN_CHECK(sleep());
+    DJINN_CHECK(sleep(interrupt_));
     DJINN_CHECK(poll());
   }
 }
@@ -480,7 +495,7 @@ void Client::release_dropped_refs() {
 Result<Run> Client::publish(const SubmissionTarget& target, std::span<const std::byte> block,
                             Pending pending) {
   while (pending_.size() >= limits::kSubmissionSlots) {
-    DJINN_CHECK(sleep());
+    DJINN_CHECK(sleep(interrupt_));
     DJINN_CHECK(poll());
   }
   ipc::Submission submission;
@@ -520,11 +535,12 @@ Result<Outcome> Client::wait(Run run, const std::function<void(const TokenEvent&
   const uint64_t began_ns = clock_.monotonic_ns();
   ipc::Spin spin(clock_, last_wait_was_short_ ? kSpinNs : 0);
   if (std::exchange(rang_, false)) spin.share_core();
-  bool given_up = false;
+  std::optional<Deadline> given_up;  // the run was, and may end until then
   for (;;) {
     if (!given_up && interrupt_ != nullptr && interrupt_->is_raised()) {
+      if (mark_->is_in_child()) return forked();  // what the call has asked has forked
       cancel_through(run);
-      given_up = true;
+      given_up.emplace(clock_, kGivenUpMs);
     }
     DJINN_TRY(const bool arrived, poll());
     DJINN_CHECK(tell_tokens(run, on_token));
@@ -540,8 +556,9 @@ Result<Outcome> Client::wait(Run run, const std::function<void(const TokenEvent&
     if (arrived) {
       spin.restart();
     } else if (!spin.wait()) {
-      const Status slept = sleep();
-      if (slept) continue;
+      const Status slept = given_up ? sleep(nullptr, &*given_up) : sleep(interrupt_);
+      if (slept || slept.error().code == ErrorCode::kCancelled) continue;
+      if (slept.error().code == ErrorCode::kTimeout) return abandon(run);
       // Runs that were done before djinnd ended are there, and count.
       DJINN_CHECK(poll());
       DJINN_CHECK(tell_tokens(run, on_token));
@@ -570,6 +587,7 @@ Status Client::take_completion(const ipc::Completion& completion) {
     finish(completion);
     return {};
   }
+  if (!found->second.is_waited_for) return {};
   if (completion.row_count > ipc::kTokensPerCompletion ||
       completion.first_row + completion.row_count > limits::kRows) {
     return Error{ErrorCode::kProtocolViolation, "A completion of the daemon is out of range."};
@@ -619,31 +637,37 @@ void Client::finish(const ipc::Completion& completion) {
   pending_.erase(found);
 }
 
-Status Client::sleep() {
+// What the run may still write stays its own until its completion comes, whenever that is.
+Outcome Client::abandon(Run run) {
+  pending_.at(run).is_waited_for = false;
+  Outcome outcome;
+  outcome.error = ErrorCode::kCancelled;
+  outcome.message =
+      "The run was given up, and has not ended yet: its operator takes long, or its worker or "
+      "djinnd does not answer. Runs that come after it wait for its end.";
+  return outcome;
+}
+
+Status Client::sleep(Interrupt* interrupt, const Deadline* deadline) {
   std::optional<Bells> bells = begin_sleep();
   if (!bells) return {};
-  sleep(*bells, -1);
-  return end_sleep(*bells);
+  Status woken = wait_for(*bells, interrupt, deadline);
+  Status lives = end_sleep(*bells);
+  return woken ? std::move(lives) : std::move(woken);
 }
 
 std::optional<Client::Bells> Client::begin_sleep() {
   if (!ring_->prepare_to_sleep()) return std::nullopt;
-  // poll() ignores a descriptor that is not valid.
-  return Bells{pollfd{completions_.get(), POLLIN, 0}, pollfd{control_.fd(), POLLIN, 0},
-               pollfd{interrupt_ != nullptr ? interrupt_->fd() : -1, POLLIN, 0}};
+  return Bells{pollfd{completions_.get(), POLLIN, 0}, pollfd{control_.fd(), POLLIN, 0}};
 }
 
 void Client::sleep(Bells& bells, int timeout_ms) {
-  int ready = 0;
-  do {
-    ready = ::poll(bells.data(), bells.size(), timeout_ms);
-  } while (ready < 0 && errno == EINTR && timeout_ms < 0);
+  ::poll(bells.data(), bells.size(), timeout_ms);
 }
 
 Status Client::end_sleep(const Bells& bells) {
   ring_->finish_sleep();
   if (bells[0].revents & POLLIN) ipc::take_rings(completions_);
-  if (bells[2].revents & POLLIN) interrupt_->take();
   return bells[1].revents != 0 ? control_.check_notices() : Status{};
 }
 

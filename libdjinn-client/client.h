@@ -47,9 +47,12 @@ struct ConnectOptions {
   std::string device;  // "cpu:0": where it is to run; empty: djinnd's first
   uint64_t staging_bytes = limits::kStagingBytesDefault;
   bool observer = false;  // control requests only
+  // How long djinnd may take to answer who has had no session of a Connection yet. It gives a new
+  // worker a minute, and tells if that was not enough.
+  uint64_t answer_ms = 65'000;
   // Control::set_on_silence(), once the session is there; empty: nobody is told.
   std::function<void()> on_silence;
-  // It may end waits of the session, and outlives that. nullptr: nothing does.
+  // It ends waits of the session and for it, and outlives both. nullptr: nothing does.
   Interrupt* interrupt = nullptr;
 };
 
@@ -145,6 +148,10 @@ class Client {
   Result<LeasedProgram> lease_program(const srg::Graph& graph, ModelId model);
   Result<SequenceHandle> make_sequence(const ipc::SequenceGeometry& geometry);
   Status drop_sequence(SequenceHandle sequence);
+  // Does not wait for it.
+  void drop_sequence_later(SequenceHandle sequence) {
+    control_.give_back(ipc::DropSequence{sequence});
+  }
   // deadline: as for connect(); when it ends, so does the use of this session.
   Result<ipc::StatusReport> status(const Deadline* deadline = nullptr);
   Result<std::vector<ipc::SessionReport>> sessions();
@@ -190,7 +197,8 @@ class Client {
   // Waits for a run; if it is a generation, its tokens go to on_token meanwhile. It may fork: the
   // child's wait ends with kDisconnected, and touches nothing of its parent's. Each run is waited
   // for once. Errors: kNotFound for a run that was waited for, kDisconnected. A failed run is an
-  // Outcome, and so is one that was given up because the call was interrupted.
+  // Outcome, and so is one that was given up because the call was interrupted, whether or not it
+  // has ended within two seconds.
   Result<Outcome> wait(Run run, const std::function<void(const TokenEvent&)>& on_token = {});
   // Takes what has arrived, without waiting; true if something had.
   Result<bool> poll();
@@ -206,7 +214,7 @@ class Client {
   // wait()'s sleep in three parts, for a caller that lets others use the client meanwhile: only
   // sleep() does not use it. A wake-up may have been for somebody else, and somebody else may have
   // taken ours: so a sleep has a time limit.
-  using Bells = std::array<pollfd, 3>;
+  using Bells = std::array<pollfd, 2>;
   // Nothing: something has arrived.
   std::optional<Bells> begin_sleep();
   static void sleep(Bells& bells, int timeout_ms);
@@ -255,6 +263,8 @@ class Client {
   Status send_files(const ModelFiles& from);
   Result<ipc::ModelOpened> ask_to_open(const ModelFiles& from, const srg::LoadPlan* plan,
                                        const Retention& retention);
+  Result<ipc::ModelOpened> send_open(const ModelFiles& from, const srg::LoadPlan* plan,
+                                     const Retention& retention);
   Result<srg::ModelManifest> manifest_of(ipc::ModelOpened& opened);
   Result<ipc::ProgramDefined> find_or_define(const srg::Graph& graph, ModelId model);
   Result<ipc::ProgramDefined> ask_to_define(const srg::Graph& graph, ModelId model);
@@ -266,7 +276,8 @@ class Client {
   Status take_completion(const ipc::Completion& completion);
   Status tell_tokens(Run run, const std::function<void(const TokenEvent&)>& on_token);
   void finish(const ipc::Completion& completion);
-  Status sleep();
+  Outcome abandon(Run run);
+  Status sleep(Interrupt* interrupt, const Deadline* deadline = nullptr);
 
   Control control_;
   ipc::Welcome welcome_;

@@ -2,9 +2,12 @@
 
 #include "libdjinn-client/client.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <atomic>
+#include <functional>
 #include <numeric>
 #include <thread>
 
@@ -157,6 +160,166 @@ TEST_F(ClientTest, tokens_that_were_made_before_djinnd_went_are_told_before_its_
   std::vector<int32_t> expected(said);
   std::iota(expected.begin(), expected.end(), 0);
   EXPECT_EQ(told, expected);
+}
+
+// Of a session whose calls are interrupted before they wait, while djinnd stands still.
+class Interrupted : public ::testing::Test {
+ protected:
+  Interrupted() {
+    ConnectOptions options;
+    options.host = daemon_.host();
+    options.staging_bytes = 1 << 16;
+    options.interrupt = &interrupt_;
+    client_ = *Client::connect(options);
+  }
+  // How a call ends that was given up before djinnd came to it.
+  template <typename Ask>
+  ErrorCode given_up(const Ask& ask) {
+    daemon_.set_paused(true);
+    const Interrupt::Call call(interrupt_);
+    interrupt_.raise();
+    const auto asked = ask();
+    return asked ? ErrorCode::kOk : asked.error().code;
+  }
+  // djinnd has answered all that it was asked before.
+  void go_on() {
+    daemon_.set_paused(false);
+    ASSERT_TRUE(client_->status());
+    ASSERT_TRUE(client_->status()) << "and what the answers made the client send";
+  }
+
+  testing::FakeDaemon daemon_;
+  Interrupt interrupt_;
+  std::unique_ptr<Client> client_;
+};
+
+TEST_F(Interrupted, every_request_ends_and_its_answer_is_not_taken_for_anothers) {
+  const auto status_of = [](const auto& result) {
+    return result ? Status() : Status(result.error());
+  };
+  const std::vector<std::function<Status()>> requests{
+      [&] { return status_of(client_->status()); },
+      [&] { return status_of(client_->sessions()); },
+      [&] {
+        return status_of(client_->open_model({"model", {}}));
+      },
+      [&] { return client_->close_model(kModel); },
+      [&] { return status_of(client_->define_program(graph_of("aten::neg"), {})); },
+      [&] { return status_of(client_->make_sequence({})); },
+      [&] { return client_->pin_model(kModel, true); },
+      [&] { return client_->evict_model({}); },
+      [&] { return status_of(client_->events(0, false)); }};
+  for (const auto& request : requests) {
+    EXPECT_EQ(given_up(request), ErrorCode::kCancelled);
+    daemon_.set_paused(false);
+    const auto status = client_->status();
+    ASSERT_TRUE(status) << status.error().message;
+    EXPECT_EQ(status->sessions, 1u);
+  }
+}
+
+TEST_F(Interrupted, a_sequence_that_comes_late_is_dropped) {
+  EXPECT_EQ(given_up([&] { return client_->make_sequence({}); }), ErrorCode::kCancelled);
+  go_on();
+  EXPECT_EQ(daemon_.sequences(), 0u);
+  const auto kept = client_->make_sequence({});
+  ASSERT_TRUE(kept);
+  EXPECT_EQ(daemon_.sequences(), 1u);
+}
+
+// So many that the socket takes no more of them: the rest goes as djinnd makes room.
+TEST_F(Interrupted, what_is_to_be_dropped_is_dropped_however_much_there_is) {
+  constexpr size_t kSequences = 2000;
+  std::vector<SequenceHandle> sequences;
+  for (size_t i = 0; i < kSequences; ++i) sequences.push_back(*client_->make_sequence({}));
+  ASSERT_EQ(daemon_.sequences(), kSequences);
+  for (const SequenceHandle sequence : sequences) {
+    ASSERT_EQ(given_up([&] { return client_->drop_sequence(sequence); }), ErrorCode::kCancelled);
+  }
+  EXPECT_EQ(given_up([&] { return client_->status(); }), ErrorCode::kCancelled);
+  daemon_.set_paused(false);
+  EXPECT_TRUE(
+      testing::eventually([&] { return client_->status().ok() && daemon_.sequences() == 0; }));
+}
+
+TEST_F(Interrupted, files_of_a_model_that_is_not_opened_are_taken_back) {
+  const int file = ::open("/proc/self/exe", O_RDONLY | O_CLOEXEC);
+  const std::vector<int> files(100, file);  // more than one message has
+  EXPECT_EQ(given_up([&] { return client_->open_model({"model", files}); }), ErrorCode::kCancelled);
+  go_on();
+  EXPECT_EQ(daemon_.files_added(), 0u);
+  EXPECT_EQ(daemon_.opens().size(), 0u);
+  EXPECT_TRUE(client_->open_model({"model", files}));
+  ::close(file);
+}
+
+TEST_F(Interrupted, a_model_that_comes_late_is_closed) {
+  EXPECT_EQ(given_up([&] { return client_->open_model({"model", {}}); }), ErrorCode::kCancelled);
+  go_on();
+  EXPECT_EQ(daemon_.opens().size(), 1u);
+  EXPECT_EQ(daemon_.closes(), 1u);
+}
+
+TEST_F(Interrupted, a_model_whose_manifest_does_not_come_is_closed) {
+  daemon_.set_manifest({}, 1);
+  EXPECT_FALSE(client_->open_model({"model", {}}));
+  go_on();
+  EXPECT_EQ(daemon_.closes(), 1u);
+}
+
+TEST_F(Interrupted, a_program_that_comes_late_is_dropped_unless_it_was_defined_again) {
+  const auto define = [&] { return client_->lease_program(graph_of("aten::neg"), {}); };
+  EXPECT_EQ(given_up(define), ErrorCode::kCancelled);
+  go_on();
+  EXPECT_EQ(daemon_.defines(), 1u);
+  const auto other = client_->lease_program(graph_of("aten::abs"), {});
+  ASSERT_TRUE(other);
+  EXPECT_TRUE(testing::eventually([&] { return daemon_.dropped() == std::vector<uint64_t>{1}; }));
+}
+
+TEST_F(Interrupted, a_run_that_does_not_end_is_left_to_itself) {
+  daemon_.set_paused(true);
+  const auto run = client_->submit({}, {});
+  ASSERT_TRUE(run);
+  const auto ended = [&]() -> Result<Outcome> {
+    const Interrupt::Call call(interrupt_);
+    interrupt_.raise();
+    return client_->wait(*run);
+  }();
+  ASSERT_TRUE(ended);
+  EXPECT_EQ(ended->error, ErrorCode::kCancelled);
+  daemon_.set_paused(false);
+  const auto next = client_->submit({}, {});
+  ASSERT_TRUE(next);
+  EXPECT_EQ(client_->wait(*next)->error, ErrorCode::kOk);
+  EXPECT_EQ(client_->wait(*run).error().code, ErrorCode::kNotFound);
+}
+
+TEST_F(Interrupted, a_wait_for_room_ends) {
+  daemon_.set_paused(true);
+  while (client_->has_room(0, 1)) ASSERT_TRUE(client_->submit({}, {}));
+  const Interrupt::Call call(interrupt_);
+  interrupt_.raise();
+  ErrorCode code = ErrorCode::kOk;
+  for (int i = 0; i < 1000 && code == ErrorCode::kOk; ++i) {
+    const auto submitted = client_->submit({}, std::vector<std::byte>(64));
+    if (!submitted) code = submitted.error().code;
+  }
+  EXPECT_EQ(code, ErrorCode::kCancelled);
+  daemon_.set_paused(false);
+}
+
+TEST_F(Interrupted, what_a_call_asks_while_it_waits_ends_it) {
+  daemon_.set_paused(true);
+  int asked = 0;
+  {
+    const Interrupt::Call call(interrupt_, [&] { return ++asked == 3; });
+    EXPECT_EQ(client_->status().error().code, ErrorCode::kCancelled);
+    EXPECT_EQ(asked, 3);
+  }
+  daemon_.set_paused(false);
+  EXPECT_TRUE(client_->status());
+  EXPECT_EQ(asked, 3) << "it is asked of its own call alone";
 }
 
 class OpenModel : public ClientTest {

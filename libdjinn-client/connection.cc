@@ -2,7 +2,6 @@
 
 #include "libdjinn-client/connection.h"
 
-#include <poll.h>
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -10,6 +9,7 @@
 #include <utility>
 
 #include "kernel/base/clock.h"
+#include "libdjinn-client/wait.h"
 
 namespace djinn::client {
 namespace {
@@ -52,7 +52,7 @@ Status Connection::check() {
 Result<Client*> Connection::open(const CancelPredicate& given_up) {
   DJINN_CHECK(refuse_held());
   if (session_ == 0) {
-    DJINN_CHECK(try_once(UINT64_MAX, given_up));
+    DJINN_CHECK(try_once(options_.answer_ms, given_up));
   } else if (const bool known = client_ == nullptr || client_->has_ended(); !check()) {
     // The reason that djinnd gave is told once. If the session ended because djinnd is gone, that
     // needs no telling.
@@ -84,6 +84,11 @@ Result<Client*> Connection::of(uint64_t session) {
 }
 
 Result<Client*> Connection::of(RefHandle ref) {
+  if (!ref.valid()) {
+    return Error{
+        ErrorCode::kNotFound,
+        "The ref's generation is 0, which is no ref's. Give one that a put or a run left."};
+  }
   return of(ref.generation > refs_gone_ ? session_ : 0);
 }
 
@@ -102,7 +107,7 @@ Status Connection::try_again(uint64_t wait_ms, const CancelPredicate& given_up) 
     if (made || !may_pass(made.error().code) || left_ms == 0) return made;
     const Deadline pause(clock_, std::min(backoff.next_ms(), left_ms), given_up);
     Status slept = pause.check();
-    for (; slept; slept = pause.check()) ::poll(nullptr, 0, pause.slice_ms());
+    if (slept) slept = wait_for({}, options_.interrupt, &pause);
     if (slept.error().code == ErrorCode::kCancelled) return slept;
   }
 }
@@ -154,7 +159,9 @@ Status Connection::refuse_held() const {
 }
 
 Error Connection::gone() const {
-  return {ErrorCode::kDisconnected, "This belongs to a session that is gone. " + end_.why.message};
+  const char* const what = "This belongs to a session that is gone.";
+  const std::string& why = end_.why.message;
+  return {ErrorCode::kDisconnected, why.empty() ? what : std::string(what) + ' ' + why};
 }
 
 }  // namespace djinn::client

@@ -53,17 +53,18 @@ class Connection {
   // ended is let go of, with its memory. Errors: why it ended, the same one until there is another.
   Status check();
 
-  // The client of a session that lives. The first session gets one attempt, which waits for
-  // djinnd's answer. After a session that ended, attempts go on until reconnect_wait_ms after
-  // that was seen; calls that come later make one each: it fails at once where no djinnd listens,
-  // and one that takes the connection has reconnect_wait_ms to answer. If djinnd said why the
-  // session ended and no call met that yet, this one fails with it, once. Errors: those of
-  // Client::connect() for the first session; kDisconnected after one that ended; kCancelled.
+  // The client of a session that lives. The first session gets one attempt, which djinnd has
+  // ConnectOptions::answer_ms to answer. After a session that ended, attempts go on until
+  // reconnect_wait_ms after that was seen; calls that come later make one each: it fails at once
+  // where no djinnd listens, and one that takes the connection has reconnect_wait_ms to answer. If
+  // djinnd said why the session ended and no call met that yet, this one fails with it, once.
+  // Errors: those of Client::connect() for the first session, kTimeout among them; kDisconnected
+  // after one that ended; kCancelled.
   Result<Client*> open(const CancelPredicate& given_up = {});
 
   // The client of a handle's session. Errors: kDisconnected when that is gone. No system call.
   Result<Client*> of(uint64_t session);
-  // The same for a ref, which names its session.
+  // The same for a ref, which names its session. Errors: also kNotFound for one of generation 0.
   Result<Client*> of(RefHandle ref);
 
   // Makes a new session, unless the last one lives. Attempts go on for so long; there is at least

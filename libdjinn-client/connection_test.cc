@@ -101,6 +101,19 @@ TEST(Connection, what_opens_something_gets_a_new_session_and_old_handles_stay_go
   EXPECT_EQ(daemon.sessions_made(), 4u);
 }
 
+TEST(Connection, a_djinnd_that_does_not_answer_the_first_session_is_a_timeout) {
+  FakeDaemon daemon;
+  daemon.set_paused(true);
+  ConnectOptions options = options_for(daemon);
+  options.answer_ms = 1;  // a second is the least
+  Connection connection(options);
+  const auto made = connection.open();
+  ASSERT_EQ(code_of(made), ErrorCode::kTimeout);
+  EXPECT_NE(made.error().message.find("does not answer in time: it is stopped"), std::string::npos);
+  daemon.set_paused(false);
+  EXPECT_TRUE(connection.open());
+}
+
 TEST(Connection, a_session_that_lives_is_kept) {
   FakeDaemon daemon;
   Connection connection(options_for(daemon));

@@ -3,16 +3,15 @@
 #include "libdjinn-client/control.h"
 
 #include <errno.h>
-#include <poll.h>
 
 #include <algorithm>
-#include <iterator>
 #include <string_view>
 #include <utility>
 
 #include "ipc/codec/control_codec.h"
 #include "ipc/limits.h"
 #include "libdjinn-client/connect_advice.h"
+#include "libdjinn-client/wait.h"
 
 namespace djinn::client {
 namespace {
@@ -38,18 +37,19 @@ void show(ipc::Failed& failed) {
   failed.message = std::move(shown);
 }
 
-// Tells whether its answer may be given up: all that comes of the request is given back by
-// let_go().
-bool may_be_given_up(const decltype(ipc::ClientRequest::body)& body) {
-  return std::holds_alternative<ipc::OpenModel>(body) ||
-         std::holds_alternative<ipc::DefineProgram>(body);
+// Tells whether the request gives something back: it must reach djinnd, whoever waits for it.
+bool gives_back(const decltype(ipc::ClientRequest::body)& body) {
+  return std::holds_alternative<ipc::DropSequence>(body) ||
+         std::holds_alternative<ipc::CloseModel>(body);
 }
 
 // Tells whether the answer tells that something is done. That may take long, and so says nothing
 // about djinnd.
 bool is_answered_when_done(const decltype(ipc::ClientRequest::body)& body) {
   if (const auto* const follow = std::get_if<ipc::FollowEvents>(&body)) return follow->wait;
-  return may_be_given_up(body) || std::holds_alternative<ipc::EvictModel>(body);
+  return std::holds_alternative<ipc::OpenModel>(body) ||
+         std::holds_alternative<ipc::DefineProgram>(body) ||
+         std::holds_alternative<ipc::EvictModel>(body);
 }
 
 constexpr const char* kLost =
@@ -82,22 +82,17 @@ Error Control::end(Error why) {
 }
 
 Status Control::wait(short events, const Deadline* deadline) {
-  pollfd entries[] = {{socket_.get(), events, 0},
-                      {interrupt_ != nullptr ? interrupt_->fd() : -1, POLLIN, 0}};
-  for (;;) {
-    const int ready =
-        ::poll(entries, std::size(entries), deadline == nullptr ? -1 : deadline->slice_ms());
-    if (ready > 0 && entries[1].revents != 0) interrupt_->take();
-    if (ready > 0) return {};
-    if (ready < 0 && errno != EINTR) return system_error("wait for djinnd", errno);
-    if (deadline != nullptr) DJINN_CHECK(deadline->check());
-  }
+  pollfd entry{socket_.get(), events, 0};
+  return wait_for(std::span(&entry, 1), interrupt_, deadline);
 }
 
 Status Control::wait_for_answer(bool may_take_long, const Deadline* deadline) {
   if (!on_silence_ || may_take_long || deadline != nullptr) return wait(POLLIN, deadline);
-  pollfd entry{socket_.get(), POLLIN, 0};
-  if (::poll(&entry, 1, kSilenceMs) == 0) std::exchange(on_silence_, {})();
+  const SystemClock clock;
+  const Deadline silence(clock, kSilenceMs);
+  Status answered = wait(POLLIN, &silence);
+  if (answered || answered.error().code != ErrorCode::kTimeout) return answered;
+  std::exchange(on_silence_, {})();
   return wait(POLLIN, nullptr);
 }
 
@@ -118,17 +113,43 @@ Status Control::send(std::span<const std::byte> bytes, std::span<const int> fds,
 Result<std::optional<Answer>> Control::receive() {
   for (;;) {
     DJINN_TRY(std::optional<Answer> answer, receive_any());
-    if (!answer || unwanted_.erase(answer->reply.number) == 0) return answer;
-    DJINN_CHECK(let_go(answer->reply));
+    if (!answer || !is_unwanted(answer->reply.number)) return answer;
+    let_go(answer->reply);
   }
 }
 
-Status Control::let_go(const ipc::DaemonReply& unwanted) {
-  const auto* const opened = std::get_if<ipc::ModelOpened>(&unwanted.body);
-  if (opened == nullptr) return {};
+// A program may be defined for somebody else of this session meanwhile, so who knows that decides
+// whether it goes.
+void Control::let_go(const ipc::DaemonReply& unwanted) {
+  if (const auto* const opened = std::get_if<ipc::ModelOpened>(&unwanted.body)) {
+    give_back(ipc::CloseModel{opened->model});
+  } else if (const auto* const made = std::get_if<ipc::SequenceMade>(&unwanted.body)) {
+    give_back(ipc::DropSequence{made->sequence});
+  } else if (const auto* const defined = std::get_if<ipc::ProgramDefined>(&unwanted.body)) {
+    late_programs_.push_back(defined->program);
+  }
+}
+
+void Control::give_back(decltype(ipc::ClientRequest::body) body) {
   const uint32_t number = ++last_number_;
-  unwanted_.insert(number);
-  return send(ipc::encode(ipc::ClientRequest{number, ipc::CloseModel{opened->model}}), {}, nullptr);
+  returns_.insert(number);
+  owed_.push_back({number, std::move(body)});
+  send_owed_without_wait();
+}
+
+// An error other than a full socket is the session's end, with which everything is given back.
+void Control::send_owed_without_wait() {
+  while (!owed_.empty()) {
+    if (!ipc::send_datagram(socket_.get(), ipc::encode(owed_.front()), {})) return;
+    owed_.pop_front();
+  }
+}
+
+Status Control::send_owed(const Deadline* deadline) {
+  for (; !owed_.empty(); owed_.pop_front()) {
+    DJINN_CHECK(send(ipc::encode(owed_.front()), {}, deadline));
+  }
+  return {};
 }
 
 Result<std::optional<Answer>> Control::receive_any() {
@@ -166,43 +187,63 @@ Status Control::check_notices() {
 }
 
 Result<bool> Control::tell(decltype(ipc::ClientRequest::body) body) {
-  if (!unwanted_.empty()) DJINN_CHECK(check_notices());  // some may have come
-  if (unwanted_.size() >= kToldMax) return false;
+  if (!unwanted_.empty() || !returns_.empty()) DJINN_CHECK(check_notices());  // some may have come
+  send_owed_without_wait();
+  if (!owed_.empty() || unwanted_.size() >= kToldMax) return false;
   const uint32_t number = ++last_number_;
+  if (!ipc::send_datagram(socket_.get(),
+                          ipc::encode(ipc::ClientRequest{number, std::move(body)}))) {
+    return false;
+  }
   unwanted_.insert(number);
-  DJINN_CHECK(send(ipc::encode(ipc::ClientRequest{number, std::move(body)}), {}, nullptr));
   return true;
 }
 
 Result<Answer> Control::request(decltype(ipc::ClientRequest::body) body, std::span<const int> fds,
                                 const Deadline* deadline) {
-  if (!unwanted_.empty()) DJINN_CHECK(check_notices());  // some may have come
-  if (unwanted_.size() >= kUnwantedMax) {
+  if (!unwanted_.empty() || !returns_.empty()) DJINN_CHECK(check_notices());  // some may have come
+  send_owed_without_wait();
+  if (unwanted_.size() >= kUnwantedMax && !gives_back(body)) {
     return Error{ErrorCode::kBusy,
                  "djinnd still works on what this session asked for and gave up. Try again later."};
   }
-  const uint32_t number = ++last_number_;
-  const bool may_give_up = may_be_given_up(body);
   const bool may_take_long = is_answered_when_done(body);
-  DJINN_CHECK(send(ipc::encode(ipc::ClientRequest{number, std::move(body)}), fds, deadline));
+  const uint32_t number = ++last_number_;
+  const ipc::ClientRequest request{number, std::move(body)};
+  Status sent = send_owed(deadline);
+  if (sent) sent = send(ipc::encode(request), fds, deadline);
+  if (!sent) {
+    if (sent.error().code == ErrorCode::kCancelled && gives_back(request.body)) {
+      give_back(request.body);
+    }
+    return std::move(sent).error();
+  }
+  auto answer = take_answer(number, may_take_long, deadline);
+  if (!answer && answer.error().code == ErrorCode::kCancelled) {
+    (gives_back(request.body) ? returns_ : unwanted_).insert(number);
+  }
+  if (!answer) return std::move(answer).error();
+  if (const auto* failed = std::get_if<ipc::Failed>(&answer->reply.body)) {
+    return Error{failed->code, failed->message};
+  }
+  return answer;
+}
+
+Result<Answer> Control::take_answer(uint32_t number, bool may_take_long, const Deadline* deadline) {
   for (;;) {
     DJINN_TRY(std::optional<Answer> answer, receive());
-    if (!answer && may_give_up && is_interrupted()) {
-      unwanted_.insert(number);
-      return Error{ErrorCode::kCancelled, "The call was cancelled before djinnd had answered."};
-    }
-    if (!answer) {
-      DJINN_CHECK(wait_for_answer(may_take_long, deadline));
-      continue;
-    }
-    if (answer->reply.number != number) {
+    if (answer && answer->reply.number == number) return *std::move(answer);
+    if (answer) {
       return not_as_djinnd_answers(ErrorCode::kProtocolViolation,
                                    "The daemon answered another request.");
     }
-    if (const auto* failed = std::get_if<ipc::Failed>(&answer->reply.body)) {
-      return Error{failed->code, failed->message};
+    const Status waited = wait_for_answer(may_take_long, deadline);
+    if (!waited && waited.error().code == ErrorCode::kCancelled) {
+      return Error{ErrorCode::kCancelled,
+                   "The call was cancelled before djinnd had answered. djinnd may do what was "
+                   "asked all the same; what comes of it is given back."};
     }
-    return *std::move(answer);
+    DJINN_CHECK(waited);
   }
 }
 

@@ -3,10 +3,12 @@
 // Control: the control socket of one connection: a request goes out, its answer comes back.
 #pragma once
 
+#include <deque>
 #include <functional>
 #include <optional>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "ipc/messages.h"
@@ -38,9 +40,8 @@ class Control {
   // Its session only looks, so that nothing of it is lost with the connection.
   void set_observer() { is_observer_ = true; }
 
-  // Ends waits for answers that may be long in coming, with kCancelled: to opening a model and to
-  // defining a program. The answer is dropped when it comes, and what it gave is given back.
-  // nullptr: none.
+  // Ends waits, with kCancelled. An answer that comes after it is dropped, and what it gave is
+  // given back. nullptr: nothing does.
   void set_interrupt(Interrupt* interrupt) { interrupt_ = interrupt; }
 
   // Called once, while a request waits for its answer for longer than two seconds. Not while one
@@ -53,9 +54,14 @@ class Control {
   // for the answer may still come.
   Result<Answer> request(decltype(ipc::ClientRequest::body) body, std::span<const int> fds = {},
                          const Deadline* deadline = nullptr);
-  // Sends body, whose answer nobody waits for, if there is room for one more such answer; whether
-  // it did. Errors: those of request().
+  // Sends body, whose answer nobody waits for, if there is room for it and for one more such
+  // answer; whether it did. Never waits. Errors: why the session ended.
   Result<bool> tell(decltype(ipc::ClientRequest::body) body);
+  // Sends body, which gives something back, as soon as there is room, and before any request that
+  // comes later. Never waits.
+  void give_back(decltype(ipc::ClientRequest::body) body);
+  // The programs of answers that nobody waited for, since the last call.
+  std::vector<ProgramId> take_late_programs() { return std::exchange(late_programs_, {}); }
   // Asks as request() does, for answers of one kind. Errors: kProtocolViolation for another kind.
   template <typename Body>
   Result<Body> ask(decltype(ipc::ClientRequest::body) body, std::vector<Fd>* fds_out = nullptr,
@@ -75,13 +81,15 @@ class Control {
   // An answer that has come and is still wanted; nothing if there is none.
   Result<std::optional<Answer>> receive();
   Result<std::optional<Answer>> receive_any();
-  Status let_go(const ipc::DaemonReply& unwanted);
-  [[nodiscard]] bool is_interrupted() const {
-    return interrupt_ != nullptr && interrupt_->is_raised();
-  }
+  // Whether nobody waits for this answer, which is then no longer expected.
+  bool is_unwanted(uint32_t number) { return unwanted_.erase(number) + returns_.erase(number) > 0; }
+  void let_go(const ipc::DaemonReply& unwanted);
+  Status send_owed(const Deadline* deadline);
+  void send_owed_without_wait();
   Error end(Error why);
   Status wait(short events, const Deadline* deadline);
   Status wait_for_answer(bool may_take_long, const Deadline* deadline);
+  Result<Answer> take_answer(uint32_t number, bool may_take_long, const Deadline* deadline);
   Status send(std::span<const std::byte> bytes, std::span<const int> fds, const Deadline* deadline);
 
   LeaseSocket socket_;
@@ -91,6 +99,9 @@ class Control {
   Interrupt* interrupt_ = nullptr;
   std::function<void()> on_silence_;
   std::set<uint32_t> unwanted_;  // numbers of requests whose answers nobody waits for any more
+  std::set<uint32_t> returns_;   // likewise, of what is given back: djinnd answers that at once
+  std::deque<ipc::ClientRequest> owed_;   // that give something back, and are not sent yet
+  std::vector<ProgramId> late_programs_;  // of answers that nobody waited for
 };
 
 template <typename Body>

@@ -30,7 +30,8 @@ bool ForkMark::is_in_child() const {
 Error forked() {
   return {ErrorCode::kDisconnected,
           "This process was forked from the one that connected to djinnd, and the session is its "
-          "parent's. Load the model again, which gives this process a session of its own."};
+          "parent's. Open anew what this process needs, models, programs and refs: that gives it a "
+          "session of its own."};
 }
 
 }  // namespace djinn::client

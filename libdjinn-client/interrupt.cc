@@ -30,8 +30,18 @@ void Interrupt::raise() noexcept {
 }
 
 // If an earlier call was interrupted late, this call wakes once, and finds that it was not meant.
-void Interrupt::begin() noexcept {
+void Interrupt::begin(CancelPredicate asked) noexcept {
+  asked_ = std::move(asked);
   call_ = ++last_call_;
+}
+
+void Interrupt::end() noexcept {
+  call_ = 0;
+  asked_ = nullptr;
+}
+
+void Interrupt::ask() {
+  if (asked_ != nullptr && asked_()) raised_ = call_.load();
 }
 
 bool Interrupt::is_raised() const noexcept {

@@ -24,7 +24,7 @@ constexpr uint64_t kKeptBytesMax = uint64_t{64} << 20;
 
 Error unbound(const std::string& name) {
   return {ErrorCode::kInvalidArgument,
-          "The input '" + name + "' has no bytes. Bind it to staging or to a ref."};
+          "The input '" + name + "' has no bytes. Give it data, or a ref."};
 }
 
 // Writes values that are computed here to the device, a piece at a time.

@@ -21,11 +21,11 @@
 # A client that for a minute takes none of the answers that wait for it, and has sent more
 # meanwhile, is cut off.
 #
-# Opening a model takes AddFiles, as often as its descriptors need datagrams, and then OpenModel;
-# defining a program takes one DefineProgram with a sealed memfd. What a client sends and may
-# outgrow a datagram always travels as a sealed memfd (srg.capnp describes their contents). Lists
-# come in pages, and a model's manifest in parts: the first with ModelOpened, each further one when
-# it is asked for.
+# Opening a model takes AddFiles, as often as its descriptors need datagrams, then OpenModel; an
+# AddFiles without descriptors takes back those before it. Defining a program takes one
+# DefineProgram with a sealed memfd. What a client sends and may outgrow a datagram always travels
+# as a sealed memfd (srg.capnp describes their contents). Lists come in pages, and a model's
+# manifest in parts: the first with ModelOpened, each further one when it is asked for.
 #
 # Workers. A worker says WorkerReady once it is confined and warm. Each command that messages.h
 # gives an answer to is answered by one event that repeats its ids; commands of one session are

@@ -35,6 +35,8 @@ constexpr std::array<Instead, 8> kInstead{{
 std::string_view overload_of(std::string_view op) {
   const std::string begin = std::string(op.substr(0, op.find('.'))) + '.';
   const auto operators = srg::allowed_operators();
+  const auto of_tensors = std::ranges::find(operators, begin + "Tensor");
+  if (of_tensors != operators.end()) return *of_tensors;
   const auto found =
       std::ranges::find_if(operators, [&](std::string_view one) { return one.starts_with(begin); });
   return found == operators.end() ? std::string_view() : *found;

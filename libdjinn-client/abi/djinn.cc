@@ -238,7 +238,6 @@ Result<client::Client*> client_of_model(djinn_client& client, uint64_t model) {
 
 // The model of an encoder or generator is closed with its session.
 Status close_model_of(const djinn_opened& opened, ModelId model) {
-  if (opened.client == nullptr) return {};
   DJINN_TRY(client::Client* const found, opened.client->connection.of(opened.session));
   return found->close_model(model);
 }
@@ -270,9 +269,11 @@ Status encode(djinn_encoder& encoder, const djinn_batch& batch, float* embedding
 // --- generator
 
 // A struct that is all zero means what _init gives.
-client::GenerateOptions options_of(const djinn_generate_options& given,
-                                   const client::Generator& generator) {
+Result<client::GenerateOptions> options_of(const djinn_generate_options& given,
+                                           const client::Generator& generator) {
   client::GenerateOptions options;
+  DJINN_CHECK(client::check_stop_tokens(given.stop_token_count));
+  if (given.stop_token_count != 0) DJINN_CHECK(djinn::given(given.stop_tokens, "stop_tokens"));
   if (given.max_new_tokens != 0) options.max_new_tokens = given.max_new_tokens;
   options.min_new_tokens = given.min_new_tokens;
   if (given.stop_tokens != nullptr) {
@@ -297,8 +298,15 @@ client::GenerateOptions options_of(const djinn_generate_options& given,
 
 Result<std::vector<std::vector<int32_t>>> rows_of(std::span<const djinn_prompt> prompts) {
   std::vector<std::vector<int32_t>> rows;
+  DJINN_CHECK(client::check_prompts(prompts.size(), true));
   for (const djinn_prompt& prompt : prompts) {
     if (prompt.count != 0) DJINN_CHECK(given(prompt.tokens, "prompt.tokens"));
+    if (prompt.count > limits::kSequenceTokens) {
+      return Error{ErrorCode::kOutOfRange, "A prompt of " + std::to_string(prompt.count) +
+                                               " tokens is longer than the " +
+                                               std::to_string(limits::kSequenceTokens) +
+                                               " that any model takes. Is prompt.count right?"};
+    }
     rows.emplace_back(prompt.tokens, prompt.tokens + prompt.count);
   }
   return rows;
@@ -482,7 +490,7 @@ djinn_code djinn_model_load_keep_alive(djinn_client* client, const char* directo
 }
 
 djinn_code djinn_model_close(djinn_client* client, uint64_t model, djinn_error* error) {
-  return guarded(error, [&]() -> Status {
+  return guarded(client, error, [&]() -> Status {
     DJINN_CHECK(given(client, "client"));
     DJINN_TRY(djinn::client::Client* const session, djinn::client_of_model(*client, model));
     return session->close_model(djinn::ModelId{model});
@@ -490,7 +498,7 @@ djinn_code djinn_model_close(djinn_client* client, uint64_t model, djinn_error* 
 }
 
 djinn_code djinn_model_unload(djinn_client* client, uint64_t model, djinn_error* error) {
-  return guarded(error, [&]() -> Status {
+  return guarded(client, error, [&]() -> Status {
     DJINN_CHECK(given(client, "client"));
     DJINN_TRY(djinn::client::Client* const session, client->connection.open(client->given_up));
     return session->unload_model(djinn::ModelId{model});
@@ -514,7 +522,8 @@ djinn_code djinn_encoder_open(djinn_client* client, const char* directory, djinn
 
 void djinn_encoder_close(djinn_encoder* encoder) {
   if (encoder == nullptr) return;
-  guarded(nullptr, [&] { return djinn::close_model_of(*encoder, encoder->encoder->model().id); });
+  guarded(encoder, "encoder", nullptr,
+          [&] { return djinn::close_model_of(*encoder, encoder->encoder->model().id); });
   delete encoder;
 }
 
@@ -566,7 +575,7 @@ djinn_code djinn_generator_open(djinn_client* client, const char* directory, dji
 
 void djinn_generator_close(djinn_generator* generator) {
   if (generator == nullptr) return;
-  guarded(nullptr,
+  guarded(generator, "generator", nullptr,
           [&] { return djinn::close_model_of(*generator, generator->generator->model().id); });
   delete generator;
 }
@@ -596,8 +605,8 @@ djinn_code djinn_generator_generate(djinn_generator* generator, const djinn_prom
     const auto tell_token = [&](const djinn::client::TokenEvent& event) {
       return on_token(context, event.row, event.index, event.token) == 0;
     };
-    const auto chosen =
-        djinn::options_of(options != nullptr ? *options : defaults, *generator->generator);
+    DJINN_TRY(const auto chosen,
+              djinn::options_of(options != nullptr ? *options : defaults, *generator->generator));
     const djinn::client::Connection::Hold hold(generator->client->connection);
     DJINN_TRY(const auto done, generator->generator->generate(rows, chosen, tell_token));
     if (next_random_offset != nullptr) *next_random_offset = done.random_offset;

@@ -140,15 +140,17 @@ typedef struct djinn_connect_options {
   uint64_t reserved[2];
 } djinn_connect_options;
 
-/* options: NULL for the defaults. DJINN_NOT_FOUND when no daemon listens there. */
+/* options: NULL for the defaults. DJINN_NOT_FOUND when no daemon listens there; DJINN_TIMEOUT when
+ * it takes the connection and has not answered after 65 seconds. */
 DJINN_API djinn_code djinn_connect(const djinn_connect_options* options, djinn_client** out,
                                    djinn_error* error);
 DJINN_API void djinn_close(djinn_client* client);
-/* Ends the call that another thread, or the one whose signal handler this is, is in: it returns
- * DJINN_CANCELLED, as soon as the operator that runs has ended, and the client goes on. A model
- * that was being opened is given back. A call that was about to end may succeed all the same; where
- * there is no call, nothing happens, to later ones neither. Any thread, and safe in signal
- * handlers, as long as nobody closes the client meanwhile. NULL: nothing. */
+/* Ends the call that another thread, or the one whose signal handler this is, is in, whatever it
+ * waits for: it returns DJINN_CANCELLED, and the client goes on. A run's call returns when the
+ * operator that runs has ended, or after two seconds. What was asked of djinnd may be done all the
+ * same; what comes of it is given back, but for pins. A call that was about to end may succeed all
+ * the same; where there is no call, nothing happens, to later ones neither. Any thread, and safe in
+ * signal handlers, as long as nobody closes the client meanwhile. NULL: nothing. */
 DJINN_API void djinn_cancel(djinn_client* client);
 /* Makes a new session in place of one that is over; does nothing while it lives. Tries for so long,
  * once at least; DJINN_FOREVER: until djinnd is there. Errors as of djinn_connect(), of the last

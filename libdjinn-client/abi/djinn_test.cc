@@ -370,6 +370,15 @@ TEST_F(Reconnecting, a_call_under_way_fails_and_is_not_repeated) {
   EXPECT_EQ(daemon_.runs(), 0u);
 }
 
+TEST_F(Reconnecting, a_ref_that_is_all_zero_is_no_ref) {
+  djinn_error error{};
+  char byte = 0;
+  EXPECT_EQ(djinn_ref_read(client_, {}, 0, &byte, 1, &error), DJINN_NOT_FOUND);
+  EXPECT_EQ(djinn_ref_release(client_, {}, &error), DJINN_NOT_FOUND);
+  EXPECT_STREQ(error.message,
+               "The ref's generation is 0, which is no ref's. Give one that a put or a run left.");
+}
+
 // --- djinn_cancel()
 
 using djinn::client::testing::eventually;
@@ -468,6 +477,49 @@ TEST_F(Cancelling, a_wait_for_djinnd_ends) {
   }));
   caller.join();
   EXPECT_EQ(code, DJINN_CANCELLED);
+}
+
+TEST_F(Cancelling, every_call_ends_while_djinnd_stands_still_and_the_client_goes_on) {
+  Handles open_before;
+  ASSERT_EQ(open(open_before), DJINN_OK);
+  const std::string directory = directory_.string();
+  djinn_status status;
+  djinn_ref ref{};
+  char byte = 0;
+  uint64_t model = 0;
+  djinn_program* program = nullptr;
+  const std::vector<std::function<djinn_code()>> calls{
+      [&] { return djinn_get_status(client_, &status, nullptr); },
+      [&] { return djinn_model_load(client_, directory.c_str(), &model, nullptr); },
+      [&] { return djinn_program_define(client_, "srg 1 \"a\"", 0, &program, nullptr); },
+      [&] { return djinn_ref_put(client_, "x", 1, &ref, nullptr); },
+      [&] { return djinn_ref_read(client_, open_before.ref, 0, &byte, 1, nullptr); },
+      [&] {
+        return djinn_program_run(open_before.program, nullptr, 0, nullptr, 0, nullptr, 0, nullptr);
+      },
+      [&] { return djinn_model_unload(client_, 1, nullptr); },
+      [&] { return djinn_model_close(client_, open_before.model, nullptr); }};
+  for (size_t i = 0; i < calls.size(); ++i) {
+    daemon_.set_paused(true);
+    std::atomic<bool> ended = false;
+    djinn_code code = DJINN_OK;
+    std::thread caller([&] {
+      code = calls[i]();
+      ended = true;
+    });
+    EXPECT_TRUE(eventually([&] {
+      djinn_cancel(client_);  // in vain where it has not begun
+      return ended.load();
+    })) << i;
+    caller.join();
+    EXPECT_EQ(code, DJINN_CANCELLED) << i;
+    daemon_.set_paused(false);
+    EXPECT_EQ(djinn_get_status(client_, &status, nullptr), DJINN_OK) << i;
+    EXPECT_EQ(put(), DJINN_OK) << i;
+  }
+  EXPECT_EQ(daemon_.sessions_made(), 1u);
+  EXPECT_EQ(daemon_.opens().size(), daemon_.closes());
+  djinn_program_close(open_before.program);
 }
 
 TEST_F(Cancelling, where_there_is_no_call_nothing_is_cancelled) {

@@ -3,6 +3,7 @@
 #include "libdjinn-client/models/generator.h"
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "libdjinn-client/models/keys.h"
@@ -13,22 +14,34 @@
 namespace djinn::client {
 namespace {
 
+// The worker knows the ranges; what is in none crosses to it no more than other numbers can.
+Status check_sampling(const GenerateOptions& options) {
+  const std::pair<const char*, float> numbers[] = {
+      {"temperature", options.temperature},
+      {"top_p", options.top_p},
+      {"min_p", options.min_p},
+      {"repetition_penalty", options.repetition_penalty}};
+  for (const auto& [name, number] : numbers) {
+    if (std::isfinite(number)) continue;
+    return Error{ErrorCode::kInvalidArgument,
+                 std::string("The option ") + name + " is not a finite number. Give one that is."};
+  }
+  if (options.min_new_tokens <= options.max_new_tokens) return {};
+  return Error{ErrorCode::kInvalidArgument, "At least " + std::to_string(options.min_new_tokens) +
+                                                " new tokens are asked for, and at most " +
+                                                std::to_string(options.max_new_tokens) +
+                                                ". Lower min_new_tokens."};
+}
+
 Status check(const std::vector<std::vector<int32_t>>& prompts, const GenerateOptions& options,
              int64_t vocabulary) {
   const bool empty = std::ranges::any_of(prompts, [](const auto& row) { return row.empty(); });
-  if (prompts.empty() || prompts.size() > limits::kRows || empty) {
-    return Error{ErrorCode::kInvalidArgument,
-                 "A generation needs 1 to 32 prompts of at least one token each."};
-  }
+  DJINN_CHECK(check_prompts(prompts.size(), !empty));
   for (const auto& row : prompts) {
     for (const int32_t token : row) DJINN_CHECK(check_token("Token", token, vocabulary));
   }
-  if (options.stop_tokens.size() > limits::kStopTokens) {
-    return Error{ErrorCode::kOutOfRange,
-                 "A generation stops at " + std::to_string(limits::kStopTokens) +
-                     " tokens at most, and " + std::to_string(options.stop_tokens.size()) +
-                     " are given. Name fewer as stop_tokens."};
-  }
+  DJINN_CHECK(check_stop_tokens(options.stop_tokens.size()));
+  DJINN_CHECK(check_sampling(options));
   if (prompts.size() == 1) return {};  // nothing is padded
   return check_token("pad_token", options.pad_token, vocabulary);
 }
@@ -50,6 +63,20 @@ std::vector<int32_t> left_padded(const std::vector<std::vector<int32_t>>& prompt
 }
 
 }  // namespace
+
+Status check_prompts(size_t count, bool each_has_tokens) {
+  if (count > 0 && count <= limits::kRows && each_has_tokens) return {};
+  return Error{ErrorCode::kInvalidArgument,
+               "A generation needs 1 to 32 prompts of at least one token each."};
+}
+
+Status check_stop_tokens(size_t count) {
+  if (count <= limits::kStopTokens) return {};
+  return Error{ErrorCode::kOutOfRange, "A generation stops at " +
+                                           std::to_string(limits::kStopTokens) +
+                                           " tokens at most, and " + std::to_string(count) +
+                                           " are given. Name fewer as stop_tokens."};
+}
 
 Result<std::unique_ptr<Generator>> Generator::open(Client& client, const std::string& directory) {
   DJINN_TRY(const ModelDirectory files, open_model_directory(directory));
@@ -134,9 +161,17 @@ Result<Generated> Generator::generate(const std::vector<std::vector<int32_t>>& p
   DJINN_TRY(block.sequence, client_.make_sequence(config_.geometry(block.rows, capacity)));
   Result<Generated> generated = stream(block, left_padded(prompts, block), on_token);
   if (client_.has_ended()) return generated;  // and the sequence with it
+  // Who has given the generation up does not wait for djinnd, which may be why they did.
+  const bool given_up =
+      generated ? generated->given_up : generated.error().code == ErrorCode::kCancelled;
+  if (given_up) {
+    client_.drop_sequence_later(block.sequence);
+    return generated;
+  }
   Status dropped = client_.drop_sequence(block.sequence);
-  if (generated && !dropped && !client_.has_ended()) return std::move(dropped).error();
-  return generated;
+  const bool is_gone = dropped || dropped.error().code == ErrorCode::kCancelled;  // or will be
+  if (!generated || is_gone || client_.has_ended()) return generated;
+  return std::move(dropped).error();
 }
 
 Result<Generated> Generator::stream(const ipc::GenerateBlock& block,
@@ -145,21 +180,20 @@ Result<Generated> Generator::stream(const ipc::GenerateBlock& block,
   Generated out;
   out.tokens.resize(block.rows);
   std::vector<bool> finished(block.rows);
-  bool given_up = false;
   DJINN_TRY(const Run run, submit_generate(client_, block, prompt));
   const auto take = [&](const TokenEvent& event) {
-    if (event.row >= block.rows || finished[event.row] || given_up) return;
+    if (event.row >= block.rows || finished[event.row] || out.given_up) return;
     out.tokens[event.row].push_back(event.token);
     const bool stop = std::ranges::find(block.stop_tokens, event.token) != block.stop_tokens.end();
     finished[event.row] = stop;
     if (on_token && !on_token(event)) {
-      given_up = true;
+      out.given_up = true;
       client_.cancel_through(run);
     }
   };
   DJINN_TRY(Outcome outcome, client_.wait(run, take));
   out.random_offset = outcome.random_offset;
-  const bool cancelled = given_up && outcome.error == ErrorCode::kCancelled;
+  const bool cancelled = out.given_up && outcome.error == ErrorCode::kCancelled;
   if (outcome.error != ErrorCode::kOk && !cancelled) {
     return Error{outcome.error, std::move(outcome.message)};
   }

@@ -34,7 +34,13 @@ struct Generated {
   // The tokens of each row, up to and with a stop token; padding behind it is dropped.
   std::vector<std::vector<int32_t>> tokens;
   uint64_t random_offset = 0;  // the next unused one
+  bool given_up = false;       // on_token ended it
 };
+
+// Of numbers that a caller gives, before anything is read by them. Errors: kInvalidArgument;
+// kOutOfRange.
+Status check_prompts(size_t count, bool each_has_tokens);
+Status check_stop_tokens(size_t count);
 
 class Generator {
  public:

@@ -14,6 +14,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstring>
+#include <deque>
 #include <filesystem>
 #include <mutex>
 #include <thread>
@@ -98,6 +99,7 @@ class FakeDaemon::Server {
   }
 
   // tell() changes these, and look() reads them.
+  std::atomic<bool> paused_ = false;
   bool silent_ = false;
   bool endless_ = false;
   std::atomic<bool> stuck_ = false;
@@ -113,6 +115,8 @@ class FakeDaemon::Server {
   size_t defines_ = 0;
   std::vector<uint64_t> dropped_;
   size_t closes_ = 0;
+  size_t sequences_ = 0;
+  size_t files_added_ = 0;
   size_t runs_ = 0;
   bool run_waits_ = false;
   std::atomic<bool> says_tokens_ = false;  // when it goes
@@ -128,6 +132,7 @@ class FakeDaemon::Server {
     ipc::CompletionBell completion_bell;
     std::optional<ipc::WorkerRing> ring;
     std::vector<ipc::ClientRequest> held;
+    std::deque<std::vector<std::byte>> unsent;
     bool over = false;
   };
 
@@ -137,8 +142,7 @@ class FakeDaemon::Server {
         const std::lock_guard lock(mutex_);
         if (going_ && says_tokens_.exchange(false)) say_tokens(*sessions_.front());
         if (going_) return;
-        while (accept_one()) continue;
-        for (const auto& session : sessions_) serve(*session);
+        if (!paused_) serve_all();
         if (std::exchange(last_word_, std::nullopt)) sessions_.clear();
         std::erase_if(sessions_, [](const auto& session) { return session->over; });
         open_ = sessions_.size();
@@ -147,6 +151,11 @@ class FakeDaemon::Server {
       }
       sleep();
     }
+  }
+
+  void serve_all() {
+    while (accept_one()) continue;
+    for (const auto& session : sessions_) serve(*session);
   }
 
   bool accept_one() {
@@ -158,6 +167,7 @@ class FakeDaemon::Server {
   }
 
   void serve(Session& session) {
+    send_more(session);
     for (;;) {
       auto message = ipc::receive_datagram(session.socket.get());
       if (!message) session.over = true;
@@ -245,14 +255,18 @@ class FakeDaemon::Server {
   // Sleeps until a socket or a bell is ready.
   void sleep() {
     std::vector<pollfd> entries{{wake_.get(), POLLIN, 0}, {listening_.get(), POLLIN, 0}};
+    if (paused_) entries.resize(1);
     bool idle = true;
     for (const auto& session : sessions_) {
-      entries.push_back({session->socket.get(), POLLIN, 0});
+      if (paused_) break;
+      const int wanted = session->unsent.empty() ? POLLIN : POLLIN | POLLOUT;
+      entries.push_back({session->socket.get(), static_cast<short>(wanted), 0});
       entries.push_back({session->submission_bell.get(), POLLIN, 0});
       if (session->ring && !session->ring->prepare_to_sleep() && !stuck_) idle = false;
     }
     ::poll(entries.data(), entries.size(), idle ? -1 : 0);
     for (const auto& session : sessions_) {
+      if (paused_) break;
       if (session->ring) session->ring->finish_sleep();
       drain(session->submission_bell);
     }
@@ -264,10 +278,19 @@ class FakeDaemon::Server {
         bell.valid() ? ::read(bell.get(), &count, sizeof count) : ssize_t{0};
   }
 
+  // Answers that the client has no room for wait until it has.
   template <typename Body>
-  void send(const Session& session, uint32_t number, Body body, const std::vector<int>& fds = {}) {
-    [[maybe_unused]] const Status sent = ipc::send_datagram(
-        session.socket.get(), ipc::encode(ipc::DaemonReply{number, std::move(body)}), fds);
+  void send(Session& session, uint32_t number, Body body, const std::vector<int>& fds = {}) {
+    const auto bytes = ipc::encode(ipc::DaemonReply{number, std::move(body)});
+    if (!session.unsent.empty() || !ipc::send_datagram(session.socket.get(), bytes, fds)) {
+      session.unsent.push_back(bytes);
+    }
+  }
+  static void send_more(Session& session) {
+    while (!session.unsent.empty() &&
+           ipc::send_datagram(session.socket.get(), session.unsent.front(), {})) {
+      session.unsent.pop_front();
+    }
   }
 
   // Answers a list with a page after which more seems to come. Gives false if the request is not
@@ -321,7 +344,16 @@ class FakeDaemon::Server {
       report.sessions = static_cast<uint32_t>(made_);
       return send(session, number, report);
     }
+    if (std::holds_alternative<ipc::MakeSequence>(request.body)) {
+      ++sequences_;
+      return send(session, number, ipc::SequenceMade{{1, static_cast<uint32_t>(sequences_)}});
+    }
+    if (std::holds_alternative<ipc::DropSequence>(request.body)) --sequences_;
+    if (const auto* const add = std::get_if<ipc::AddFiles>(&request.body)) {
+      files_added_ = add->count == 0 ? 0 : files_added_ + add->count;
+    }
     const auto* const open = std::get_if<ipc::OpenModel>(&request.body);
+    if (open != nullptr) files_added_ = 0;
     if (open != nullptr && holds_opens_) return session.held.push_back(request);
     if (open != nullptr) {
       opens_.push_back({open->pin, open->keep_alive_ms});
@@ -393,6 +425,16 @@ void FakeDaemon::set_endless(bool endless) {
   server_->tell([&] { server_->endless_ = endless; });
 }
 
+size_t FakeDaemon::sequences() const {
+  return server_->look<size_t>([&] { return server_->sequences_; });
+}
+size_t FakeDaemon::files_added() const {
+  return server_->look<size_t>([&] { return server_->files_added_; });
+}
+
+void FakeDaemon::set_paused(bool paused) {
+  server_->tell([&] { server_->paused_ = paused; });
+}
 void FakeDaemon::set_silent(bool silent) {
   server_->tell([&] { server_->silent_ = silent; });
 }

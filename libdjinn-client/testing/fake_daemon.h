@@ -47,6 +47,8 @@ class FakeDaemon {
   uint32_t stop_after_a_token();
   // Takes connections and reads requests, and answers none.
   void set_silent(bool silent);
+  // Does nothing as long as it is set, as if it were stopped by a signal: what comes waits.
+  void set_paused(bool paused);
   // Lists and events never end, and parts of manifests have one byte.
   void set_endless(bool endless);
   // Leaves runs as they are, but those that are given up.
@@ -71,6 +73,8 @@ class FakeDaemon {
   [[nodiscard]] std::vector<uint64_t> dropped()
       const;                                   // programs, from 1 in the order of defines()
   [[nodiscard]] size_t closes() const;         // of models
+  [[nodiscard]] size_t sequences() const;      // that are, and were not dropped
+  [[nodiscard]] size_t files_added() const;    // for models that nobody has opened
   [[nodiscard]] size_t runs() const;           // that are complete
   [[nodiscard]] bool run_waits() const;        // or did, while it was stuck
   [[nodiscard]] size_t sessions_open() const;  // now

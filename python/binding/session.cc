@@ -106,7 +106,7 @@ std::set<uint64_t> sessions_of(const Program& program, const RunArguments& argum
 }  // namespace
 
 bool Interruption::operator()() {
-  if (closed_) return true;
+  if (closed_ || raised_) return true;
   const py::gil_scoped_acquire gil;
   const pid_t before = ::getpid();
   // A handler may have forked, and the child's wait would take its parent's answer.
@@ -120,8 +120,14 @@ void Interruption::raise_again() const {
 }
 
 Session::Session(client::ConnectOptions options, std::optional<uint64_t> reconnect_wait_ms)
-    : connection_(std::make_unique<client::Connection>(std::move(options), reconnect_wait_ms)) {
+    : connection_(std::make_unique<client::Connection>(interruptible(std::move(options)),
+                                                       reconnect_wait_ms)) {
   python::take(turn([](client::Client&) { return Status(); }));
+}
+
+client::ConnectOptions Session::interruptible(client::ConnectOptions options) {
+  options.interrupt = &interrupt_;
+  return options;
 }
 
 void Session::refuse_reentry() const {
@@ -166,6 +172,7 @@ void Session::after_fork() {
   // child, is told at its next step that the session is gone, and releases its lock.
   if (owner_.load() == std::this_thread::get_id()) return;
   owner_ = std::thread::id();
+  interrupt_.forget_call();
   if (mutex_.try_lock()) {
     // The child's copy of the socket must not keep the lease alive.
     if (connection_ != nullptr) [[maybe_unused]]

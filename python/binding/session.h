@@ -71,8 +71,8 @@ struct RunOutput {
   Held<RefHandle> ref;           // kRef
 };
 
-// What a wait for djinnd asks now and then: whether the session was closed meanwhile, or a signal's
-// handler has raised something.
+// What all waits of a turn ask now and then: whether the session was closed meanwhile, or a
+// signal's handler has raised something. The turn ends then.
 class Interruption {
  public:
   explicit Interruption(const std::atomic<bool>& closed) : closed_(closed) {}
@@ -93,7 +93,7 @@ class Session {
 
   // What djinnd said of the session that there is, or that was the last. Any thread.
   [[nodiscard]] ipc::Welcome welcome() const;
-  // Closes the session for good: ends a wait of another thread for djinnd, else waits for its turn.
+  // Closes the session for good: ends what another thread waits for, else waits for its turn.
   void close();
   [[nodiscard]] bool closed() const { return closed_; }
   // Reconnects as client::Connection::reconnect() does. Raises for a session that was closed.
@@ -164,6 +164,7 @@ class Session {
       }
       const Owner owner(owner_);
       const client::CancelPredicate given_up = std::ref(interruption);
+      const client::Interrupt::Call call(interrupt_, given_up);
       DJINN_TRY(client::Client* const client, choose(*connection_, given_up));
       learn(*client);
       return f(*client);
@@ -185,11 +186,13 @@ class Session {
     std::atomic<std::thread::id>& owner_;
   };
 
+  client::ConnectOptions interruptible(client::ConnectOptions options);
   void refuse_reentry() const;
   void learn(const client::Client& client);
   Status release_garbage(client::Client& client);
 
-  std::mutex mutex_;  // guards connection_
+  client::Interrupt interrupt_;  // asks the turn's Interruption
+  std::mutex mutex_;             // guards connection_
   std::unique_ptr<client::Connection> connection_;
   std::atomic<bool> closed_ = false;
   std::atomic<std::thread::id> owner_;

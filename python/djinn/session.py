@@ -99,7 +99,7 @@ class Session:
         return self.raw.closed
 
     def close(self) -> None:
-        """Ends the session, for good."""
+        """Ends the session, for good, and calls of other threads that wait in it."""
         self.raw.close()
 
     def reconnect(self, wait: float = RECONNECT_WAIT_S) -> None:

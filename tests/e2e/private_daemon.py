@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -159,11 +160,22 @@ def running(*arguments: str, **options: Any) -> Iterator[Daemon]:
         assert daemon.process.returncode in (0, -signal.SIGTERM), daemon.log.read_text()
 
 
+def stands_still(process: int) -> bool:
+    """Whether each of its threads has stopped, or is gone: a signal that stops takes a moment."""
+    tasks = Path(f"/proc/{process}/task")
+    with suppress(FileNotFoundError, ProcessLookupError):  # threads end
+        states = {(one / "stat").read_text().rpartition(") ")[2][0] for one in tasks.iterdir()}
+        return states <= {"T", "Z", "X"}
+    return not tasks.exists()
+
+
 @contextmanager
 def stopped(processes: list[int]) -> Iterator[None]:
     for process in processes:
         os.kill(process, signal.SIGSTOP)
     try:
+        for process in processes:
+            wait_until(partial(stands_still, process), "it stands still")
         yield
     finally:
         for process in processes:

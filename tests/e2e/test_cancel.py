@@ -4,12 +4,12 @@ at the other end. libdjinn-client/abi/djinn_test.cc has the rest."""
 
 import ctypes
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from private_daemon import BIN, Daemon, wait_until
+from private_daemon import BIN, Daemon, stopped, wait_until
 
 CANCELLED, DISCONNECTED = 504, 500
 LIBRARY = BIN.parent / "lib" / "libdjinn-client.so.1"
@@ -177,6 +177,82 @@ def test_a_run_ends_at_its_next_operator(client: Client, daemon: Daemon) -> None
     assert codes == [CANCELLED], client.error.message
     assert not is_running(daemon)
     client.library.djinn_program_close(program)
+
+
+def cancelled(client: Client, call: Callable[[], int]) -> int:
+    """How a call ends that is cancelled until it ends: where it has not begun that is in vain."""
+    codes: list[int] = []
+    thread = threading.Thread(target=lambda: codes.append(call()))
+    thread.start()
+
+    def has_ended() -> bool:
+        client.cancel()
+        return not thread.is_alive()
+
+    wait_until(has_ended, "the call has ended")
+    return codes[0]
+
+
+def of_canceller(daemon: Daemon) -> tuple[int, int]:
+    """Its models and its sequence groups."""
+    (one,) = (each for each in daemon.observer.sessions() if each["name"] == "canceller")
+    return one["models"], one["sequences"]
+
+
+def settled(client: Client, daemon: Daemon) -> tuple[int, int]:
+    """What is given back goes with a later call, when the answer has come."""
+    client.expect("djinn_get_status", client.handle, ctypes.byref((ctypes.c_uint64 * 64)()))
+    return of_canceller(daemon)
+
+
+def test_every_call_ends_while_djinnd_is_stopped_and_leaves_nothing(
+    client: Client, daemon: Daemon, byte_model: Path
+) -> None:
+    path = str(byte_model).encode()
+    model = ctypes.c_uint64()
+    status = (ctypes.c_uint64 * 64)()
+    out = ctypes.c_void_p()
+    calls: list[tuple[str, tuple[Any, ...]]] = [
+        ("djinn_get_status", (ctypes.byref(status),)),
+        ("djinn_model_load", (path, ctypes.byref(model))),
+        ("djinn_generator_open", (path, ctypes.byref(out))),
+        ("djinn_program_define", (b'srg 1 "late"', ctypes.c_uint64(0), ctypes.byref(out))),
+    ]
+    for name, arguments in calls:
+        with stopped([daemon.process.pid]):
+
+            def call(name: str = name, arguments: tuple[Any, ...] = arguments) -> int:
+                return client.call(name, client.handle, *arguments)
+
+            assert cancelled(client, call) == CANCELLED, client.error.message
+            assert b"The call was cancelled before djinnd had answered." in client.error.message
+        wait_until(lambda: settled(client, daemon) == (0, 0), f"what {name} asked for is gone")
+    generating = Generating(client, byte_model)
+    generating.run(tokens=5)
+    assert (generating.code, generating.seen) == (0, 5)
+    generating.close()
+
+
+def test_a_generation_ends_while_djinnd_is_stopped_and_the_next_one_runs(
+    client: Client, daemon: Daemon, byte_model: Path
+) -> None:
+    generating = Generating(client, byte_model)
+    for _ in range(3):
+        generating.seen = 0
+        thread = threading.Thread(target=generating.run)
+        thread.start()
+        wait_until(lambda: generating.seen > 3, "it generates")
+        with stopped([daemon.process.pid]):
+            client.cancel()
+            thread.join(60)
+            assert not thread.is_alive()
+        assert generating.code == CANCELLED, client.error.message
+        assert generating.seen < 900
+    generating.seen = 0
+    generating.run(tokens=5)
+    assert (generating.code, generating.seen) == (0, 5)
+    wait_until(lambda: of_canceller(daemon) == (1, 0), "its sequence groups are dropped")
+    generating.close()
 
 
 def is_running(daemon: Daemon) -> bool:

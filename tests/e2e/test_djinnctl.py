@@ -98,6 +98,20 @@ def test_a_second_load_shares_the_first(daemon: Daemon, byte_model: Path, loaded
     assert again["was_resident"] is True
 
 
+def test_the_log_says_who_evicted_unloaded_drained_and_resumed(byte_model: Path) -> None:
+    with running() as own:
+        assert ctl(own, "load", str(byte_model)).code == 0
+        evict = ("evict", "--force", "bytes")
+        wait_until(lambda: ctl(own, *evict).code == 0, "it is hashed, and evicted")
+        for words in (("unload", "bytes"), ("drain",), ("resume",)):
+            assert ctl(own, *words).code == 0
+        log = own.log.read_text()
+    user = getpass.getuser()
+    for what in ("is evicted to disk: ", "is unloaded: ", "draining: no new session", "resumed"):
+        (line,) = (one for one in log.splitlines() if what in one)
+        assert line.endswith(f", by user {user}"), line
+
+
 def test_a_model_in_use_is_not_unloaded(
     daemon: Daemon, session: djinn.Session, byte_model: Path, loaded: str
 ) -> None:
@@ -284,6 +298,8 @@ def test_a_name_that_two_models_have_lists_both(
         (["psx"], "no verb 'psx'; did you mean 'ps'?"),
         (["-j", "evct", "--all"], "no verb 'evct'; did you mean 'evict'?"),
         (["models"], "no verb 'models'. 'djinnctl --help' lists all."),
+        (["reload"], "no verb 'reload': 'systemctl reload djinnd' does it. 'djinnctl --help'"),
+        (["config", "check"], "'djinnd --check-config' checks the configuration. 'djinnctl config"),
         (["config", "shw"], "no verb 'config shw'; did you mean 'config show'?"),
         (["help", "drian"], "no verb 'drian'; did you mean 'drain'?"),
         (["ps", "--jsn"], "no option '--jsn'; did you mean '--json'? 'djinnctl ps --help' lists"),
@@ -443,7 +459,7 @@ def test_programs_are_listed_with_who_uses_them(daemon: Daemon, session: djinn.S
 def test_a_terminated_session_is_told_and_gone(daemon: Daemon) -> None:
     with daemon.connect("victim") as victim:
         assert ctl(daemon, "terminate", session_named(daemon, "victim")).code == 0
-        with pytest.raises(djinn.Error, match="You ended the session with djinnctl") as ended:
+        with pytest.raises(djinn.Error, match="Its own user ended the session with") as ended:
             victim.put(np.zeros(4, np.float32))
         assert ended.value.code == "disconnected"
         wait_until(lambda: session_named(daemon, "victim") is None, "it is released")

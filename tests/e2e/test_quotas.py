@@ -155,7 +155,7 @@ def test_the_log_says_who_is_refused_what_and_why(served: Served) -> None:
         served.connect(BOUND)
     (refused,) = events_of(served.systemd, "session-refused")
     assert refused["text"] == f"a session of user {BOUND.name} is refused: limit_exceeded"
-    assert "has 1 sessions, and djinnd's configuration allows 1" in refused["reason"]
+    assert "has 1 session, and djinnd's configuration allows 1" in refused["reason"]
     assert refused["uid"] == BOUND.uid
     kept = []
     with pytest.raises(djinn.Error, match="together have") as told:

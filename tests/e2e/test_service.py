@@ -260,6 +260,7 @@ def test_what_is_written_and_not_in_force_is_marked(systemd: Systemd) -> None:
     assert "not in force before djinnd starts anew: memory.limit\n" in shown().err
     reload(systemd, 'memory.limit = "1GiB"\nmemory.session_quota = "32MiB"\n')
     systemd.stderr_line("memory.limit takes effect at the next start")
+    assert b"memory.limit takes effect at the next start" in ctl(systemd, "events", "-n", "99").out
     assert ["memory.limit", "1GiB", "64MiB"] in shown().table()
     assert ["memory.session_quota", "32MiB", "32MiB"] in shown().table()
     items = {

@@ -102,7 +102,7 @@ def main(scratch: Path) -> None:
     (session,) = [one for one in daemon.observer.sessions() if one["name"] != "observer"]
     terminate = [str(BIN / "djinnctl"), "--host", daemon.host, "terminate", session["id"]]
     subprocess.run(terminate, check=True)
-    assert "You ended the session with djinnctl terminate" in error_of(use, last)
+    assert "Its own user ended the session with djinnctl terminate" in error_of(use, last)
     assert all(map(torch.equal, expected, use(auto.from_pretrained(scratch / "llama").eval())))
     daemon.stop()
 

@@ -250,7 +250,7 @@ void Manager::evict(sd_bus_message* message) {
 }
 
 void Manager::reload(sd_bus_message* message) {
-  begin_managing(message, [this] { return reload_.begin(); });
+  begin_managing(message, [this](const Caller&) { return reload_.begin(); });
 }
 
 void Manager::drain(sd_bus_message* message) {
@@ -262,19 +262,20 @@ void Manager::resume(sd_bus_message* message) {
 }
 
 void Manager::set_draining(sd_bus_message* message, bool draining) {
-  begin_managing(message, [this, draining]() -> Status {
-    drain_.set(draining);
+  begin_managing(message, [this, draining](const Caller& caller) -> Status {
+    drain_.set(draining, caller.user);
     return {};
   });
 }
 
-void Manager::begin_managing(sd_bus_message* message, std::function<Status()> perform) {
+void Manager::begin_managing(sd_bus_message* message,
+                             std::function<Status(const Caller&)> perform) {
   begin(message, kManage,
         [this, perform = std::move(perform)](const Waiter& waiter, const Caller& caller) {
           if (!caller.admin) {
             return sessions_.refuse(waiter, only_administrators_may());
           }
-          const Status performed = perform();
+          const Status performed = perform(caller);
           if (!performed) return sessions_.refuse(waiter, performed.error());
           sessions_.done(waiter);
         });

@@ -105,7 +105,7 @@ class Manager {
   void when_named(const Caller& caller, std::function<void()> then);
   void begin(sd_bus_message* message, const char* action, Perform perform);
   // A method that is for administrators only.
-  void begin_managing(sd_bus_message* message, std::function<Status()> perform);
+  void begin_managing(sd_bus_message* message, std::function<Status(const Caller&)> perform);
   void admit(const std::shared_ptr<Call>& call, const Caller& caller);
   // In a turn of the caller's user.
   void attempt(const std::shared_ptr<Call>& call, const Caller& caller);

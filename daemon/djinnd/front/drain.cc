@@ -25,12 +25,13 @@ Drain::Drain(Loop& loop, const Clock& clock, Sessions& sessions, Events& events,
       timeout_ms_(timeout_ms),
       timer_(loop, [this] { look(); }) {}
 
-void Drain::set(bool draining) {
+void Drain::set(bool draining, std::optional<Owner> asked_by) {
   if (this->draining() == draining) return;
   sessions_.set_draining(draining);
-  events_.emit({draining ? EventKind::kDraining : EventKind::kResumed,
-                draining ? "draining: no new session, no new model" : "resumed",
-                {}});
+  Event event{draining ? EventKind::kDraining : EventKind::kResumed,
+              draining ? "draining: no new session, no new model" : "resumed"};
+  if (asked_by) event.by = events_.user_text(*asked_by);
+  events_.emit(std::move(event));
   service_.changed();
   DJINN_ASSERT(this->draining() == draining);
 }

@@ -25,7 +25,7 @@ class Drain {
         uint64_t timeout_ms);
 
   void set_timeout(uint64_t timeout_ms) { timeout_ms_ = timeout_ms; }
-  void set(bool draining);
+  void set(bool draining, std::optional<Owner> asked_by = {});
   [[nodiscard]] bool draining() const { return sessions_.draining(); }
   // Stops the loop when no run is in flight or their time is over; asked again, at once.
   void wind_up();

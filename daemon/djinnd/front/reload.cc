@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "daemon/djinnd/loop/log.h"
 #include "ipc/codec/control_codec.h"
 #include "kernel/base/assert.h"
 
@@ -35,14 +34,17 @@ void tell_problems(Events& events, EventKind kind, const std::vector<std::string
   DJINN_ASSERT(kind == EventKind::kConfigRefused || kind == EventKind::kConfigIgnored);
   const size_t told = std::min(problems.size(), kProblemsToldMax);
   for (size_t i = 0; i < told; ++i) {
-    Event event{kind, "a line of the configuration counts for nothing", kAdministrators};
+    const char* const what = kind == EventKind::kConfigRefused
+                                 ? "a line of the configuration has an error"
+                                 : "a line of the configuration counts for nothing";
+    Event event{kind, what, kAdministrators};
     event.sentence = ipc::showable_sentence(problems[i]);
     events.emit(std::move(event));
   }
   if (told == problems.size()) return;
   events.emit({kind,
-               fmt::format("{} more lines of the configuration count for nothing: djinnd "
-                           "--check-config tells all",
+               fmt::format("so do {} more lines of the configuration: djinnd --check-config tells "
+                           "all",
                            problems.size() - told),
                kAdministrators});
 }
@@ -109,7 +111,9 @@ void Reload::take_up(const Config& config, Options written) {
   for (const ConfigValue& value : config.values) {
     const auto now = options_.written.find(value.key);
     const bool is_same = now != options_.written.end() && now->second == value.text;
-    if (!reloads(value.key) && !is_same) log("{} takes effect at the next start", value.key);
+    if (reloads(value.key) || is_same) continue;
+    events_.emit({EventKind::kConfigIgnored,
+                  fmt::format("{} takes effect at the next start", value.key), kAdministrators});
   }
   events_.emit({EventKind::kConfigReloaded, "the configuration is reloaded", {}});
   service_.ready();

@@ -4,7 +4,7 @@
 //
 //   options    what configuration and command line amounted to at the start
 //   reloads    of a setting: it may change while djinnd runs (config.h); the others take effect at
-//              the next start, and the log says which
+//              the next start, and events say which
 //
 // invariant: all that reloads is taken up, or nothing is.
 #pragma once

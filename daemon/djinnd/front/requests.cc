@@ -165,6 +165,11 @@ void Requests::fulfil(Call& call, const ipc::AddFiles& body) {
     return refuse({ErrorCode::kInvalidArgument,
                    "A descriptor of a model's file is none of a file. Open the file."});
   }
+  if (call.fds.empty()) {
+    files.clear();
+    call.session.file_names.clear();
+    return sessions_.done(call.waiter);
+  }
   const Owner user = call.session.domain;
   const Status kept = models_.check_files(user, sessions_.files_added(user), call.fds.size());
   if (!kept) return refuse(kept.error());
@@ -286,7 +291,7 @@ bool Requests::is_admin(const Call& call) {
 
 void Requests::fulfil(Call& call, const ipc::SetDraining& body) {
   if (!is_admin(call)) return;
-  drain_.set(body.draining);
+  drain_.set(body.draining, call.session.caller.user);
   sessions_.done(call.waiter);
 }
 

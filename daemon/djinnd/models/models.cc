@@ -174,7 +174,7 @@ void Models::evict(const Waiter& waiter, const Caller& caller, const ipc::EvictM
   if (request.force && !caller.admin && (*found)->held_beside(caller.user)) {
     return replies_.refuse(waiter, {ErrorCode::kPermissionDenied, kHeldByOthers});
   }
-  residency_.evict(waiter, **found, request);
+  residency_.evict(waiter, **found, request, caller.user);
 }
 
 void Models::unload(const Waiter& waiter, const Caller& caller, ModelId id) {
@@ -194,7 +194,7 @@ void Models::unload(const Waiter& waiter, const Caller& caller, ModelId id) {
   if (use != ModelUse::kNone && !leaves) {
     return replies_.refuse(waiter, refusal_of(use));
   }
-  residency_.unload(waiter, *model);
+  residency_.unload(waiter, *model, caller.user);
 }
 
 void Models::read_manifest(const Waiter& waiter, const Caller& caller,

@@ -41,11 +41,13 @@ Residency::Residency(Loop& loop, const Clock& clock, const Devices& devices, Map
       keep_alive_ms_(keep_alive_ms),
       expiry_(loop, [this] { look(); }) {}
 
-void Residency::emit(EventKind kind, const Model& model, EvictReason reason, const char* what) {
+void Residency::emit(EventKind kind, const Model& model, const Leaving& leaving, const char* what) {
+  const EvictReason reason = leaving.reason;
   Event event = event_of(kind, model,
                          fmt::format("model {} is {}: {}, {}", text_of(model.id), what,
                                      size_text(model.bytes), name_of(reason)));
   event.reason = reason;
+  if (leaving.asked_by) event.by = events_.user_text(*leaving.asked_by);
   events_.emit(std::move(event));
 }
 
@@ -125,7 +127,8 @@ bool Residency::runs(const Model& model) const {
                              [&](const auto& lease) { return sessions_.runs(lease.first); });
 }
 
-void Residency::evict(const Waiter& waiter, Model& model, const ipc::EvictModel& request) {
+void Residency::evict(const Waiter& waiter, Model& model, const ipc::EvictModel& request,
+                      Owner user) {
   const auto refuse = [&](ErrorCode code, std::string why) {
     replies_.refuse(waiter, {code, std::move(why)});
   };
@@ -154,12 +157,13 @@ void Residency::evict(const Waiter& waiter, Model& model, const ipc::EvictModel&
   if (request.dry_run) return replies_.done(waiter);
   Pins::remove_all(model);
   model.evict_waiters.push_back(waiter);
-  begin_evict(model, EvictReason::kRequested);
+  begin_evict(model, EvictReason::kRequested, user);
 }
 
-void Residency::unload(const Waiter& waiter, Model& model) {
+void Residency::unload(const Waiter& waiter, Model& model, Owner user) {
   model.evict_waiters.push_back(waiter);
-  if (model.phase != ModelPhase::kUnloading) begin_unload(model, EvictReason::kRequested);
+  if (model.phase == ModelPhase::kUnloading) return;
+  begin_unload(model, EvictReason::kRequested, user);
 }
 
 std::vector<Model*> Residency::evictable(DeviceId device, bool in_use) const {
@@ -237,24 +241,24 @@ void Residency::give_way(Model& model) {
   begin_unload(model, EvictReason::kPressure);
 }
 
-void Residency::begin_leaving(Model& model, ModelPhase next, EvictReason reason) {
+void Residency::begin_leaving(Model& model, ModelPhase next, const Leaving& leaving) {
   enter(model, next);
-  leaving_.insert_or_assign(model.id, Leaving{reason, clock_.monotonic_ns()});
+  leaving_.insert_or_assign(model.id, leaving);
   listener_.models_changed();
   if (model.compared_by.empty()) return;
   loads_.end_comparisons(model);
   review();
 }
 
-void Residency::begin_evict(Model& model, EvictReason reason) {
-  begin_leaving(model, ModelPhase::kEvicting, reason);
+void Residency::begin_evict(Model& model, EvictReason reason, std::optional<Owner> asked_by) {
+  begin_leaving(model, ModelPhase::kEvicting, {reason, clock_.monotonic_ns(), asked_by});
   mappings_.park(model);
   if (model.load.valid()) loads_.abort_load(model.load);
   finish_if_free(model);
 }
 
-void Residency::begin_unload(Model& model, EvictReason reason) {
-  begin_leaving(model, ModelPhase::kUnloading, reason);
+void Residency::begin_unload(Model& model, EvictReason reason, std::optional<Owner> asked_by) {
+  begin_leaving(model, ModelPhase::kUnloading, {reason, clock_.monotonic_ns(), asked_by});
   listener_.model_gone(model.id);
   mappings_.drop(model);
   if (model.load.valid()) loads_.abort_load(model.load);
@@ -306,8 +310,7 @@ void Residency::finish_evict(ModelId id) {
   enter(*model, ModelPhase::kOnDisk);
   model->bytes_loaded = 0;
   model->extents.clear();
-  const EvictReason reason = leaving_.extract(id).mapped().reason;
-  emit(EventKind::kModelEvicted, *model, reason, "evicted to disk");
+  emit(EventKind::kModelEvicted, *model, leaving_.extract(id).mapped(), "evicted to disk");
   release(*model);
   replies_.owe_each(std::exchange(model->evict_waiters, {}), ipc::Done{});
   listener_.models_changed();
@@ -319,8 +322,7 @@ void Residency::finish_evict(ModelId id) {
 void Residency::finish_unload(ModelId id) {
   Model* const model = table_.find(id);
   if (model == nullptr) return;
-  const EvictReason reason = leaving_.extract(id).mapped().reason;
-  emit(EventKind::kModelUnloaded, *model, reason, "unloaded");
+  emit(EventKind::kModelUnloaded, *model, leaving_.extract(id).mapped(), "unloaded");
   Model gone = std::move(*model);
   table_.erase(id);
   release(gone);

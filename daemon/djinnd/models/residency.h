@@ -58,8 +58,9 @@ class Residency {
   [[nodiscard]] uint64_t expires_at(const Model& model) const;
 
   // Of a model that the caller may steer; they answer the waiter.
-  void evict(const Waiter& waiter, Model& model, const ipc::EvictModel& request);
-  void unload(const Waiter& waiter, Model& model);
+  // user: who asks, for the log.
+  void evict(const Waiter& waiter, Model& model, const ipc::EvictModel& request, Owner user);
+  void unload(const Waiter& waiter, Model& model, Owner user);
 
   // --- memory is short: what could go, and what is to
   // Models of the device that could go, least recently used first: idle ones, or those in use.
@@ -101,7 +102,8 @@ class Residency {
   // A model on its way out.
   struct Leaving {
     EvictReason reason;
-    uint64_t since_ns;     // monotonic
+    uint64_t since_ns;  // monotonic
+    std::optional<Owner> asked_by{};
     bool freeing = false;  // nobody is waited for any more
   };
 
@@ -111,9 +113,9 @@ class Residency {
   // Unloads an idle model of the user who owns most models: their least recently used one. False if
   // there is none.
   bool unload_idle();
-  void begin_evict(Model& model, EvictReason reason);
-  void begin_unload(Model& model, EvictReason reason);
-  void begin_leaving(Model& model, ModelPhase next, EvictReason reason);
+  void begin_evict(Model& model, EvictReason reason, std::optional<Owner> asked_by = {});
+  void begin_unload(Model& model, EvictReason reason, std::optional<Owner> asked_by = {});
+  void begin_leaving(Model& model, ModelPhase next, const Leaving& leaving);
   // When its loaders have had their time to end; never, if it has none.
   [[nodiscard]] uint64_t waits_until(const Model& model) const;
   void stay(Model& model);
@@ -122,7 +124,7 @@ class Residency {
   void finish_if_free(Model& model);
   void free_then(Model& model, void (Residency::*finish)(ModelId));
   void release(Model& model);
-  void emit(EventKind kind, const Model& model, EvictReason reason, const char* what);
+  void emit(EventKind kind, const Model& model, const Leaving& leaving, const char* what);
 
   const Clock& clock_;
   const Devices& devices_;

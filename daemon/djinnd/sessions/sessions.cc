@@ -115,10 +115,11 @@ Status Sessions::check_limits(Owner user) {
 Status Sessions::check_quota(Owner user) const {
   const uint32_t most = quotas_.sessions_of(user);
   if (const uint32_t now = count(user); now >= most) {
-    return Error{ErrorCode::kLimitExceeded,
-                 fmt::format("This user has {} sessions, and djinnd's configuration allows {} at a "
-                             "time. Close one, or ask the administrator for a larger {}.",
-                             now, most, quotas_.key_of(user, QuotaOf::kSessions, 0))};
+    return Error{
+        ErrorCode::kLimitExceeded,
+        fmt::format("This user has {}, and djinnd's configuration allows {} at a time. "
+                    "Close one, or ask the administrator for a larger {}.",
+                    count_text(now, "session"), most, quotas_.key_of(user, QuotaOf::kSessions, 0))};
   }
   return {};
 }
@@ -613,9 +614,9 @@ void Sessions::terminate(const Waiter& waiter, const Caller& caller, SessionId t
   const bool is_own = caller.user == (*session)->domain;
   end(**session,
       {ErrorCode::kCancelled,
-       fmt::format("{} ended the session{}, and what it held is freed. What is opened "
-                   "from now on is of a new one.",
-                   is_own ? "You" : "An administrator", is_own ? " with djinnctl terminate" : "")},
+       fmt::format("{} ended the session with djinnctl terminate, and what it held is freed. What "
+                   "is opened from now on is of a new one.",
+                   is_own ? "Its own user" : "An administrator")},
       events_.user_text(caller.user));
 }
 
