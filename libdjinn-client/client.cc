@@ -104,9 +104,9 @@ Result<std::unique_ptr<Client>> Client::connect(const ConnectOptions& options,
   DJINN_TRY(const auto welcome, control.ask<ipc::Welcome>(std::move(hello), &fds, {}, deadline));
   DJINN_TRY(ForkMark mark, ForkMark::make());
   control.set_interrupt(options.interrupt);
+  control.set_given_up(options.given_up);
   control.set_on_silence(options.on_silence);
-  std::unique_ptr<Client> client(
-      new Client(std::move(control), welcome, std::move(mark), options.interrupt));
+  std::unique_ptr<Client> client(new Client(std::move(control), welcome, std::move(mark), options));
   if (!options.observer) DJINN_CHECK(client->attach(std::move(fds)));
   return client;
 }
@@ -550,6 +550,14 @@ Result<Outcome> Client::wait(Run run, const std::function<void(const TokenEvent&
   }
 }
 
+void Client::abandon(Run run) {
+  outcomes_.erase(run);
+  tokens_.erase(run);
+  if (const auto found = pending_.find(run); found != pending_.end()) {
+    found->second.is_waited_for = false;
+  }
+}
+
 Result<bool> Client::poll() {
   bool any = false;
   for (;;) {
@@ -620,9 +628,10 @@ void Client::finish(const ipc::Completion& completion) {
 }
 
 Status Client::sleep() {
+  if (given_up_ && given_up_()) return Error{ErrorCode::kCancelled, "The wait was given up."};
   std::optional<Bells> bells = begin_sleep();
   if (!bells) return {};
-  sleep(*bells, -1);
+  sleep(*bells, given_up_ ? kAskedEachMs : -1);
   return end_sleep(*bells);
 }
 

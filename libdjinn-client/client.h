@@ -34,6 +34,7 @@
 #include "kernel/srg/fingerprint.h"
 #include "kernel/srg/load_plan.h"
 #include "libdjinn-client/control.h"
+#include "libdjinn-client/deadline.h"
 #include "libdjinn-client/fork_mark.h"
 #include "libdjinn-client/interrupt.h"
 #include "libdjinn-client/lease.h"
@@ -51,6 +52,9 @@ struct ConnectOptions {
   std::function<void()> on_silence;
   // It may end waits of the session, and outlives that. nullptr: nothing does.
   Interrupt* interrupt = nullptr;
+  // Asked while a call of the data path waits; true ends that call with kCancelled, and changes
+  // nothing of what was submitted. Empty: nobody is asked.
+  CancelPredicate given_up;
 };
 
 // The socket path where options or the environment say that djinnd listens. Errors:
@@ -189,9 +193,12 @@ class Client {
   [[nodiscard]] Run last_run() const { return last_run_; }  // that was submitted; 0: none
   // Waits for a run; if it is a generation, its tokens go to on_token meanwhile. It may fork: the
   // child's wait ends with kDisconnected, and touches nothing of its parent's. Each run is waited
-  // for once. Errors: kNotFound for a run that was waited for, kDisconnected. A failed run is an
-  // Outcome, and so is one that was given up because the call was interrupted.
+  // for once. Errors: kNotFound for a run that was waited for, kDisconnected, kCancelled where the
+  // wait was given up, and not the run. A failed run is an Outcome, and so is one that was given up
+  // because the call was interrupted.
   Result<Outcome> wait(Run run, const std::function<void(const TokenEvent&)>& on_token = {});
+  // Nobody will wait for the run: its outcome is dropped when it comes.
+  void abandon(Run run);
   // Takes what has arrived, without waiting; true if something had.
   Result<bool> poll();
   [[nodiscard]] bool is_complete(Run run) const { return outcomes_.contains(run); }
@@ -231,11 +238,12 @@ class Client {
   }
 
  private:
-  Client(Control control, ipc::Welcome welcome, ForkMark mark, Interrupt* interrupt)
+  Client(Control control, ipc::Welcome welcome, ForkMark mark, const ConnectOptions& options)
       : control_(std::move(control)),
         welcome_(welcome),
         mark_(std::make_shared<const ForkMark>(std::move(mark))),
-        interrupt_(interrupt),
+        interrupt_(options.interrupt),
+        given_up_(options.given_up),
         lender_(std::make_shared<Lender>(mark_, std::span<std::byte>())) {}
 
   struct Pending {
@@ -272,6 +280,7 @@ class Client {
   ipc::Welcome welcome_;
   std::shared_ptr<const ForkMark> mark_;  // of the process that has the session
   Interrupt* interrupt_;
+  CancelPredicate given_up_;
   SystemClock clock_;
   Fd submission_bell_;
   Fd completions_;  // the listener of their bell

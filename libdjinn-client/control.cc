@@ -42,14 +42,17 @@ void show(ipc::Failed& failed) {
 // let_go().
 bool may_be_given_up(const decltype(ipc::ClientRequest::body)& body) {
   return std::holds_alternative<ipc::OpenModel>(body) ||
-         std::holds_alternative<ipc::DefineProgram>(body);
+         std::holds_alternative<ipc::DefineProgram>(body) ||
+         std::holds_alternative<ipc::GetOwnMemory>(body);
 }
 
 // Tells whether the answer tells that something is done. That may take long, and so says nothing
 // about djinnd.
 bool is_answered_when_done(const decltype(ipc::ClientRequest::body)& body) {
   if (const auto* const follow = std::get_if<ipc::FollowEvents>(&body)) return follow->wait;
-  return may_be_given_up(body) || std::holds_alternative<ipc::EvictModel>(body);
+  return std::holds_alternative<ipc::OpenModel>(body) ||
+         std::holds_alternative<ipc::DefineProgram>(body) ||
+         std::holds_alternative<ipc::EvictModel>(body);
 }
 
 constexpr const char* kLost =
@@ -81,14 +84,19 @@ Error Control::end(Error why) {
   return why;
 }
 
+int Control::slice_ms(const Deadline* deadline) const {
+  if (deadline != nullptr) return deadline->slice_ms();
+  return given_up_ ? kAskedEachMs : -1;
+}
+
+// May end early where somebody is asked meanwhile.
 Status Control::wait(short events, const Deadline* deadline) {
   pollfd entries[] = {{socket_.get(), events, 0},
                       {interrupt_ != nullptr ? interrupt_->fd() : -1, POLLIN, 0}};
   for (;;) {
-    const int ready =
-        ::poll(entries, std::size(entries), deadline == nullptr ? -1 : deadline->slice_ms());
+    const int ready = ::poll(entries, std::size(entries), slice_ms(deadline));
     if (ready > 0 && entries[1].revents != 0) interrupt_->take();
-    if (ready > 0) return {};
+    if (ready > 0 || (deadline == nullptr && given_up_)) return {};
     if (ready < 0 && errno != EINTR) return system_error("wait for djinnd", errno);
     if (deadline != nullptr) DJINN_CHECK(deadline->check());
   }

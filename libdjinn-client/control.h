@@ -42,6 +42,9 @@ class Control {
   // defining a program. The answer is dropped when it comes, and what it gave is given back.
   // nullptr: none.
   void set_interrupt(Interrupt* interrupt) { interrupt_ = interrupt; }
+  // Ends the same waits when it says so, which it is asked several times a second. Empty: nobody
+  // is.
+  void set_given_up(CancelPredicate given_up) { given_up_ = std::move(given_up); }
 
   // Called once, while a request waits for its answer for longer than two seconds. Not while one
   // does whose answer comes when something is done: that opens, evicts, defines, or waits for
@@ -77,8 +80,9 @@ class Control {
   Result<std::optional<Answer>> receive_any();
   Status let_go(const ipc::DaemonReply& unwanted);
   [[nodiscard]] bool is_interrupted() const {
-    return interrupt_ != nullptr && interrupt_->is_raised();
+    return (interrupt_ != nullptr && interrupt_->is_raised()) || (given_up_ && given_up_());
   }
+  [[nodiscard]] int slice_ms(const Deadline* deadline) const;
   Error end(Error why);
   Status wait(short events, const Deadline* deadline);
   Status wait_for_answer(bool may_take_long, const Deadline* deadline);
@@ -89,6 +93,7 @@ class Control {
   std::optional<SessionEnd> ended_;
   bool is_observer_ = false;
   Interrupt* interrupt_ = nullptr;
+  CancelPredicate given_up_;
   std::function<void()> on_silence_;
   std::set<uint32_t> unwanted_;  // numbers of requests whose answers nobody waits for any more
 };

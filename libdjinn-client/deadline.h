@@ -14,6 +14,8 @@ namespace djinn::client {
 
 // Asked several times a second while a call waits, on its thread; true ends the wait. Empty: never.
 using CancelPredicate = std::function<bool()>;
+// A person who presses Ctrl-C does not notice it.
+inline constexpr int kAskedEachMs = 25;
 
 class Deadline {
  public:
@@ -27,7 +29,7 @@ class Deadline {
   }
   // How long to sleep before check() is to be asked.
   [[nodiscard]] int slice_ms() const {
-    return static_cast<int>(std::min<uint64_t>(left_ms(), kSliceMs));
+    return static_cast<int>(std::min<uint64_t>(left_ms(), kAskedEachMs));
   }
   // Errors: kTimeout, kCancelled.
   [[nodiscard]] Status check() const {
@@ -40,8 +42,6 @@ class Deadline {
   }
 
  private:
-  static constexpr uint64_t kSliceMs = 50;  // a person who presses Ctrl-C does not notice it
-
   // Waits that end later than time does end with it.
   static uint64_t add(uint64_t now_ns, uint64_t wait_ms) {
     const uint64_t most_ms = (UINT64_MAX - now_ns) / kNsPerMs;
