@@ -261,7 +261,8 @@ void Device::complete_runs(Turn& turn) {
 void Device::settle() {
   Link* const link = session_.live();
   if (link == nullptr || !link->has_failure()) return;
-  const Error failure = take(link->settle_failure());
+  take(link->wait_for_all());
+  const Error failure = link->settle_failure();
   if (lacked_memory(failure.code)) room_.forget();
   if (!owed_) owed_ = failure;
   log_.drop_lost();

@@ -224,10 +224,8 @@ std::string Link::told(const client::Outcome& outcome, const Unwaited& run) cons
   size_t number = outcome.failed_node;
   const std::vector<uint64_t>& entries = run.made.numbers;
   if (number != 0 && number <= entries.size()) {
-    // An entry's operator is the last of its nodes. Memory may be lacking for what one before it
-    // makes, as the bytes of a tensor that nobody has written.
-    const bool is_any = lacked_memory(outcome.error);
-    while (!is_any && number < entries.size() && entries[number] == entries[number - 1]) ++number;
+    // An entry's operator is the last of its nodes.
+    while (number < entries.size() && entries[number] == entries[number - 1]) ++number;
     return text_of(run.graph, run.graph.nodes[number - 1], outcome.message);
   }
   if (!lacked_memory(outcome.error)) return outcome.message;
@@ -257,9 +255,8 @@ bool Link::has_failure() {
   return failure_.has_value();
 }
 
-Result<Error> Link::settle_failure() {
-  DJINN_ASSERT(failure_);
-  DJINN_CHECK(wait_for_all());
+Error Link::settle_failure() {
+  DJINN_ASSERT(failure_ && unwaited_.empty());
   const Interruption::Deferred whole;  // a part of it settled would be nothing
   ++series_;
   const Error failure = *std::exchange(failure_, std::nullopt);

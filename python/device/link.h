@@ -85,9 +85,8 @@ class Link {
   [[nodiscard]] bool is_idle();
   // Something that is done has failed, and this is not settled.
   [[nodiscard]] bool has_failure();
-  // Settles it, and waits until all that was handed over is done. Gives the first failure. Errors:
-  // kCancelled where the wait was given up, and nothing was settled.
-  Result<Error> settle_failure();
+  // Settles it, and gives the first failure. Precondition: all that was handed over is done.
+  Error settle_failure();
   // Runs a segment; its outputs go to kRef.
   Status run(Segment segment);
   // Runs a program; these go to kRef. staged: what of staging it reads.
