@@ -107,9 +107,9 @@ Result<std::unique_ptr<Client>> Client::connect(const ConnectOptions& options,
   std::vector<Fd> fds;
   DJINN_TRY(const auto welcome, control.ask<ipc::Welcome>(std::move(hello), &fds, {}, deadline));
   DJINN_TRY(ForkMark mark, ForkMark::make());
+  control.set_given_up(options.given_up);
   control.set_on_silence(options.on_silence);
-  std::unique_ptr<Client> client(
-      new Client(std::move(control), welcome, std::move(mark), options.interrupt));
+  std::unique_ptr<Client> client(new Client(std::move(control), welcome, std::move(mark), options));
   if (!options.observer) DJINN_CHECK(client->attach(std::move(fds)));
   return client;
 }
@@ -557,13 +557,22 @@ Result<Outcome> Client::wait(Run run, const std::function<void(const TokenEvent&
       spin.restart();
     } else if (!spin.wait()) {
       const Status slept = given_up ? sleep(nullptr, &*given_up) : sleep(interrupt_);
-      if (slept || slept.error().code == ErrorCode::kCancelled) continue;
-      if (slept.error().code == ErrorCode::kTimeout) return abandon(run);
+      const bool cancels = interrupt_ != nullptr && interrupt_->is_raised();
+      if (slept || (cancels && slept.error().code == ErrorCode::kCancelled)) continue;
+      if (slept.error().code == ErrorCode::kTimeout) return leave(run);
       // Runs that were done before djinnd ended are there, and count.
       DJINN_CHECK(poll());
       DJINN_CHECK(tell_tokens(run, on_token));
       if (!outcomes_.contains(run)) return slept.error();
     }
+  }
+}
+
+void Client::abandon(Run run) {
+  outcomes_.erase(run);
+  tokens_.erase(run);
+  if (const auto found = pending_.find(run); found != pending_.end()) {
+    found->second.is_waited_for = false;
   }
 }
 
@@ -638,8 +647,8 @@ void Client::finish(const ipc::Completion& completion) {
 }
 
 // What the run may still write stays its own until its completion comes, whenever that is.
-Outcome Client::abandon(Run run) {
-  pending_.at(run).is_waited_for = false;
+Outcome Client::leave(Run run) {
+  abandon(run);
   Outcome outcome;
   outcome.error = ErrorCode::kCancelled;
   outcome.message =
@@ -651,7 +660,7 @@ Outcome Client::abandon(Run run) {
 Status Client::sleep(Interrupt* interrupt, const Deadline* deadline) {
   std::optional<Bells> bells = begin_sleep();
   if (!bells) return {};
-  Status woken = wait_for(*bells, interrupt, deadline);
+  Status woken = wait_for(*bells, {interrupt, &given_up_}, deadline);
   Status lives = end_sleep(*bells);
   return woken ? std::move(lives) : std::move(woken);
 }

@@ -54,6 +54,9 @@ struct ConnectOptions {
   std::function<void()> on_silence;
   // It ends waits of the session and for it, and outlives both. nullptr: nothing does.
   Interrupt* interrupt = nullptr;
+  // Asked while a call waits; true ends the wait with kCancelled, and changes nothing of what was
+  // submitted. Empty: nobody is asked.
+  CancelPredicate given_up;
 };
 
 // The socket path where options or the environment say that djinnd listens. Errors:
@@ -196,10 +199,12 @@ class Client {
   [[nodiscard]] Run last_run() const { return last_run_; }  // that was submitted; 0: none
   // Waits for a run; if it is a generation, its tokens go to on_token meanwhile. It may fork: the
   // child's wait ends with kDisconnected, and touches nothing of its parent's. Each run is waited
-  // for once. Errors: kNotFound for a run that was waited for, kDisconnected. A failed run is an
-  // Outcome, and so is one that was given up because the call was interrupted, whether or not it
-  // has ended within two seconds.
+  // for once. Errors: kNotFound for a run that was waited for, kDisconnected, kCancelled where the
+  // wait was given up, and not the run. A failed run is an Outcome, and so is one that was given up
+  // because the call was interrupted, whether or not it has ended within two seconds.
   Result<Outcome> wait(Run run, const std::function<void(const TokenEvent&)>& on_token = {});
+  // Nobody will wait for the run: its outcome is dropped when it comes.
+  void abandon(Run run);
   // Takes what has arrived, without waiting; true if something had.
   Result<bool> poll();
   [[nodiscard]] bool is_complete(Run run) const { return outcomes_.contains(run); }
@@ -239,11 +244,12 @@ class Client {
   }
 
  private:
-  Client(Control control, ipc::Welcome welcome, ForkMark mark, Interrupt* interrupt)
+  Client(Control control, ipc::Welcome welcome, ForkMark mark, const ConnectOptions& options)
       : control_(std::move(control)),
         welcome_(welcome),
         mark_(std::make_shared<const ForkMark>(std::move(mark))),
-        interrupt_(interrupt),
+        interrupt_(options.interrupt),
+        given_up_(options.given_up),
         lender_(std::make_shared<Lender>(mark_, std::span<std::byte>())) {}
 
   struct Pending {
@@ -276,13 +282,15 @@ class Client {
   Status take_completion(const ipc::Completion& completion);
   Status tell_tokens(Run run, const std::function<void(const TokenEvent&)>& on_token);
   void finish(const ipc::Completion& completion);
-  Outcome abandon(Run run);
+  // Of a run that was given up and has not ended.
+  Outcome leave(Run run);
   Status sleep(Interrupt* interrupt, const Deadline* deadline = nullptr);
 
   Control control_;
   ipc::Welcome welcome_;
   std::shared_ptr<const ForkMark> mark_;  // of the process that has the session
   Interrupt* interrupt_;
+  CancelPredicate given_up_;
   SystemClock clock_;
   Fd submission_bell_;
   Fd completions_;  // the listener of their bell

@@ -107,7 +107,7 @@ Status Connection::try_again(uint64_t wait_ms, const CancelPredicate& given_up) 
     if (made || !may_pass(made.error().code) || left_ms == 0) return made;
     const Deadline pause(clock_, std::min(backoff.next_ms(), left_ms), given_up);
     Status slept = pause.check();
-    if (slept) slept = wait_for({}, options_.interrupt, &pause);
+    if (slept) slept = wait_for({}, {options_.interrupt, nullptr}, &pause);
     if (slept.error().code == ErrorCode::kCancelled) return slept;
   }
 }

@@ -83,7 +83,7 @@ Error Control::end(Error why) {
 
 Status Control::wait(short events, const Deadline* deadline) {
   pollfd entry{socket_.get(), events, 0};
-  return wait_for(std::span(&entry, 1), interrupt_, deadline);
+  return wait_for(std::span(&entry, 1), {interrupt_, &given_up_}, deadline);
 }
 
 Status Control::wait_for_answer(bool may_take_long, const Deadline* deadline) {

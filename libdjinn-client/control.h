@@ -43,6 +43,9 @@ class Control {
   // Ends waits, with kCancelled. An answer that comes after it is dropped, and what it gave is
   // given back. nullptr: nothing does.
   void set_interrupt(Interrupt* interrupt) { interrupt_ = interrupt; }
+  // Ends the same waits when it says so, which it is asked several times a second. Empty: nobody
+  // is.
+  void set_given_up(CancelPredicate given_up) { given_up_ = std::move(given_up); }
 
   // Called once, while a request waits for its answer for longer than two seconds. Not while one
   // does whose answer comes when something is done: that opens, evicts, defines, or waits for
@@ -97,6 +100,7 @@ class Control {
   std::optional<SessionEnd> ended_;
   bool is_observer_ = false;
   Interrupt* interrupt_ = nullptr;
+  CancelPredicate given_up_;
   std::function<void()> on_silence_;
   std::set<uint32_t> unwanted_;  // numbers of requests whose answers nobody waits for any more
   std::set<uint32_t> returns_;   // likewise, of what is given back: djinnd answers that at once

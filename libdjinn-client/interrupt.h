@@ -24,7 +24,7 @@ namespace djinn::client {
 
 // Asked several times a second while a call waits, on its thread; true ends the wait. Empty: never.
 using CancelPredicate = std::function<bool()>;
-inline constexpr uint64_t kAskMs = 50;  // a person who presses Ctrl-C does not notice it
+inline constexpr uint64_t kAskMs = 25;  // a person who presses Ctrl-C does not notice it
 
 class Interrupt {
  public:

@@ -63,9 +63,13 @@ Result<Run> submit_release(Client& client, std::span<const RefHandle> refs) {
 }
 
 Result<Outcome> finish(Client& client, Run run) {
-  DJINN_TRY(Outcome outcome, client.wait(run));
-  if (outcome.error != ErrorCode::kOk) return Error{outcome.error, std::move(outcome.message)};
-  return outcome;
+  auto outcome = client.wait(run);
+  if (!outcome) {
+    client.abandon(run);
+    return std::move(outcome).error();
+  }
+  if (outcome->error != ErrorCode::kOk) return Error{outcome->error, std::move(outcome->message)};
+  return *std::move(outcome);
 }
 
 Status release(Client& client, std::span<const RefHandle> refs) {

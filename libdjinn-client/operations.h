@@ -40,7 +40,8 @@ Result<Run> submit_generate(Client& client, ipc::GenerateBlock block,
 Result<Run> submit_release(Client& client, std::span<const RefHandle> refs);
 inline constexpr size_t kReleaseBatch = 512;  // a binding block of so many handles is small
 
-// Waits for a run. Errors: those of Client::wait(), and how the run failed.
+// Waits for a run, and abandons it where the wait is given up. Errors: those of Client::wait(), and
+// how the run failed.
 Result<Outcome> finish(Client& client, Run run);
 
 // Any number of them.

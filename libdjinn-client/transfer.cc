@@ -33,7 +33,7 @@ Status check_fits(const Client& client, uint64_t bytes) {
   return Error{ErrorCode::kQuotaExceeded,
                "A ref of " + size_text(bytes) + " is more than the " + size_text(quota) +
                    " that a session may hold. Make smaller ones, or ask the administrator for a "
-                   "larger memory.session_quota."};
+                   "larger memory.session_quota, if djinnd has more memory than that."};
 }
 
 Status submit_part(Client& client, const ipc::WriteBlock& whole, std::span<const std::byte> part,

@@ -12,24 +12,35 @@ namespace {
 
 constexpr size_t kEntriesMax = 2;
 
-int timeout_ms(const Interrupt* interrupt, const Deadline* deadline) {
+bool must_ask(const WaitEnds& ends) {
+  return (ends.interrupt != nullptr && ends.interrupt->must_ask()) ||
+         (ends.given_up != nullptr && *ends.given_up);
+}
+
+bool is_ended(const WaitEnds& ends) {
+  return (ends.interrupt != nullptr && ends.interrupt->is_raised()) ||
+         (ends.given_up != nullptr && *ends.given_up && (*ends.given_up)());
+}
+
+int timeout_ms(const WaitEnds& ends, const Deadline* deadline) {
   if (deadline != nullptr) return deadline->slice_ms();
-  return interrupt != nullptr && interrupt->must_ask() ? static_cast<int>(kAskMs) : -1;
+  return must_ask(ends) ? static_cast<int>(kAskMs) : -1;
 }
 
 }  // namespace
 
-Status wait_for(std::span<pollfd> entries, Interrupt* interrupt, const Deadline* deadline) {
+Status wait_for(std::span<pollfd> entries, const WaitEnds& ends, const Deadline* deadline) {
+  Interrupt* const interrupt = ends.interrupt;
   DJINN_ASSERT(entries.size() <= kEntriesMax);
   std::array<pollfd, kEntriesMax + 1> all;
   std::ranges::copy(entries, all.begin());
   pollfd& bell = all[entries.size()];
   bell = {interrupt != nullptr ? interrupt->fd() : -1, POLLIN, 0};
   for (;;) {
-    if (interrupt != nullptr && interrupt->is_raised()) {
+    if (is_ended(ends)) {
       return Error{ErrorCode::kCancelled, "The call was cancelled while it waited."};
     }
-    const int ready = ::poll(all.data(), entries.size() + 1, timeout_ms(interrupt, deadline));
+    const int ready = ::poll(all.data(), entries.size() + 1, timeout_ms(ends, deadline));
     if (ready < 0 && errno != EINTR) return system_error("wait for djinnd", errno);
     if (ready > 0 && bell.revents != 0) interrupt->take();
     if (ready > 0 && (bell.revents == 0 || ready > 1)) {

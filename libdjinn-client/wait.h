@@ -14,9 +14,14 @@
 
 namespace djinn::client {
 
+// What ends a wait with kCancelled. interrupt: nullptr: nothing does.
+struct WaitEnds {
+  Interrupt* interrupt = nullptr;
+  const CancelPredicate* given_up = nullptr;  // nullptr, or empty: nobody is asked
+};
+
 // Waits until one of the entries is ready, as their revents say then; without entries, until it is
-// ended. interrupt, deadline: what ends it; nullptr: nothing. Errors: kCancelled, kTimeout,
-// kSystem.
-Status wait_for(std::span<pollfd> entries, Interrupt* interrupt, const Deadline* deadline);
+// ended. deadline: nullptr: there is none. Errors: kCancelled, kTimeout, kSystem.
+Status wait_for(std::span<pollfd> entries, const WaitEnds& ends, const Deadline* deadline);
 
 }  // namespace djinn::client

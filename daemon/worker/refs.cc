@@ -249,7 +249,8 @@ Error Refs::no_room(uint64_t bytes, Error why) const {
           fmt::format("{} are needed, and of the {} that this session's refs may take {} are free. "
                       "Release some{}.",
                       size_text(bytes), size_text(ranges.capacity_bytes()), size_text(free_bytes),
-                      is_quota ? ", or ask the administrator for a larger memory.session_quota"
+                      is_quota ? ", or ask the administrator for a larger memory.session_quota, if "
+                                 "djinnd has more memory than that"
                                : "; no session's may take more")};
 }
 

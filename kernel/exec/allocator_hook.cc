@@ -98,7 +98,7 @@ Error over_limit(uint64_t bytes, uint64_t bytes_max) {
   return {ErrorCode::kQuotaExceeded,
           fmt::format("The run needs {} for what it computes, and its session's quota is {}. Give "
                       "it less at once, or ask the administrator for a larger "
-                      "memory.session_quota.",
+                      "memory.session_quota, if djinnd has more memory than that.",
                       size_text(bytes), size_text(bytes_max))};
 }
 

@@ -22,8 +22,20 @@ namespace {
 // The log is long enough that a forward pass of a large model is one run, and short enough that
 // djinnd starts before a loop over many passes has ended.
 constexpr size_t kLogMax = 4096;
+// A backward pass that finds no room goes on to record up to this many.
+constexpr size_t kBackwardMax = 8 * kLogMax;
 // This many runs may be handed over beside those of the log: releases of refs.
 constexpr size_t kRunsBeside = 8;
+// A log is handed over when so much is free for it: more than most take.
+constexpr size_t kRunsUsual = limits::kSubmissionSlots / 2;
+constexpr uint64_t kUploadUsual = uint64_t{4} << 20;
+// A smaller value is asked for at once, and comes with its run's end: the wait for a larger one
+// begins when all before it is done.
+constexpr uint64_t kReadAtOnceMax = uint64_t{8} << 20;
+
+bool has_room(Link& link) {
+  return link.client().has_room(kUploadUsual, kRunsUsual) || link.is_idle();
+}
 
 void refuse_captured(const Storage& storage) {
   TORCH_CHECK_NOT_IMPLEMENTED(storage.location != Location::kInput &&
@@ -134,15 +146,25 @@ void Device::record(const c10::OperatorHandle& op, Stack& stack,
   std::vector<at::Tensor> results;
   {
     Turn turn(mutex_);
+    if (is_log_long()) hand_over(turn);
     Entry entry = recorder_.make_entry(recipe, tensors);
     const at::AutoDispatchBelowADInplaceOrView below;
     const bool is_logged = recorder_.append(op, stack, entry);
     if (is_logged) idle_->touch();
     results = make_results(entry, tensors);
-    if (at_once || (log_.size() >= kLogMax && holds_ == 0)) hand_over(turn);
+    if (at_once) hand_over(turn);
     if (is_logged) see_to_room(turn, entry);
   }
   put_results(*recipe, std::move(results), stack);
+}
+
+// Tells whether the log is to be handed over before it grows. The program waits for a thread of
+// autograd's inside of PyTorch, where no signal is heard; so such a thread waits for no room.
+bool Device::is_log_long() {
+  if (log_.size() < kLogMax || holds_ > 0) return false;
+  Link* const link = session_.live();
+  const bool would_wait = link != nullptr && !has_room(*link);
+  return !would_wait || !Recorder::is_amid_backward() || log_.size() >= kBackwardMax;
 }
 
 // An operator that may find no memory is waited for, so that its error is raised here and not
@@ -226,17 +248,20 @@ void Device::give_back() {
 void Device::complete(Turn& turn) {
   hand_over(turn);
   generations_.wait(turn);
-  complete_runs();
+  complete_runs(turn);
 }
 
-void Device::complete_runs() {
-  if (Link* const link = session_.live()) link->wait_for_all();
+void Device::complete_runs(Turn& turn) {
+  if (session_.live() == nullptr) return;
+  const client::Run last = session_.client().last_run();
+  generations_.wait_until(turn, [last](Link& link) { return link.is_done_through(last); });
 }
 
 // Storages that were to be written and were not are as before; those of a failed operator are lost.
 void Device::settle() {
   Link* const link = session_.live();
   if (link == nullptr || !link->has_failure()) return;
+  take(link->wait_for_all());
   const Error failure = link->settle_failure();
   if (lacked_memory(failure.code)) room_.forget();
   if (!owed_) owed_ = failure;
@@ -264,7 +289,7 @@ DeviceMemory Device::memory() {
 DeviceMemory Device::memory_connected() {
   Turn turn(mutex_);
   session_.notice_end();
-  session_.link();
+  session_.link_at_once();
   return memory_of(turn);
 }
 
@@ -272,7 +297,7 @@ DeviceMemory Device::memory_of(Turn& turn) {
   if (holds_ == 0 && session_.live() != nullptr) hand_over(turn);
   const bool settles = !generations_.any();
   if (settles) {  // what was refused is not held
-    complete_runs();
+    complete_runs(turn);
     settle();
   }
   DeviceMemory memory;
@@ -296,14 +321,24 @@ void Device::finish(Turn& turn, std::string_view what) {
   if (owed_) raise(told(what, *std::exchange(owed_, std::nullopt)));
 }
 
+void Device::await_release(Turn& turn) {
+  Interruption interruption(Interruption::Place::kWithoutLock);
+  while (holds_ > 0 && holder_ != std::this_thread::get_id()) {
+    released_.wait_for(turn.lock(), kSlice);
+    const Turn::Pause pause(turn);
+    if (interruption()) interruption.raise_again();
+  }
+}
+
 void Device::hold() {
-  const Turn turn(mutex_);
-  released_.wait(mutex_, [&] { return holds_ == 0 || holder_ == std::this_thread::get_id(); });
+  Turn turn(mutex_);
+  await_release(turn);
   holder_ = std::this_thread::get_id();
   ++holds_;
 }
 
 void Device::release_hold() {
+  const Interruption::Deferred whole;
   const Turn turn(mutex_);
   DJINN_ASSERT(holds_ > 0);
   if (--holds_ > 0) return;
@@ -313,6 +348,8 @@ void Device::release_hold() {
 
 void Device::hand_over(Turn& turn) {
   if (generations_.any() && is_crowded()) generations_.wait(turn);
+  generations_.wait_until(turn, &has_room);
+  await_release(turn);
   hand_over_now();
 }
 
@@ -320,7 +357,6 @@ void Device::hand_over_now() {
   TORCH_CHECK(holds_ == 0 || holder_ != std::this_thread::get_id(),
               "A model is being loaded, and its weights are not in memory yet: no value of the "
               "device can be read before from_pretrained has returned.");
-  released_.wait(mutex_, [&] { return holds_ == 0; });
   session_.notice_end();
   release_garbage();
   uploads_.seal_parameters(log_);
@@ -340,8 +376,8 @@ void Device::note_unused_models() {
 void Device::let_go() {
   while (!leaving_.empty() && !generations_.any_through(leaving_.front().through)) {
     const Leaving one = leaving_.front();
+    take(session_.link().wait_through(one.through));
     leaving_.pop_front();
-    session_.link().wait_through(one.through);
     if (const auto* model = std::get_if<ModelId>(&one.what))
       take(session_.link().close_model(*model));
     if (const auto* group = std::get_if<SequenceHandle>(&one.what)) {
@@ -352,6 +388,7 @@ void Device::let_go() {
 
 void Device::drop_sequence(uint64_t session, SequenceHandle sequence) noexcept {
   try {
+    const Interruption::Deferred whole;
     const Turn turn(mutex_);
     session_.notice_end();
     Link* const link = session_.live();
@@ -371,11 +408,13 @@ void Device::hand_over_unless_held(Turn& turn) {
   }
 }
 
-// An entry that fails is left in the log, and fails again for whoever needs a value.
+// An entry that fails is left in the log, and fails again for whoever needs a value. Others need
+// the lock, so room is not waited for.
 void Device::hand_over_idle() {
   session_.notice_end();
   if (session_.live() == nullptr || holds_ > 0 || log_.empty()) return;
   if (generations_.any() && is_crowded()) return;  // whoever needs a value hands it over
+  if (!has_room(*session_.live())) return idle_->touch();
   try {
     hand_over_now();
     ++stats_.idle_flushes;
@@ -407,9 +446,18 @@ void Device::hand_over_log() {
   if (segments > 1) release_garbage();  // what one left for the next
 }
 
+// What is not released stays garbage.
 void Device::release_garbage() {
   const std::vector<RefHandle> garbage = storages().take_garbage();
-  if (!garbage.empty()) take(session_.link().release(garbage));
+  std::span<const RefHandle> left = garbage;
+  Status released;
+  while (released && !left.empty()) {
+    const auto batch = left.first(std::min(left.size(), client::kReleaseBatch));
+    released = session_.link().release(batch);
+    if (released) left = left.subspan(batch.size());
+  }
+  for (const RefHandle ref : left) storages().discard(ref);
+  take(std::move(released));
 }
 
 void Device::run_segment(Segment segment) {
@@ -459,14 +507,30 @@ void Device::read(const at::Tensor& tensor, std::span<std::byte> out) {
     case Location::kRef:
       break;
   }
-  const Status done = session_.link().read(view, out);
+  const Status done = read_value(turn, view, out);
   raise_failure();
   take(done);
+}
+
+// A value that does not come soon is asked for anew when all before it is done, which is waited for
+// without the lock.
+Status Device::read_value(Turn& turn, const Operand& view, std::span<std::byte> out) {
+  if (out.size() <= kReadAtOnceMax) {
+    const CtrlC::Hurry hurry;
+    Status done = session_.link().read(view, out);
+    if (done || done.error().code != ErrorCode::kCancelled) return done;
+  }
+  CtrlC::raise_again();
+  complete_runs(turn);
+  session_.refuse_lost(*view.storage);
+  return session_.link().read(view, out);
 }
 
 std::optional<std::string> Device::why_without_value(const at::Tensor& tensor) {
   const StoragePtr storage = storage_of(tensor);
   Turn turn(mutex_);
+  session_.notice_end();
+  if (storage->location != Location::kLost && !session_.is_orphan()) session_.link_at_once();
   if (holds_ == 0 && !session_.is_orphan() && Capture::active() == nullptr) {
     complete(turn);
     settle();
@@ -536,7 +600,7 @@ Followed Device::follow(uint64_t session, uint64_t bytes, const Generations::Sta
   generations_.queue_up(turn);
   hand_over_unless_held(turn);
   if (Link* const link = session_.live(); link != nullptr && !generations_.any()) {
-    link->wait_for_all();  // it would go on from what an operator that failed has left
+    complete_runs(turn);  // it would go on from what an operator that failed has left
     raise_failure();
   }
   generations_.make_way(turn, bytes, 1);

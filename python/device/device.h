@@ -10,12 +10,15 @@
 //   follow   a generation, until its end (generations.h)
 //
 // Locking: one lock guards the log, the storages, the session (session_life.h) and what goes there
-// (uploads.h). Nobody takes the GIL while holding it but a wait for a connection that looks for
-// signals: meta kernels in Python run before. A thread that waits for the lock, or for djinnd, lets
-// go of the GIL first (turn.h). One that waits for a generation's tokens, or for what comes behind
-// it, lets go of the lock, too.
-// A thread of the device's own hands the log over when nothing is recorded for a while (idle.h); it
-// connects to nobody. The child of a fork has neither that thread nor the session.
+// (uploads.h). Nobody takes the GIL while holding it but a wait that looks for signals: meta
+// kernels in Python run before. A thread that waits for the lock, or for djinnd, lets go of the GIL
+// first (turn.h). One that waits for a generation's tokens, for what comes behind it, or for runs
+// to be done, lets go of the lock, too, so that a signal's handler may use the device. In the waits
+// that are left, amid a hand-over, Ctrl-C alone is heard (interruption.h). A call that raises what
+// a handler raised has recorded nothing, unless it waits for its own result: where memory is short,
+// where shapes depend on data, or with DJINN_BLOCKING. A thread of the device's own hands the log
+// over when nothing is recorded for a while (idle.h); it connects to nobody. The child of a fork
+// has neither that thread nor the session.
 #pragma once
 
 #include <atomic>
@@ -188,6 +191,8 @@ class Device {
   void begin_child();
   void forget_session();
   [[nodiscard]] bool is_crowded();
+  [[nodiscard]] bool is_log_long();
+  void await_release(Turn& turn);
   void hand_over(Turn& turn);
   void hand_over_unless_held(Turn& turn);
   void hand_over_now();
@@ -198,7 +203,7 @@ class Device {
   void note_unused_models();
   void let_go();
   void complete(Turn& turn);
-  void complete_runs();
+  void complete_runs(Turn& turn);
   void see_to_room(Turn& turn, const Entry& entry);
   [[nodiscard]] bool may_fail();
   void settle();
@@ -206,6 +211,7 @@ class Device {
   void complete_or_raise(Turn& turn);
   DeviceMemory memory_of(Turn& turn);
   void finish(Turn& turn, std::string_view what);
+  Status read_value(Turn& turn, const Operand& view, std::span<std::byte> out);
   void record(const c10::OperatorHandle& op, Stack& stack);
   void record(const c10::OperatorHandle& op, Stack& stack,
               const std::shared_ptr<const Recipe>& recipe, bool at_once);

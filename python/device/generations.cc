@@ -87,6 +87,17 @@ void Generations::wait(Turn& turn) {
   }
 }
 
+void Generations::wait_until(Turn& turn, const std::function<bool(Link&)>& holds) {
+  const uint64_t session = storages().session();
+  Interruption interruption(Interruption::Place::kWithoutLock);
+  while (session == storages().session() && session_.live() != nullptr &&
+         !holds(*session_.live())) {
+    take_arrivals(turn, session);
+    const Turn::Pause pause(turn);
+    if (interruption()) interruption.raise_again();
+  }
+}
+
 void Generations::make_way(Turn& turn, uint64_t bytes, size_t runs) {
   if (any() && !session_.client().has_room(bytes, runs)) wait(turn);
 }

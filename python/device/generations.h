@@ -5,6 +5,7 @@
 //   follow     starts one, and gives its tokens to on_tokens as they come, without the lock
 //   wait       until those under way have ended: runs complete in order, so what is handed over now
 //              ends behind them
+//   wait_until likewise, until something else holds that completions bring about
 //   queue_up   those that are asked for while somebody waits begin when that one has what it wants
 //
 // invariant: nobody waits for room in the ring or in staging, with the lock, that a generation
@@ -45,6 +46,9 @@ class Generations {
   [[nodiscard]] bool any_through(client::Run run) const;
   // Throws what a signal's handler raised.
   void wait(Turn& turn);
+  // Waits until that holds for the link, or its session has ended. Throws what a signal's handler
+  // raised.
+  void wait_until(Turn& turn, const std::function<bool(Link&)>& holds);
   // Waits for them if there is no room for so much beside them.
   void make_way(Turn& turn, uint64_t bytes, size_t runs);
   // Before follow(): waits until nobody waits for generations.

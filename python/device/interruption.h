@@ -2,6 +2,10 @@
 
 // Interruption: what a wait for djinnd asks now and then, namely whether a signal's handler has
 // raised something. The wait then ends, and raises that again.
+//
+//   CtrlC      the same in the middle of the device's work, where no handler may run: only Python's
+//              own handler of Ctrl-C is looked at, which uses nothing. Others run after the call
+//   Deferred   while one lives, no wait of this thread is ended
 #pragma once
 
 #include <chrono>
@@ -29,10 +33,37 @@ class Interruption {
   // Whether this thread is inside of such a handler, and has the device's lock.
   [[nodiscard]] static bool runs_handler();
 
+  class Deferred {
+   public:
+    Deferred();
+    ~Deferred();
+    Deferred(const Deferred&) = delete;
+    Deferred& operator=(const Deferred&) = delete;
+  };
+
  private:
   Place place_;
   std::chrono::steady_clock::time_point due_ = std::chrono::steady_clock::now() + kSlice;
   std::exception_ptr raised_;
+};
+
+class CtrlC {
+ public:
+  // While one lives, a wait of this thread also ends when it comes to take longer than a slice: its
+  // caller waits where all handlers may run.
+  class Hurry {
+   public:
+    Hurry();
+    ~Hurry();
+    Hurry(const Hurry&) = delete;
+    Hurry& operator=(const Hurry&) = delete;
+  };
+
+  // Whether the wait is to end. Where Ctrl-C was pressed every wait of this thread does, until that
+  // is raised. May be asked often.
+  static bool ends_wait();
+  // Throws KeyboardInterrupt if it was.
+  static void raise_again();
 };
 
 }  // namespace djinn::device

@@ -17,6 +17,7 @@
 #include "kernel/base/size_text.h"
 #include "kernel/exec/convert.h"
 #include "libdjinn-client/transfer.h"
+#include "python/device/interruption.h"
 
 namespace djinn::device {
 namespace {
@@ -170,6 +171,7 @@ client::ConnectOptions Link::connect_options() {
   client::ConnectOptions options;
   options.name = own_name();
   options.staging_bytes = kStagingBytes;
+  options.given_up = &CtrlC::ends_wait;
   return options;
 }
 
@@ -177,19 +179,25 @@ client::ConnectOptions Link::connect_options() {
 
 void Link::reap() {
   [[maybe_unused]] const auto polled = client_->poll();
-  while (!unwaited_.empty() && client_->is_complete(unwaited_.front().run)) take_oldest();
+  while (!unwaited_.empty() && client_->is_complete(unwaited_.front().run)) {
+    [[maybe_unused]] const Status taken = take_oldest();  // which waits for nothing
+  }
 }
 
-void Link::take_oldest() {
+// A session that has ended leaves nothing to wait for. That is no error here: whoever uses what the
+// run made gets one.
+Status Link::take_oldest() {
+  auto outcome = client_->wait(unwaited_.front().run);
+  if (!outcome && outcome.error().code == ErrorCode::kCancelled) return std::move(outcome).error();
   Unwaited oldest = std::move(unwaited_.front());
   unwaited_.pop_front();
-  const auto outcome = client_->wait(oldest.run);
-  if (!outcome) return;
+  if (!outcome) return {};
   if (outcome->error != ErrorCode::kOk) {
     note_failure(*outcome, std::move(oldest));
   } else if (!failure_) {
     Held::note(oldest.held);
   }
+  return {};
 }
 
 // A release makes nothing, so its failure concerns nobody.
@@ -239,8 +247,7 @@ Result<client::Outcome> Link::wait(client::Run run) {
 // --- failures
 
 bool Link::is_idle() {
-  reap();
-  return unwaited_.empty();
+  return is_done_through(client_->last_run());
 }
 
 bool Link::has_failure() {
@@ -249,8 +256,8 @@ bool Link::has_failure() {
 }
 
 Error Link::settle_failure() {
-  DJINN_ASSERT(failure_);
-  wait_for_all();
+  DJINN_ASSERT(failure_ && unwaited_.empty());
+  const Interruption::Deferred whole;  // a part of it settled would be nothing
   ++series_;
   const Error failure = *std::exchange(failure_, std::nullopt);
   const auto shared = std::make_shared<const Error>(
@@ -440,21 +447,23 @@ Result<std::vector<Described>> Link::run_open(const Segment& segment) {
 }
 
 Status Link::release(std::span<const RefHandle> refs) {
-  while (!refs.empty()) {
-    const auto batch = refs.first(std::min(refs.size(), client::kReleaseBatch));
-    DJINN_TRY(const client::Run run, client::submit_release(*client_, batch));
-    note({.run = run, .is_release = true});
-    refs = refs.subspan(batch.size());
-  }
+  DJINN_TRY(const client::Run run, client::submit_release(*client_, refs));
+  note({.run = run, .is_release = true});
   return {};
 }
 
-void Link::wait_for_all() {
-  wait_through(client_->last_run());
+Status Link::wait_for_all() {
+  return wait_through(client_->last_run());
 }
 
-void Link::wait_through(client::Run run) {
-  while (!unwaited_.empty() && unwaited_.front().run <= run) take_oldest();
+Status Link::wait_through(client::Run run) {
+  while (!unwaited_.empty() && unwaited_.front().run <= run) DJINN_CHECK(take_oldest());
+  return {};
+}
+
+bool Link::is_done_through(client::Run run) {
+  reap();
+  return unwaited_.empty() || unwaited_.front().run > run;
 }
 
 Status Link::close_model(ModelId model) {

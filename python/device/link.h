@@ -85,7 +85,7 @@ class Link {
   [[nodiscard]] bool is_idle();
   // Something that is done has failed, and this is not settled.
   [[nodiscard]] bool has_failure();
-  // Settles it, and waits until all that was handed over is done. Gives the first failure.
+  // Settles it, and gives the first failure. Precondition: all that was handed over is done.
   Error settle_failure();
   // Runs a segment; its outputs go to kRef.
   Status run(Segment segment);
@@ -98,12 +98,15 @@ class Link {
   Result<std::vector<Described>> run_open(const Segment& segment);
   // Elements of a view of a ref or weight, contiguous and in order.
   Status read(const Operand& view, std::span<std::byte> out);
+  // refs: client::kReleaseBatch at most. All are released, or none.
   Status release(std::span<const RefHandle> refs);
   // Waits until all that was handed over is done; whoever reads what a failed run made gets its
-  // error.
-  void wait_for_all();
+  // error. Errors: kCancelled where the wait was given up.
+  Status wait_for_all();
   // The same for the runs up to this one.
-  void wait_through(client::Run run);
+  Status wait_through(client::Run run);
+  // Whether these are done.
+  [[nodiscard]] bool is_done_through(client::Run run);
   // The program of a graph that names weights of the model. Errors: kLimitExceeded when djinnd
   // keeps as many for this process, or its user, as it may have.
   Result<ProgramId> define(const srg::Graph& graph, ModelId model, ProgramUse use);
@@ -155,7 +158,7 @@ class Link {
   bool is_as_before(const Storage& storage, const Before& before) const;
   [[nodiscard]] bool is_made(const Storage& storage);
   void reap();
-  void take_oldest();
+  Status take_oldest();
   [[nodiscard]] std::string told(const client::Outcome& outcome, const Unwaited& run) const;
 
   client::Client* client_;

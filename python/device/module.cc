@@ -16,6 +16,7 @@
 #include "libdjinn-client/place.h"
 #include "python/device/backend.h"
 #include "python/device/device.h"
+#include "python/device/interruption.h"
 #include "python/device/loading.h"
 #include "python/device/torch_headers.h"
 
@@ -111,6 +112,7 @@ srg::LoadPlan plan_from(const py::list& destinations) {
 
 // Raises the error as the class of djinn.errors that its group has.
 [[noreturn]] void raise_typed(const Error& error) {
+  if (error.code == ErrorCode::kCancelled) CtrlC::raise_again();
   const py::object made = py::module_::import("djinn.errors")
                               .attr("error_from")(static_cast<int>(error.code),
                                                   std::string(name_of(error.code)), error.message);
@@ -291,8 +293,25 @@ void translate(std::exception_ptr thrown) {
 
 }  // namespace
 
-// Errors about memory say first what the program itself can do.
+// Throws the error as a class of djinn.errors, which PyTorch hands on as it is.
+[[noreturn]] void raise_as_ours(const Error& error) {
+  const py::gil_scoped_acquire gil;
+  try {
+    raise_typed(error);
+  } catch (py::error_already_set& typed) {
+    typed.restore();
+  }
+  python_error ours;
+  ours.persist();
+  throw ours;
+}
+
+// Errors about memory say first what the program itself can do. A thread of the device's own, which
+// nobody hears, needs no class of Python's.
 void raise(Error error) {
+  if (error.code == ErrorCode::kCancelled) CtrlC::raise_again();
+  const bool is_heard = Py_IsInitialized() && PyGILState_GetThisThreadState() != nullptr;
+  if (error.code == ErrorCode::kDisconnected && is_heard) raise_as_ours(error);
   const char* const what = error.code == ErrorCode::kQuotaExceeded
                                ? "A quota of djinnd's is used up. "
                                : "djinnd is out of memory. ";

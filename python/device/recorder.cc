@@ -16,7 +16,7 @@ namespace {
 // Notes what autograd does with the call: it computes gradients, or will.
 void annotate(const std::vector<at::Tensor>& tensors, Entry& entry) {
   const auto wants_gradient = [](const at::Tensor& tensor) { return tensor.requires_grad(); };
-  if (torch::autograd::get_current_graph_task_id() >= 0) {
+  if (Recorder::is_amid_backward()) {
     entry.phase = srg::Phase::kTraining;
     entry.residency = srg::Residency::kGradient;
   } else if (at::GradMode::is_enabled() && std::ranges::any_of(tensors, wants_gradient)) {
@@ -25,6 +25,10 @@ void annotate(const std::vector<at::Tensor>& tensors, Entry& entry) {
 }
 
 }  // namespace
+
+bool Recorder::is_amid_backward() {
+  return torch::autograd::get_current_graph_task_id() >= 0;
+}
 
 Entry Recorder::make_entry(std::shared_ptr<const Recipe> recipe,
                            const std::vector<at::Tensor>& tensors) {

@@ -21,6 +21,9 @@ namespace djinn::device {
 
 class Recorder {
  public:
+  // Whether this thread computes gradients.
+  static bool is_amid_backward();
+
   struct Stats {
     uint64_t recorded = 0;  // operators
     uint64_t forks = 0;     // weights and sources that were copied to be written

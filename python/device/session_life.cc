@@ -30,6 +30,14 @@ Link& SessionLife::link() {
   return *link_;
 }
 
+Link& SessionLife::link_at_once() {
+  const bool had_one = link_ == nullptr && !why_ended_.empty();
+  if (had_one && !client::Client::is_served(Link::connect_options())) {
+    raise({ErrorCode::kDisconnected, why_ended_});
+  }
+  return link();
+}
+
 Link& SessionLife::link_of(uint64_t session) {
   refuse_ended(session);
   return link();

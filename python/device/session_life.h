@@ -32,6 +32,9 @@ class SessionLife {
   Link& link();
   // The same for what that session (Storages::session()) has made. Throws if it has ended.
   Link& link_of(uint64_t session);
+  // The same, at once: where there was a session, and no djinnd listens for another, it throws why
+  // that one has ended.
+  Link& link_at_once();
   // The link to a live session, else null. Nothing is looked at: notice_end() does that.
   [[nodiscard]] Link* live() const { return is_orphan_ ? nullptr : link_.get(); }
   // Whether there is a session, or a parent's: then client() is its client.

@@ -19,4 +19,11 @@ WithoutGil::~WithoutGil() {
   if (state_ != nullptr) PyEval_RestoreThread(static_cast<PyThreadState*>(state_));
 }
 
+Turn::Turn(TurnLock& mutex) : lock_(mutex, std::defer_lock) {
+  Interruption interruption(Interruption::Place::kWithoutLock);
+  while (!lock_.try_lock_for(kSlice)) {
+    if (interruption()) interruption.raise_again();
+  }
+}
+
 }  // namespace djinn::device

@@ -27,7 +27,8 @@ class WithoutGil {
 
 class Turn {
  public:
-  explicit Turn(TurnLock& mutex) : lock_(mutex) {}
+  // Waits for the lock, and throws what a signal's handler raised meanwhile.
+  explicit Turn(TurnLock& mutex);
   [[nodiscard]] std::unique_lock<TurnLock>& lock() { return lock_; }
 
   class Pause {

@@ -16,11 +16,17 @@ class TurnLock {
  public:
   // Throws where this thread has it.
   void lock() {
-    TORCH_CHECK(!is_mine(),
-                "The device is used from inside of one of its own calls, which has not ended: code "
-                "that PyTorch calls in the middle of an operator must not use its tensors.");
+    refuse_mine();
     mutex_.lock();
     owner_.store(std::this_thread::get_id(), std::memory_order_relaxed);
+  }
+  // The same, and gives up after that time: false.
+  template <typename Duration>
+  bool try_lock_for(const Duration& duration) {
+    refuse_mine();
+    if (!mutex_.try_lock_for(duration)) return false;
+    owner_.store(std::this_thread::get_id(), std::memory_order_relaxed);
+    return true;
   }
   // False where this thread has it, too.
   bool try_lock() {
@@ -38,8 +44,13 @@ class TurnLock {
   [[nodiscard]] bool is_mine() const {
     return owner_.load(std::memory_order_relaxed) == std::this_thread::get_id();
   }
+  void refuse_mine() const {
+    TORCH_CHECK(!is_mine(),
+                "The device is used from inside of one of its own calls, which has not ended: code "
+                "that PyTorch calls in the middle of an operator must not use its tensors.");
+  }
 
-  std::mutex mutex_;
+  std::timed_mutex mutex_;
   std::atomic<std::thread::id> owner_;
 };
 

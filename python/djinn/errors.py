@@ -37,8 +37,9 @@ class ResourceError(Error):
     """4xx: a resource of the machine gave out."""
 
 
-class LostError(Error):
-    """5xx: a process or device went away, or the run was given up."""
+class LostError(Error, RuntimeError):
+    """5xx: a process or device went away, or the run was given up. PyTorch's own errors of a device
+    are RuntimeErrors, and so is this."""
 
 
 class IntegrityError(Error):

@@ -33,6 +33,9 @@ class Encoder:
         self.hidden = self._raw.hidden
         self.positions = self._raw.positions
 
+    def __repr__(self) -> str:
+        return f"djinn.Encoder({self.model!r}, hidden={self.hidden}, positions={self.positions})"
+
     def encode(self, ids: Any, mask: Any = None, types: Any = None) -> arrays.Array:
         """The last hidden state [rows, tokens, hidden] of int64 ids [rows, tokens].
 
@@ -100,6 +103,10 @@ class Generator:
         self.vocabulary = self._raw.vocabulary
         self.begin_token: int | None = self._raw.begin_token if self._raw.begin_token >= 0 else None
         self.end_tokens: list[int] = self._raw.end_tokens
+
+    def __repr__(self) -> str:
+        sizes = f"vocabulary={self.vocabulary}, positions={self.positions}"
+        return f"djinn.Generator({self.model!r}, {sizes})"
 
     def generate(
         self,

@@ -80,6 +80,9 @@ class Session:
         self.raw = raw
         _sessions.add(self)
 
+    def __repr__(self) -> str:
+        return f"djinn.Session({'closed' if self.closed else self.id})"
+
     @property
     def id(self) -> str:
         """The id that `djinnctl sessions` shows; a reconnect gives another one."""

@@ -75,10 +75,35 @@ def test_who_asks_for_too_many_addresses_hears_for_how_many_bytes() -> None:
         torch.empty(1 << 41, device=DEVICE)
 
 
+BEYOND_ALL = """
+import torch, djinn.torch
+for bits in 28, 31:
+    try:
+        torch.ones(1 << bits, device="remote_accelerator:0").sum().item()
+    except torch.OutOfMemoryError as error:
+        print(error)
+"""
+
+
+def test_no_larger_quota_is_advised_where_that_is_above_all_memory() -> None:
+    with running("--memory", "300MiB", "--session-quota", "1GiB") as daemon:
+        as_large, larger = run_alone(daemon, BEYOND_ALL).splitlines()
+    assert "Release something, or ask for less: djinnd has 300 MiB for all." in as_large
+    assert "larger memory.session_quota, if djinnd has more memory than that" in larger
+
+
+@pytest.mark.usefixtures("enabled")
+def test_what_nobody_has_written_is_shown_without_memory_for_it() -> None:
+    before = module().memory_allocated()
+    large = torch.empty(1 << 36, device=DEVICE)
+    assert repr(large) == f"tensor([0., 0., 0.,  ..., 0., 0., 0.], device='{DEVICE}')"
+    assert module().memory_allocated() == before
+
+
 def test_a_run_beyond_the_quota_says_how_far_and_who_may_raise_it() -> None:
     """That of every session, as djinnd is configured by itself."""
     side = torch.ones(1_000_000, device=DEVICE)
-    said = r"needs 3\.6 TiB for .* quota is 4\.0 GiB\. .* a larger memory\.session_quota\."
+    said = r"needs 3\.6 TiB for .* quota is 4\.0 GiB\. .* a larger memory\.session_quota, if"
     with pytest.raises(torch.OutOfMemoryError, match=said):
         (side[:, None] * side).sum().item()
 

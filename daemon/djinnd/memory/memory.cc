@@ -77,12 +77,18 @@ void Memory::grant(const Request& request) {
 // The text is made here, because the ledger knows nothing of the configuration.
 Error Memory::over_quota(const Request& request) const {
   const uint64_t aside = ledger_.aside_of(principal_of(request.holder));
+  const uint64_t all_bytes = ledger_.total_bytes();
+  const std::string advice =
+      session_quota_ < all_bytes
+          ? "Release something, ask for less staging memory, or ask the administrator for a larger "
+            "quota."
+          : fmt::format("Release something, or ask for less: djinnd has {} for all.",
+                        size_text(all_bytes));
   return {ErrorCode::kQuotaExceeded,
           fmt::format("{} more are needed, and the session holds {} of the {} that one may "
-                      "(memory.session_quota). Release something, ask for less staging memory, or "
-                      "ask the administrator for a larger quota.",
+                      "(memory.session_quota). {}",
                       size_text(request.bytes), size_text(ledger_.held_by(request.holder) + aside),
-                      size_text(session_quota_))};
+                      size_text(session_quota_), advice)};
 }
 
 void Memory::change() {

@@ -19,12 +19,14 @@ namespace {
 
 Error over_quota(uint64_t ref_bytes_max) {
   const bool is_quota = ref_bytes_max < limits::kRefAddressBytes;
-  return {ErrorCode::kQuotaExceeded,
-          fmt::format("The session's refs would take more than its quota of {}. Release some{}.",
-                      size_text(ref_bytes_max),
-                      is_quota ? ", or ask the administrator for a larger memory.session_quota, "
-                                 "which sessions that begin then have"
-                               : "; no session's may take more")};
+  return {
+      ErrorCode::kQuotaExceeded,
+      fmt::format("The session's refs would take more than its quota of {}. Release some{}.",
+                  size_text(ref_bytes_max),
+                  is_quota ? ", or, if djinnd has more memory than that, ask the administrator "
+                             "for a larger memory.session_quota, which sessions that begin then "
+                             "have"
+                           : "; no session's may take more")};
 }
 
 Error no_such_place() {

@@ -63,7 +63,7 @@ from torch.utils import _pytree as pytree
 from torch.utils.data._utils import fetch
 from torch.utils.hooks import RemovableHandle
 
-from djinn.errors import RequestError
+from djinn.errors import LostError, RequestError
 
 from . import (
     _device,
@@ -84,6 +84,7 @@ from .ghosts import DEVICE
 from .notice import GHOSTS
 
 TESTED = frozenset({"5.17.0"})
+UNWRITTEN = 0  # _device.storage_home(): nobody has written it
 PLACED_BY_US = {"auto", "balanced", "balanced_low_0", "sequential"}
 # A configuration, and a model before it has weights, make lists of as many items as config.json
 # counts of something (layers, heads, labels), by name or in a list: nothing can stop that half way.
@@ -539,8 +540,15 @@ def _wrap_str(original: Any) -> Any:
     def _str(self: Any, *, tensor_contents: str | None = None) -> str:
         try:
             why = None if tensor_contents is not None else _why_without_value(self)
+            if why is None and tensor_contents is None and _is_unwritten(self):
+                zeros = torch.zeros((), dtype=self.dtype).expand(self.shape)
+                tensor_contents = torch._tensor_str._tensor_str(zeros, len("tensor("))
             if why is None:
                 return str(original(self, tensor_contents=tensor_contents))
+        except LostError:
+            if self.device != DEVICE:
+                raise
+            why = "without a value: the connection to djinnd is lost, and no djinnd listens"
         except RuntimeError:
             if self.device != DEVICE or not _device.is_forked():
                 raise
@@ -548,6 +556,13 @@ def _wrap_str(original: Any) -> Any:
         return str(original(self, tensor_contents=f"<{why}>, size={tuple(self.shape)}"))
 
     return _str
+
+
+def _is_unwritten(tensor: torch.Tensor) -> bool:
+    """Whether it is zeros that take no memory in djinnd, which showing them there would."""
+    if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or tensor.device != DEVICE:
+        return False
+    return _device.storage_home(tensor.detach()) == UNWRITTEN and tensor.numel() > 0
 
 
 def _why_without_value(tensor: torch.Tensor) -> str | None:

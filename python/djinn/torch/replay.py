@@ -106,7 +106,7 @@ def call(original: Any, model: Any, args: Any, kwargs: Any) -> Any:
 
 TRAINS = (
     "it is in training mode: a training step is recorded, forward and backward, and djinnd runs it "
-    "whole, which is the fastest way there is; for inference call model.eval()"
+    "whole, which is the fastest way for training; for inference call model.eval()"
 )
 
 
