@@ -108,7 +108,7 @@ struct StorageBinding {
 // Memory of the caller's, of any content, in which an output may be made: a kernel that allocates
 // its result as the graph claims it gets this memory for it. Who finds the output elsewhere copies.
 struct OutputPlace {
-  DeviceAddress data;  // 64-byte aligned
+  DeviceAddress data;  // aligned to kTensorAlignment
   uint64_t bytes = 0;  // 0: none
 };
 
@@ -143,7 +143,7 @@ struct LaneStats {
   uint64_t plan_misses = 0;    // runs that left their plan for malloc
   uint64_t planned_bytes = 0;  // of the slab, for the last run
   uint64_t peak_live_bytes =
-      0;  // of the last run, each allocation rounded up to 64; 0 if unplanned
+      0;  // of the last run, each allocation rounded up to kTensorAlignment; 0 if unplanned
 };
 
 // Bounds what lanes take from malloc: recordings, runs that miss their plan, copies of inputs.
@@ -182,9 +182,9 @@ using OnProgress = std::function<void()>;
 
 struct LaneOptions {
   int threads = 1;
-  // Memory for the slab: called when a larger plan needs it, gives at least bytes (64-byte
-  // aligned), zeroed, or pending while that is on its way, or an error (quota). Until it gives a
-  // new one, the former slab is in use; then never again.
+  // Memory for the slab: called when a larger plan needs it, gives at least bytes (aligned to
+  // kTensorAlignment), zeroed, or pending while that is on its way, or an error (quota). Until it
+  // gives a new one, the former slab is in use; then never again.
   std::function<Outcome<std::span<std::byte>>(uint64_t bytes, const OnProgress& on_progress)>
       grow_slab;
   HeapOwner* heap = nullptr;  // outlives the lane; null: no bound
