@@ -26,13 +26,14 @@ namespace {
 class Writer {
  public:
   void graph(const Graph& graph) {
-    const auto& [name, symbols, storages, values, nodes, outputs] = graph;
+    const auto& [name, symbols, storages, values, nodes, outputs, numerics] = graph;
     put(name);
     put(symbols);
     put(storages);
     put(values);
     put(nodes);
     put(outputs);
+    put(numerics);
   }
 
   [[nodiscard]] std::span<const char> bytes() const { return {room_.get(), used_}; }
