@@ -162,6 +162,7 @@ Json to_json(const ipc::EventReport& report) {
 }
 
 Json to_json(const ipc::ProgramReport& report) {
+  const bool known = report.state == ipc::ProgramState::kAdmitted;
   return {{"id", id_text(report.program)},
           {"model", report.model.valid() ? Json(id_text(report.model)) : Json()},
           {"owner", report.owner},
@@ -171,9 +172,9 @@ Json to_json(const ipc::ProgramReport& report) {
           {"outputs", report.outputs},
           {"sessions", report.sessions},
           {"name", report.name},
-          {"workload", report.state == ipc::ProgramState::kAdmitted
-                           ? Json(workload_text(report.workload))
-                           : Json()}};
+          {"workload", known ? Json(workload_text(report.workload)) : Json()},
+          {"numerics", known ? Json(report.fast_nodes > 0 ? "fast" : "exact") : Json()},
+          {"fast_nodes", report.fast_nodes}};
 }
 
 Json to_json(const ipc::DeviceReport& report) {

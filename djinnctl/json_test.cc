@@ -86,11 +86,12 @@ TEST(Json, programs_devices_and_pools) {
   EXPECT_EQ(to_json(program).dump(),
             "{\"id\":\"000000000001\",\"model\":null,\"owner\":\"ann\",\"device\":\"cpu:0\","
             "\"state\":\"admitting\",\"graph_bytes\":2,\"outputs\":3,\"sessions\":4,"
-            "\"name\":\"\",\"workload\":null}");
+            "\"name\":\"\",\"workload\":null,\"numerics\":null,\"fast_nodes\":0}");
   const ipc::ProgramReport admitted{{1}, {}, "ann", "cpu:0",        ipc::ProgramState::kAdmitted,
                                     2,   3,  4,     "llama.decode", ipc::Workload::kDecode};
   EXPECT_EQ(to_json(admitted)["name"], "llama.decode");
   EXPECT_EQ(to_json(admitted)["workload"], "decode step");
+  EXPECT_EQ(to_json(admitted)["numerics"], "exact");
   const ipc::DeviceReport device{"cpu:0", "A CPU", 1, 2, 3, 4, ipc::DeviceState::kFailed};
   EXPECT_EQ(to_json(device).dump(),
             "{\"device\":\"cpu:0\",\"name\":\"A CPU\",\"used_bytes\":1,\"total_bytes\":2,"

@@ -487,6 +487,7 @@ struct ProgramReport {
   uint32_t sessions = 0;  // that defined it
   std::string name{};     // its graph's, for people; likewise the next once it is admitted
   Workload workload = Workload::kUnknown;
+  uint32_t fast_nodes = 0;  // that our own kernels compute; 0: it is exact
   friend bool operator==(const ProgramReport&, const ProgramReport&) = default;
 };
 
@@ -775,6 +776,7 @@ struct ProgramAdded {
   uint64_t activation_bytes = 0;
   std::string name{};  // the graph's
   Workload workload = Workload::kUnknown;
+  uint32_t fast_nodes = 0;  // that our own kernels compute
   friend bool operator==(const ProgramAdded&, const ProgramAdded&) = default;
 };
 struct ProgramRefused {

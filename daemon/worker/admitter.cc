@@ -169,9 +169,13 @@ void Admitter::tell(ProgramId id, Result<AdmittedProgram> admitted) {
     });
     return;
   }
-  const ipc::ProgramAdded added{
-      id, shapes_of(*admitted->program), admitted->program->activation_bytes_estimate(),
-      ipc::showable_name(admitted->program->graph().name), admitted->workload};
+  const exec::Program& program = *admitted->program;
+  const ipc::ProgramAdded added{id,
+                                shapes_of(program),
+                                program.activation_bytes_estimate(),
+                                ipc::showable_name(program.graph().name),
+                                admitted->workload,
+                                program.fast_nodes()};
   auto shared = std::make_shared<AdmittedProgram>(*std::move(admitted));
   parts_.lane.post([outbox = &parts_.outbox, shared, added](LaneLoop::State& state) {
     state.programs.add_program(added.program, std::move(*shared));

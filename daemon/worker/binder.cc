@@ -10,6 +10,7 @@
 #include <limits>
 #include <utility>
 
+#include "kernel/base/alignment.h"
 #include "kernel/base/assert.h"
 #include "kernel/base/checked.h"
 #include "kernel/srg/expr.h"
@@ -17,7 +18,6 @@
 namespace djinn::worker {
 namespace {
 
-constexpr uint64_t kGranuleBytes = 64;
 // Copies are kept for the next run up to this size: to a run that needs more, making them anew adds
 // less than 1 %.
 constexpr uint64_t kKeptBytesMax = uint64_t{64} << 20;
@@ -205,7 +205,7 @@ Outcome<DeviceAddress> Binder::private_copy(size_t slot, uint64_t bytes) {
   DJINN_ASSERT(slot < copies_.size());
   Copy& copy = copies_[slot];
   if (copy.capacity < bytes || !copy.data) {
-    const auto capacity = align_up(std::max<uint64_t>(bytes, 1), kGranuleBytes);
+    const auto capacity = align_up(std::max<uint64_t>(bytes, 1), kTensorAlignment);
     if (!capacity || *capacity > limits::kStagingBytesMax) {
       return Error{ErrorCode::kLimitExceeded,
                    "An input of the run is larger than 1 GiB. Use fewer rows or tokens at a time."};

@@ -398,6 +398,7 @@ void write_program(wire::ProgramReport::Builder out, const ProgramReport& report
   out.setSessions(report.sessions);
   out.setName(text(report.name));
   out.setWorkload(static_cast<uint8_t>(report.workload));
+  out.setFastNodes(report.fast_nodes);
 }
 
 ProgramReport read_program(wire::ProgramReport::Reader in) {
@@ -412,6 +413,7 @@ ProgramReport read_program(wire::ProgramReport::Reader in) {
   report.sessions = in.getSessions();
   report.name = read_name(in.getName());
   report.workload = read_enum(in.getWorkload(), Workload::kUnknown, Workload::kTraining);
+  report.fast_nodes = in.getFastNodes();
   return report;
 }
 

@@ -103,7 +103,7 @@ UseReport longest_name() {
   return {UseKind::kName, kLongest, {}, 0, {}, kLongest, kLongest};
 }
 ProgramReport program_report(const std::string& name) {
-  return {{1}, {2}, name, "cpu:0", ProgramState::kAdmitted, 3, 4, 5, name, Workload::kTraining};
+  return {{1}, {2}, name, "cpu:0", ProgramState::kAdmitted, 3, 4, 5, name, Workload::kTraining, 6};
 }
 DeviceReport device_report(const std::string& name) {
   return {name, name, 1, 2, 3, 4, DeviceState::kFailed};
@@ -222,7 +222,7 @@ std::vector<WorkerEvent> events() {
       {ModelAdded{{5}, ErrorCode::kOk, ""}},
       {ModelAdded{{6}, ErrorCode::kIo, "Gone."}},
       {ModelDropped{{7}}},
-      {ProgramAdded{{8}, {shape("a")}, 9, "bert", Workload::kTextEncoder}},
+      {ProgramAdded{{8}, {shape("a")}, 9, "bert", Workload::kTextEncoder, 7}},
       {ProgramRefused{{10}, ErrorCode::kUnsupported, "Unknown operator."}},
       {SequenceAdded{{11}, {12, 13}, ErrorCode::kOutOfMemory, "Full."}},
       {SequenceDropped{{14}, {15, 16}}},

@@ -350,6 +350,7 @@ struct ProgramReport {
   sessions @7 :UInt32;
   name @8 :Text;
   workload @9 :UInt8;
+  fastNodes @10 :UInt32;
 }
 
 struct ProgramList {
@@ -534,6 +535,7 @@ struct ProgramAdded {
   activationBytes @2 :UInt64;
   name @3 :Text;
   workload @4 :UInt8;
+  fastNodes @5 :UInt32;
 }
 
 struct SequenceAdded {

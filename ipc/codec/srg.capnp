@@ -91,6 +91,7 @@ struct Graph {
   values @3 :List(Value);
   nodes @4 :List(Node);
   outputs @5 :List(UInt32);
+  numerics @6 :UInt8;
 }
 
 # -- load_plan.h ---------------------------------------------------------------------------------

@@ -169,6 +169,7 @@ struct Encoder {
     write_structs(graph.values, [&](unsigned n) { return out.initValues(n); });
     write_structs(graph.nodes, [&](unsigned n) { return out.initNodes(n); });
     write_numbers(graph.outputs, [&](unsigned n) { return out.initOutputs(n); });
+    out.setNumerics(static_cast<uint8_t>(graph.numerics));
   }
 
   static void write(wire::Slice::Builder out, const srg::Slice& slice) {
@@ -416,7 +417,8 @@ struct Decoder {
             read_structs(in.getStorages(), {"storages in the graph"}, srg::limits::kStorages),
             read_structs(in.getValues(), {"values in the graph"}, srg::limits::kValues),
             read_structs(in.getNodes(), {"nodes in the graph"}, srg::limits::kNodes),
-            read_numbers(in.getOutputs(), {"outputs of the graph"}, srg::limits::kOutputs)};
+            read_numbers(in.getOutputs(), {"outputs of the graph"}, srg::limits::kOutputs),
+            read_enum(in.getNumerics(), srg::Numerics::kFastOnly)};
   }
 
   srg::Slice read(wire::Slice::Reader in) {

@@ -231,6 +231,7 @@ void write(wire::WorkerEvent::Builder out, const ProgramAdded& event) {
   added.setActivationBytes(event.activation_bytes);
   added.setName(text(event.name));
   added.setWorkload(static_cast<uint8_t>(event.workload));
+  added.setFastNodes(event.fast_nodes);
   write_list(event.outputs, added.initOutputs(count_of(event.outputs)), write_shape);
 }
 void write(wire::WorkerEvent::Builder out, const ProgramRefused& event) {
@@ -318,7 +319,8 @@ ProgramAdded read_program_added(wire::ProgramAdded::Reader in) {
           read_list(in.getOutputs(), limits::kProgramOutputs, read_shape),
           in.getActivationBytes(),
           read_name(in.getName()),
-          read_enum(in.getWorkload(), Workload::kUnknown, Workload::kTraining)};
+          read_enum(in.getWorkload(), Workload::kUnknown, Workload::kTraining),
+          in.getFastNodes()};
 }
 
 ProgramRefused read_program_refused(wire::IdOutcome::Reader in) {

@@ -22,6 +22,7 @@
 #include "kernel/exec/program.h"
 #include "kernel/exec/torch_headers.h"
 #include "kernel/srg/expr.h"
+#include "kernel/srg/rewrite/rewrite.h"
 #include "kernel/srg/sequence_reach.h"
 
 namespace djinn::exec {
@@ -29,8 +30,9 @@ namespace {
 
 class Admission {
  public:
-  Admission(AdmittedGraph& program, const WeightTable& weights, const AdmissionLimits& limits)
-      : program_(program), weights_(weights), limits_(limits) {}
+  Admission(AdmittedGraph& program, const WeightTable& weights, const AdmissionLimits& limits,
+            Author author)
+      : program_(program), weights_(weights), limits_(limits), author_(author) {}
 
   Status run() {
     DJINN_CHECK(map_weights());
@@ -159,7 +161,7 @@ class Admission {
   }
 
   Result<Step> make_step(const srg::Node& node) {
-    DJINN_TRY(const Operator* const op, resolve_operator(node.op));
+    DJINN_TRY(const Operator* const op, resolve_operator(node.op, author_));
     Step step(*op);
     step.outputs = node.outputs;
     DJINN_CHECK(check_returns(step));
@@ -323,6 +325,7 @@ class Admission {
   AdmittedGraph& program_;
   const WeightTable& weights_;
   const AdmissionLimits& limits_;
+  const Author author_;
 };
 
 // Gives the ranges sorted. Those of one storage that overlap or touch become one, however often it
@@ -346,18 +349,79 @@ std::vector<WrittenRange> joined(std::vector<WrittenRange> ranges) {
   return all;
 }
 
-}  // namespace
-
-Result<std::unique_ptr<Program>> CpuExecutor::admit(srg::Graph graph, const WeightTable& weights,
-                                                    const AdmissionLimits& limits) {
+Result<AdmittedGraph> admit_graph(srg::Graph graph, const WeightTable& weights,
+                                  const AdmissionLimits& limits, Author author) {
   AdmittedGraph admitted;
   admitted.graph = std::move(graph);
   DJINN_CHECK(catching([&]() -> Status {
     register_operators();
     register_guards();
     c10::InferenceMode inference_mode;
-    return Admission(admitted, weights, limits).run();
+    return Admission(admitted, weights, limits, author).run();
   }));
+  return admitted;
+}
+
+// Tells whether whoever binds and reads the one can do so with the other.
+bool have_one_interface(const AdmittedGraph& one, const AdmittedGraph& other) {
+  const auto same_output = [](const OutputInfo& a, const OutputInfo& b) {
+    return a.name == b.name && a.dtype == b.dtype && a.sizes_known == b.sizes_known &&
+           a.sizes == b.sizes;
+  };
+  const auto same_write = [](const Write& a, const Write& b) {
+    return a.storage == b.storage && a.view.dtype == b.view.dtype && a.view.sizes == b.view.sizes &&
+           a.view.strides == b.view.strides && a.view.offset == b.view.offset;
+  };
+  return std::ranges::equal(one.outputs, other.outputs, same_output) &&
+         std::ranges::equal(one.writes, other.writes, same_write) &&
+         one.appended == other.appended && one.reaches_capacity == other.reaches_capacity;
+}
+
+// Puts the graph's fast form in its place. A form that is not admitted, or not as the exact one
+// is, is a mistake in a pass: the program stays exact, and says why.
+Status make_fast(AdmittedGraph& program, const WeightTable& weights,
+                 const AdmissionLimits& limits) {
+  srg::Rewriting rewriting = srg::rewrite(program.graph);
+  if (rewriting.fired() > 0) {
+    auto fast = admit_graph(std::move(rewriting.graph), weights, limits, Author::kRewrite);
+    DJINN_CHECK(limits.go_on());  // the admission may have ended with what this says
+    if (fast && have_one_interface(program, *fast)) {
+      program = *std::move(fast);
+      program.fast_nodes = rewriting.fired();
+    } else {
+      ++rewriting.passes.back()
+            .reasons[fast ? "the fast form has another interface" : fast.error().message];
+    }
+  }
+  program.passes = std::move(rewriting.passes);
+  return {};
+}
+
+Error not_fast(const AdmittedGraph& program) {
+  std::string why;
+  for (const srg::PassReport& pass : program.passes) {
+    for (const auto& [reason, nodes] : pass.reasons) {
+      why += fmt::format(" {}: {} ({} nodes).", pass.name, reason, nodes);
+    }
+  }
+  return {ErrorCode::kUnsupported,
+          fmt::format("The graph's numerics are fast-only, and no part of it has a fast form.{} "
+                      "Define it with the numerics fast, or exact.",
+                      why)};
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Program>> CpuExecutor::admit(srg::Graph graph, const WeightTable& weights,
+                                                    const AdmissionLimits& limits) {
+  const srg::Numerics numerics =
+      graph.numerics == srg::Numerics::kUnspecified ? limits.numerics : graph.numerics;
+  DJINN_TRY(AdmittedGraph admitted,
+            admit_graph(std::move(graph), weights, limits, Author::kClient));
+  if (numerics == srg::Numerics::kFast || numerics == srg::Numerics::kFastOnly) {
+    DJINN_CHECK(make_fast(admitted, weights, limits));
+  }
+  if (numerics == srg::Numerics::kFastOnly && admitted.fast_nodes == 0) return not_fast(admitted);
   return std::unique_ptr<Program>(new CpuProgram(std::move(admitted)));
 }
 

@@ -11,6 +11,7 @@
 #include <cstring>
 #include <new>
 
+#include "kernel/base/alignment.h"
 #include "kernel/base/assert.h"
 #include "kernel/base/checked.h"
 #include "kernel/base/size_text.h"
@@ -19,7 +20,8 @@
 namespace djinn::exec {
 namespace {
 
-constexpr size_t kAlignment = 64;
+// Of blocks of malloc: what LibTorch gives its own.
+constexpr size_t kHeapAlignment = 64;
 
 thread_local Sink* current_sink = nullptr;
 thread_local Heap* current_heap = nullptr;
@@ -40,14 +42,20 @@ bool is_in_a_slab(const void* memory) {
   });
 }
 
+uint64_t rounded(uint64_t bytes, uint64_t alignment) {
+  return (bytes + alignment - 1) & ~(alignment - 1);
+}
 // Gives the bytes that an allocation takes in a slab; the planner rounds alike.
-uint64_t rounded(uint64_t bytes) {
-  return (bytes + kAlignment - 1) & ~uint64_t{kAlignment - 1};
+uint64_t in_slab(uint64_t bytes) {
+  return rounded(bytes, kTensorAlignment);
+}
+uint64_t in_heap(uint64_t bytes) {
+  return rounded(bytes, kHeapAlignment);
 }
 
 // Stands before each block of malloc and keeps how much of it counts as heap: the deleter is told
 // no size.
-struct alignas(kAlignment) BlockHead {
+struct alignas(kHeapAlignment) BlockHead {
   uint64_t heap_bytes;
 };
 std::atomic<uint64_t> heap_live_bytes{0};
@@ -58,10 +66,10 @@ void* from_malloc(size_t bytes, Account account, Content content) {
   if (bytes == 0) return nullptr;
   void* block = nullptr;
   if (bytes > SIZE_MAX / 2 ||
-      ::posix_memalign(&block, kAlignment, sizeof(BlockHead) + bytes) != 0) {
+      ::posix_memalign(&block, kHeapAlignment, sizeof(BlockHead) + bytes) != 0) {
     throw std::bad_alloc();
   }
-  auto* const head = new (block) BlockHead{account == Account::kHeap ? rounded(bytes) : 0};
+  auto* const head = new (block) BlockHead{account == Account::kHeap ? in_heap(bytes) : 0};
   if (content == Content::kZeros) std::memset(head + 1, 0, bytes);
   heap_live_bytes.fetch_add(head->heap_bytes, std::memory_order_relaxed);
   return head + 1;
@@ -117,7 +125,7 @@ Outcome<void> Heap::allow(uint64_t bytes) {
 void* Heap::allocate(size_t bytes, Content content) {
   if (bytes == 0) return nullptr;
   used_ = true;
-  if (Outcome<void> allowed = allow(live_bytes() + held_bytes_ + rounded(bytes)); !allowed) {
+  if (Outcome<void> allowed = allow(live_bytes() + held_bytes_ + in_heap(bytes)); !allowed) {
     refusal_ = std::move(allowed).why_not();
     throw std::bad_alloc();
   }
@@ -220,7 +228,7 @@ void Recorder::note(uint64_t bytes) {
     lifetimes_ = {};
   }
   if (!too_long_) lifetimes_.push_back({bytes, event_++, UINT32_MAX});
-  live_ += rounded(bytes);
+  live_ += in_slab(bytes);
   peak_ = std::max(peak_, live_);
 }
 
@@ -240,7 +248,7 @@ void Recorder::released(void* memory) {
   const auto found = alive_.find(memory);
   if (found == alive_.end()) return;  // older than the recording
   if (!too_long_) lifetimes_[found->second.lifetime].last = event_++;
-  live_ -= rounded(found->second.bytes);
+  live_ -= in_slab(found->second.bytes);
   alive_.erase(found);
 }
 
@@ -266,7 +274,7 @@ void* Replayer::allocate(size_t bytes) {
       ++next_;
       if (bytes == 0) return nullptr;
       alive_.push_back({place.offset, bytes});
-      live_ += rounded(bytes);
+      live_ += in_slab(bytes);
       peak_ = std::max(peak_, live_);
       return slab_.data() + place.offset;
     }
@@ -287,7 +295,7 @@ void Replayer::released(void* memory) {
   const auto found = std::find_if(alive_.begin(), alive_.end(),
                                   [offset](const Alive& entry) { return entry.offset == offset; });
   if (found == alive_.end()) return;
-  live_ -= rounded(found->bytes);
+  live_ -= in_slab(found->bytes);
   *found = alive_.back();
   alive_.pop_back();
 }

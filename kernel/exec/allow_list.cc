@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <array>
+#include <span>
 #include <string>
 #include <unordered_map>
 
@@ -80,12 +81,16 @@ Operator facts_of(c10::OperatorHandle handle, std::string_view qualified) {
   return facts;
 }
 
+// What kernel/srg/rewrite makes. Their arguments need no guards: each does what the operator does
+// that it stands for, or calls it.
+constexpr std::array<std::string_view, 1> kInternal = {"djinn::linear_rows"};
+
 using Table = std::unordered_map<std::string_view, Operator>;
 
-Table make_table() {
+Table make_table(std::span<const std::string_view> operators) {
   register_operators();
   Table table;
-  for (const std::string_view qualified : allowed_operators()) {
+  for (const std::string_view qualified : operators) {
     const size_t dot = qualified.find('.');
     const bool overloaded = dot != std::string_view::npos;
     const c10::OperatorName name(std::string(qualified.substr(0, dot)),
@@ -98,9 +103,13 @@ Table make_table() {
 
 }  // namespace
 
-Result<const Operator*> resolve_operator(std::string_view qualified) {
+Result<const Operator*> resolve_operator(std::string_view qualified, Author author) {
   // The dispatcher is global to the process, and what it says of an operator does not change.
-  static const Table table = make_table();
+  static const Table table = make_table(allowed_operators());
+  static const Table internal = make_table(kInternal);
+  if (author == Author::kRewrite) {
+    if (const auto own = internal.find(qualified); own != internal.end()) return &own->second;
+  }
   const auto found = table.find(qualified);
   if (found != table.end()) return &found->second;
   if (!srg::is_allowed(qualified)) {

@@ -39,8 +39,12 @@ struct Operator {
   bool is_as_strided = false;
 };
 
+// Whose graph names an operator: internal ones are kernel/srg/rewrite's alone.
+enum class Author { kClient, kRewrite };
+
 // The operator of that qualified name; lives as long as the process. Errors: kUnsupported, with
 // what to use instead where there is something.
-Result<const Operator*> resolve_operator(std::string_view qualified);
+Result<const Operator*> resolve_operator(std::string_view qualified,
+                                         Author author = Author::kClient);
 
 }  // namespace djinn::exec

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "kernel/base/alignment.h"
 #include "kernel/exec/allocator_hook.h"
 #include "kernel/exec/convert.h"
 #include "kernel/exec/cpu_executor.h"
@@ -58,9 +59,10 @@ struct Slab {
   std::vector<std::byte> bytes;
   decltype(LaneOptions::grow_slab) grow() {
     return [this](uint64_t wanted, const OnProgress&) -> Outcome<std::span<std::byte>> {
-      bytes.assign(wanted + 64, std::byte{0});
+      bytes.assign(wanted + kTensorAlignment, std::byte{0});
       const auto address = reinterpret_cast<uintptr_t>(bytes.data());
-      return std::span(bytes).subspan((64 - address % 64) % 64, wanted);
+      const uint64_t lead = (kTensorAlignment - address % kTensorAlignment) % kTensorAlignment;
+      return std::span(bytes).subspan(lead, wanted);
     };
   }
   void poison() { std::fill(bytes.begin(), bytes.end(), std::byte{0xff}); }

@@ -11,6 +11,7 @@ void register_operators() {
     auto* const made = new OwnLibraries;
     define_kv_append(*made);
     define_linear_backward(*made);
+    define_linear_rows(*made);
     define_random(*made);
     return made;
   }();

@@ -23,6 +23,7 @@ void register_operators();
 
 void define_kv_append(OwnLibraries& libraries);
 void define_linear_backward(OwnLibraries& libraries);
+void define_linear_rows(OwnLibraries& libraries);
 void define_random(OwnLibraries& libraries);
 
 }  // namespace djinn::exec

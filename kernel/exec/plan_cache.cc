@@ -5,13 +5,12 @@
 #include <algorithm>
 #include <bit>
 
+#include "kernel/base/alignment.h"
 #include "kernel/base/assert.h"
 #include "kernel/exec/inference.h"
 
 namespace djinn::exec {
 namespace {
-
-constexpr uint64_t kAlignment = 64;
 
 // Each lifetime gets the larger size, and lasts while either lasts. Events compare only where
 // allocations and frees come in the same order. Elsewhere this keeps too many pairs apart, and
@@ -38,7 +37,7 @@ void Plan::learn(std::vector<vmu::Lifetime> recorded) {
   } else {
     lifetimes = std::move(recorded);
   }
-  const vmu::OffsetPlan plan = vmu::plan_offsets(lifetimes, kAlignment);
+  const vmu::OffsetPlan plan = vmu::plan_offsets(lifetimes, kTensorAlignment);
   DJINN_ASSERT(vmu::check_no_overlap(lifetimes, plan).ok());
   placements = {};
   placements.reserve(lifetimes.size());

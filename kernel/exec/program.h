@@ -99,6 +99,8 @@ struct AdmittedGraph {
   bool reaches_capacity = false;            // as Program says
   uint64_t activation_bytes = 0;
   uint64_t passing_bytes = 0;  // of these, without outputs that are plain
+  uint32_t fast_nodes = 0;     // that a pass has rewritten
+  std::vector<srg::PassReport> passes;
 };
 
 class CpuProgram final : public Program {
@@ -113,6 +115,10 @@ class CpuProgram final : public Program {
   Result<std::vector<WrittenRange>> written_ranges(std::span<const int64_t> symbols) const override;
   [[nodiscard]] bool writes_nothing() const override { return admitted_.writes.empty(); }
   [[nodiscard]] bool reaches_capacity() const override { return admitted_.reaches_capacity; }
+  [[nodiscard]] uint32_t fast_nodes() const override { return admitted_.fast_nodes; }
+  [[nodiscard]] std::span<const srg::PassReport> passes() const override {
+    return admitted_.passes;
+  }
 
   [[nodiscard]] const AdmittedGraph& admitted() const { return admitted_; }
 

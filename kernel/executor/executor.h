@@ -29,6 +29,7 @@
 #include "kernel/base/device_address.h"
 #include "kernel/base/outcome.h"
 #include "kernel/srg/graph.h"
+#include "kernel/srg/pass_report.h"
 
 namespace djinn::exec {
 
@@ -56,6 +57,8 @@ struct AdmissionLimits {
   // Of operators that admission may call to infer shapes: each node of a graph with symbols is
   // looked at for several of their values. Over it, before the first: kLimitExceeded.
   uint64_t evaluations_max = UINT64_MAX;
+  // Of a graph that leaves them open.
+  srg::Numerics numerics = srg::Numerics::kExact;
   // Asked between two nodes, on the thread that admits; an error ends the admission with it.
   std::function<Status()> go_on = [] { return Status(); };
 };
@@ -96,6 +99,10 @@ class Program {
   // A run may touch any slot of its sequence group, so memory for all of them must be there; else
   // those of its tokens alone (kernel/srg/sequence_reach.h).
   [[nodiscard]] virtual bool reaches_capacity() const = 0;
+  // How many of its nodes the executor's own fast kernels compute; 0: it is exact.
+  [[nodiscard]] virtual uint32_t fast_nodes() const { return 0; }
+  // What was tried to make it so; none where its numerics are exact.
+  [[nodiscard]] virtual std::span<const srg::PassReport> passes() const { return {}; }
 };
 
 // Bytes bound to one storage of the graph. Weights need none.
@@ -108,7 +115,7 @@ struct StorageBinding {
 // Memory of the caller's, of any content, in which an output may be made: a kernel that allocates
 // its result as the graph claims it gets this memory for it. Who finds the output elsewhere copies.
 struct OutputPlace {
-  DeviceAddress data;  // 64-byte aligned
+  DeviceAddress data;  // aligned to kTensorAlignment
   uint64_t bytes = 0;  // 0: none
 };
 
@@ -143,7 +150,7 @@ struct LaneStats {
   uint64_t plan_misses = 0;    // runs that left their plan for malloc
   uint64_t planned_bytes = 0;  // of the slab, for the last run
   uint64_t peak_live_bytes =
-      0;  // of the last run, each allocation rounded up to 64; 0 if unplanned
+      0;  // of the last run, each allocation rounded up to kTensorAlignment; 0 if unplanned
 };
 
 // Bounds what lanes take from malloc: recordings, runs that miss their plan, copies of inputs.
@@ -182,9 +189,9 @@ using OnProgress = std::function<void()>;
 
 struct LaneOptions {
   int threads = 1;
-  // Memory for the slab: called when a larger plan needs it, gives at least bytes (64-byte
-  // aligned), zeroed, or pending while that is on its way, or an error (quota). Until it gives a
-  // new one, the former slab is in use; then never again.
+  // Memory for the slab: called when a larger plan needs it, gives at least bytes (aligned to
+  // kTensorAlignment), zeroed, or pending while that is on its way, or an error (quota). Until it
+  // gives a new one, the former slab is in use; then never again.
   std::function<Outcome<std::span<std::byte>>(uint64_t bytes, const OnProgress& on_progress)>
       grow_slab;
   HeapOwner* heap = nullptr;  // outlives the lane; null: no bound

@@ -17,6 +17,7 @@
 #include <span>
 #include <vector>
 
+#include "kernel/base/alignment.h"
 #include "kernel/base/dtype.h"
 #include "kernel/base/result.h"
 #include "kernel/load/safetensors.h"
@@ -24,9 +25,6 @@
 
 namespace djinn::load {
 
-// Bytes. What a GPU's allocator gives, and its libraries choose kernels by; a manifest is of no one
-// device.
-constexpr uint64_t kTensorAlignment = 512;
 constexpr uint64_t kExtentGranule = 4096;  // extents are whole pages
 constexpr uint64_t kExtentBytesMax = uint64_t{64} << 30;
 constexpr uint32_t kPiecesMax = 4'000'000;  // a plan; four full files, each tensor on its own

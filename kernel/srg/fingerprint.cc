@@ -6,10 +6,15 @@
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
+#include <algorithm>
 #include <bit>
 #include <concepts>
+#include <cstring>
+#include <memory>
+#include <span>
 #include <string>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 namespace djinn::srg {
@@ -21,27 +26,41 @@ namespace {
 class Writer {
  public:
   void graph(const Graph& graph) {
-    const auto& [name, symbols, storages, values, nodes, outputs] = graph;
+    const auto& [name, symbols, storages, values, nodes, outputs, numerics] = graph;
     put(name);
     put(symbols);
     put(storages);
     put(values);
     put(nodes);
     put(outputs);
+    put(numerics);
   }
 
-  [[nodiscard]] const std::string& bytes() const { return bytes_; }
+  [[nodiscard]] std::span<const char> bytes() const { return {room_.get(), used_}; }
 
  private:
+  // Most of what is written has a few bytes, of a number that the compiler knows.
+  void append(const void* from, size_t bytes) {
+    if (room_bytes_ - used_ < bytes) grow(bytes);
+    std::memcpy(room_.get() + used_, from, bytes);
+    used_ += bytes;
+  }
+  void grow(size_t bytes) {
+    room_bytes_ = std::max(2 * room_bytes_, used_ + bytes);
+    auto room = std::make_unique_for_overwrite<char[]>(room_bytes_);
+    std::memcpy(room.get(), room_.get(), used_);
+    room_ = std::move(room);
+  }
+
   template <typename T>
   requires(std::integral<T> || std::is_enum_v<T>) void put(T number) {
-    bytes_.append(reinterpret_cast<const char*>(&number), sizeof number);
+    append(&number, sizeof number);
   }
   void put(double number) { put(std::bit_cast<uint64_t>(number)); }
 
   void put(const std::string& text) {
     put(text.size());
-    bytes_ += text;
+    append(text.data(), text.size());
   }
 
   template <typename T>
@@ -130,7 +149,9 @@ class Writer {
     put(annotation);
   }
 
-  std::string bytes_;
+  size_t room_bytes_ = 4096;
+  std::unique_ptr<char[]> room_ = std::make_unique_for_overwrite<char[]>(room_bytes_);
+  size_t used_ = 0;
 };
 
 }  // namespace

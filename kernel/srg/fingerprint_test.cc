@@ -125,7 +125,8 @@ INSTANTIATE_TEST_SUITE_P(
                 Change{"bytes", [](Graph& g) { ++g.nodes[0].annotation.bytes; }},
                 Change{"colocation", [](Graph& g) { ++g.nodes[0].annotation.colocation_group; }},
                 Change{"priority", [](Graph& g) { ++g.nodes[0].annotation.priority; }},
-                Change{"outputs", [](Graph& g) { g.outputs.push_back(0); }}));
+                Change{"outputs", [](Graph& g) { g.outputs.push_back(0); }},
+                Change{"numerics", [](Graph& g) { g.numerics = Numerics::kFast; }}));
 
 }  // namespace
 }  // namespace djinn::srg

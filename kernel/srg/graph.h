@@ -174,6 +174,14 @@ struct Node {
   friend bool operator==(const Node&, const Node&) = default;
 };
 
+// How a program computes. A graph that runs once is exact, whatever it says.
+enum class Numerics : uint8_t {
+  kUnspecified = 0,  // as the daemon's configuration says
+  kExact = 1,        // PyTorch's own kernels, and its bits
+  kFast = 2,         // our own where there are some: what a row gets depends on that row alone
+  kFastOnly = 3,     // likewise, and refused where nothing of it could be made faster
+};
+
 struct Graph {
   std::string name;
   std::vector<Symbol> symbols;
@@ -181,6 +189,7 @@ struct Graph {
   std::vector<Value> values;
   std::vector<Node> nodes;
   std::vector<ValueId> outputs;  // whose storages may leave the run; all others die
+  Numerics numerics = Numerics::kUnspecified;
   friend bool operator==(const Graph&, const Graph&) = default;
 };
 

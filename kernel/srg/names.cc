@@ -40,6 +40,11 @@ struct Table<Modality> {
   static constexpr std::array<std::string_view, 6> kNames = {"unknown", "text",    "vision",
                                                              "audio",   "tabular", "fusion"};
 };
+template <>
+struct Table<Numerics> {
+  static constexpr std::array<std::string_view, 4> kNames = {"unspecified", "exact", "fast",
+                                                             "fast-only"};
+};
 
 template <typename Enum>
 std::string_view lookup(Enum value, std::string_view otherwise) {
@@ -67,6 +72,9 @@ std::string_view name_of(Residency residency) {
 std::string_view name_of(Modality modality) {
   return lookup(modality, "unknown_modality");
 }
+std::string_view name_of(Numerics numerics) {
+  return lookup(numerics, "unknown_numerics");
+}
 
 template <typename Enum>
 std::optional<Enum> from_name(std::string_view name) {
@@ -82,5 +90,6 @@ template std::optional<SequencePart> from_name(std::string_view);
 template std::optional<Phase> from_name(std::string_view);
 template std::optional<Residency> from_name(std::string_view);
 template std::optional<Modality> from_name(std::string_view);
+template std::optional<Numerics> from_name(std::string_view);
 
 }  // namespace djinn::srg

@@ -17,6 +17,7 @@ namespace djinn::srg {
 [[nodiscard]] std::string_view name_of(Phase phase);        // unknown, forward, prefill, ...
 [[nodiscard]] std::string_view name_of(Residency residency);  // unknown, weight, activation, ...
 [[nodiscard]] std::string_view name_of(Modality modality);    // unknown, text, vision, ...
+[[nodiscard]] std::string_view name_of(Numerics numerics);    // unspecified, exact, fast, fast-only
 
 // Enum is one of the above.
 template <typename Enum>
@@ -28,5 +29,6 @@ extern template std::optional<SequencePart> from_name(std::string_view);
 extern template std::optional<Phase> from_name(std::string_view);
 extern template std::optional<Residency> from_name(std::string_view);
 extern template std::optional<Modality> from_name(std::string_view);
+extern template std::optional<Numerics> from_name(std::string_view);
 
 }  // namespace djinn::srg

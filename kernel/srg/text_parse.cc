@@ -162,8 +162,21 @@ class Parser {
     }
     DJINN_CHECK(advance());
     DJINN_TRY(graph_.name, take_string());
+    if (is_word("numerics")) DJINN_CHECK(parse_numerics());
     if (token_.kind == TokenKind::kNewline || token_.kind == TokenKind::kEnd) return {};
     return expected("the end of the line");
+  }
+
+  Status parse_numerics() {
+    DJINN_CHECK(advance());
+    const Token at = token_;
+    DJINN_TRY(const std::string name, take_string());
+    const auto numerics = from_name<Numerics>(name);
+    if (!numerics) {
+      return error_at(at, "There are the numerics \"exact\", \"fast\" and \"fast-only\".");
+    }
+    graph_.numerics = *numerics;
+    return {};
   }
 
   Status parse_statement() {

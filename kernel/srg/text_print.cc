@@ -58,7 +58,11 @@ class Printer {
   explicit Printer(const Graph& graph) : graph_(graph) {}
 
   std::string run() {
-    add("srg 1 {}\n", quoted(graph_.name));
+    add("srg 1 {}", quoted(graph_.name));
+    if (graph_.numerics != Numerics::kUnspecified) {
+      add(" numerics {}", quoted(name_of(graph_.numerics)));
+    }
+    out_ += '\n';
     for (const Symbol& symbol : graph_.symbols) print(symbol);
     for (const Node& node : graph_.nodes) {
       print_values_before(first_number_of(node));

@@ -92,6 +92,9 @@ class Verifier {
   Status run() {
     DJINN_CHECK(check_counts());
     DJINN_CHECK(check_name(graph_.name, "The graph's name"));
+    if (!in_enum(graph_.numerics, Numerics::kFastOnly)) {
+      return malformed("The graph has unknown numerics. Use a newer djinnd.");
+    }
     DJINN_CHECK(check_symbols());
     DJINN_CHECK(check_storages());
     DJINN_CHECK(check_values());

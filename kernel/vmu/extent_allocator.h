@@ -17,6 +17,7 @@
 #include <unordered_map>
 #include <utility>
 
+#include "kernel/base/alignment.h"
 #include "kernel/base/result.h"
 
 namespace djinn::vmu {
@@ -30,8 +31,7 @@ struct Range {
 
 class RangeAllocator {
  public:
-  // A cache line: no two storages share one, and every kernel's alignment is met.
-  static constexpr uint64_t kGranuleBytes = 64;
+  static constexpr uint64_t kGranuleBytes = kTensorAlignment;
 
   // capacity_bytes is a multiple of kGranuleBytes.
   explicit RangeAllocator(uint64_t capacity_bytes);

@@ -353,8 +353,9 @@ TEST_F(section, what_is_free_stays_until_it_is_given_back) {
 
 TEST_F(section, a_hole_between_live_ranges_is_given_back_and_used_again) {
   PersistentSection it = open();
-  const Range a = it.allocate(kMiB + 64).value(), hole = it.allocate(4 * kMiB).value(),
-              c = it.allocate(kMiB - 64).value();
+  const Range a = it.allocate(kMiB + kTensorAlignment).value(),
+              hole = it.allocate(4 * kMiB).value(),
+              c = it.allocate(kMiB - kTensorAlignment).value();
   for (const Range& range : {a, hole, c}) soil(bytes_of(it, range));
   it.free(hole);
   EXPECT_EQ(it.give_back_free(), 4 * kMiB - 4096) << "the pages that others have a part of stay";

@@ -195,7 +195,8 @@ at::Tensor Capture::buffer(uint32_t layer, srg::SequencePart part, at::ScalarTyp
 
 std::shared_ptr<const Template> make_template(
     const std::vector<std::shared_ptr<const Recording>>& recordings,
-    const std::vector<std::vector<int64_t>>& points, std::vector<srg::Symbol> symbols) {
+    const std::vector<std::vector<int64_t>>& points, std::vector<srg::Symbol> symbols,
+    srg::Numerics numerics) {
   TORCH_CHECK(!recordings.empty() && recordings.size() == points.size(),
               "Each recording needs its point.");
   std::vector<srg::Recording> sized;
@@ -207,6 +208,7 @@ std::shared_ptr<const Template> make_template(
   }
   srg::Graph graph = take(srg::unify(sized, std::move(symbols)));
   graph.name = "captured";
+  graph.numerics = numerics;
   auto made = std::make_shared<Template>();
   made->operators = graph.nodes.size();
   made->held = recordings[0]->inputs;

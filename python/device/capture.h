@@ -89,7 +89,8 @@ struct Template {
 // recordings: of the same code, in the same session. points: the symbols' values at each.
 std::shared_ptr<const Template> make_template(
     const std::vector<std::shared_ptr<const Recording>>& recordings,
-    const std::vector<std::vector<int64_t>>& points, std::vector<srg::Symbol> symbols);
+    const std::vector<std::vector<int64_t>>& points, std::vector<srg::Symbol> symbols,
+    srg::Numerics numerics);
 
 // Runs a template of one recording on tensors like those that its capture was given.
 std::vector<at::Tensor> replay(const Template& program, std::vector<at::Tensor> given);

@@ -5,6 +5,7 @@
 #include <pybind11/stl.h>
 
 #include "kernel/exec/convert.h"
+#include "kernel/srg/names.h"
 #include "python/device/capture.h"
 #include "python/device/generation.h"
 #include "python/device/module.h"
@@ -36,6 +37,14 @@ std::vector<srg::Symbol> symbols_from(
     symbols.push_back({name, least, most, symbol_role_from(name)});
   }
   return symbols;
+}
+
+// None: as djinnd is configured.
+srg::Numerics numerics_from(const std::optional<std::string>& name) {
+  if (!name) return srg::Numerics::kUnspecified;
+  const auto numerics = srg::from_name<srg::Numerics>(*name);
+  TORCH_CHECK_VALUE(numerics, "There are no numerics ", *name, ".");
+  return *numerics;
 }
 
 // Takes the fields by name. Missing ones keep their defaults. Throws a TypeError for an unknown
@@ -172,13 +181,15 @@ void add_generation(py::module_& module) {
     const auto part = is_value ? srg::SequencePart::kValue : srg::SequencePart::kKey;
     return to_python(Capture::buffer(layer, part, dtype_from(dtype), sizes));
   });
-  module.def(
-      "make_template", [](const std::vector<std::shared_ptr<Recording>>& recordings,
-                          const std::vector<std::vector<int64_t>>& points,
-                          const std::vector<std::tuple<std::string, int64_t, int64_t>>& symbols) {
-        return std::const_pointer_cast<Template>(
-            make_template({recordings.begin(), recordings.end()}, points, symbols_from(symbols)));
-      });
+  module.def("make_template",
+             [](const std::vector<std::shared_ptr<Recording>>& recordings,
+                const std::vector<std::vector<int64_t>>& points,
+                const std::vector<std::tuple<std::string, int64_t, int64_t>>& symbols,
+                const std::optional<std::string>& numerics) {
+               return std::const_pointer_cast<Template>(
+                   make_template({recordings.begin(), recordings.end()}, points,
+                                 symbols_from(symbols), numerics_from(numerics)));
+             });
   py::class_<Group, std::shared_ptr<Group>>(module, "Group")
       .def(py::init([](const py::tuple& geometry) {
         return std::make_shared<Group>(geometry_from(geometry));

@@ -190,6 +190,8 @@ PROGRAM: dict[str, Shape] = {
     "sessions": "integer",
     "name": "string",
     "workload": "string or null",
+    "numerics": "string or null",
+    "fast_nodes": "integer",
 }
 EVENT: dict[str, Shape] = {
     "number": "integer",

@@ -481,6 +481,7 @@ ipc::ProgramReport Reports::report_of(const Program& program) {
   report.sessions = static_cast<uint32_t>(program.users.size());
   report.name = program.name;
   report.workload = program.workload;
+  report.fast_nodes = program.fast_nodes;
   return report;
 }
 

@@ -45,9 +45,10 @@ struct Program {
   OwnedState<ProgramPhase, Programs> phase;
   SharedFd graph;  // djinnd's own sealed copy
   uint64_t graph_bytes = 0;
-  std::vector<ipc::OutputShape> outputs;  // as a worker said, like the next two
+  std::vector<ipc::OutputShape> outputs;  // as a worker said, like the next three
   std::string name;
   ipc::Workload workload = ipc::Workload::kUnknown;
+  uint32_t fast_nodes = 0;
   std::set<SessionId> users;
   std::vector<Waiter> waiters;
   bool told = false;

@@ -118,6 +118,7 @@ void Programs::on_program_added(WorkerKey key, const ipc::ProgramAdded& event) {
   program->outputs = event.outputs;
   program->name = event.name;
   program->workload = event.workload;
+  program->fast_nodes = event.fast_nodes;
   const bool is_awaited = !program->waiters.empty();
   for (const Waiter& waiter : std::exchange(program->waiters, {})) {
     sessions_.owe(waiter, [this, id = program->id, number = waiter.number]() -> ipc::DaemonReply {

@@ -13,6 +13,7 @@ import torch
 from transformers.cache_utils import Cache, CacheLayerMixin
 
 from . import _device, state
+from .config import config
 from .state import DEVICE, NotInDaemon
 
 
@@ -153,7 +154,9 @@ def _capture(model: Any, kind: Kind, prefill: bool) -> Captured:
         symbols = [("tokens", 1, 1), ("past", 0, kind.most - 1)]
     points = [[size.tokens, size.past, size.capacity] for size in sizes]
     try:
-        template = _device.make_template(recordings, points, [*symbols, ("capacity", 2, kind.most)])
+        template = _device.make_template(
+            recordings, points, [*symbols, ("capacity", 2, kind.most)], config.numerics
+        )
     except Exception as error:
         raise NotInDaemon(
             f"its recordings are no one program: {state.first_line(error)}"

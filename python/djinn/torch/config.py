@@ -10,18 +10,27 @@ from djinn.session import milliseconds
 
 Fallback = Literal["error", "local"]
 FALLBACKS = ("error", "local")
-FIELDS = ("intercept_huggingface", "fallback", "keep_alive", "allow_untested_transformers")
+Numerics = Literal["exact", "fast"]
+NUMERICS = ("exact", "fast")
+FIELDS = (
+    "intercept_huggingface",
+    "fallback",
+    "keep_alive",
+    "numerics",
+    "allow_untested_transformers",
+)
 
 
 class Config:
     """The settings of this process: `intercept_huggingface`, `fallback`, `keep_alive`,
-    `allow_untested_transformers`. A misspelt name is an error."""
+    `numerics`, `allow_untested_transformers`. A misspelt name is an error."""
 
-    __slots__ = ("_fallback", "_keep_alive", "allow_untested_transformers")
+    __slots__ = ("_fallback", "_keep_alive", "_numerics", "allow_untested_transformers")
 
     def __init__(self) -> None:
         self._fallback: Fallback = "error"
         self._keep_alive: float | None = None
+        self._numerics: Numerics | None = None
         # Patch a transformers that nobody tried this with.
         self.allow_untested_transformers = False
 
@@ -71,6 +80,22 @@ class Config:
     def keep_alive(self, wanted: float | None) -> None:
         milliseconds(wanted, "keep_alive")
         self._keep_alive = wanted
+
+    @property
+    def numerics(self) -> Numerics | None:
+        """How the programs of ghosts compute: "exact", with PyTorch's own kernels and its bits, or
+        "fast", with djinnd's own where it has some; None: as djinnd is configured. Of calls from
+        now on. Operators that run one by one are always exact."""
+        return self._numerics
+
+    @numerics.setter
+    def numerics(self, wanted: Numerics | None) -> None:
+        if wanted is not None and wanted not in NUMERICS:
+            raise ValueError(
+                f'djinn.config.numerics is "exact", "fast" or None (as djinnd is configured), '
+                f"not {wanted!r}."
+            )
+        self._numerics = wanted
 
 
 config = Config()

@@ -17,6 +17,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from . import _device, gradients, notice, state
+from .config import config
 from .state import DEVICE, NotInDaemon
 
 PLAIN = (bool, int, float, str, type(None), torch.dtype)
@@ -216,7 +217,7 @@ def _capture(original: Any, model: Any, one: _Call) -> _Program:
     except Exception as error:
         raise NotInDaemon(f"its forward cannot be captured: {state.first_line(error)}") from error
     try:
-        template = _device.make_template([recording], [[]], [])
+        template = _device.make_template([recording], [[]], [], config.numerics)
     except RuntimeError as error:
         raise NotInDaemon(f"djinnd takes no program of it: {state.first_line(error)}") from error
     guards = {i for i in range(len(one.tensors)) if recording.guards >> i & 1}

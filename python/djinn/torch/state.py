@@ -14,6 +14,7 @@ from torch.overrides import _get_current_function_mode_stack
 from torch.utils._device import DeviceContext
 
 from . import _device
+from .config import config
 from .watch import WATCH, Watch
 
 DEVICE = torch.device("remote_accelerator", 0)
@@ -152,6 +153,7 @@ def context() -> Any:
         attention.math_sdp_enabled(),
         attention.fp16_bf16_reduction_math_sdp_allowed(),
         torch.backends.mha.get_fastpath_enabled(),
+        config.numerics,
     )
 
 

@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Programs whose numerics are fast: near PyTorch's results, each row as it is alone, and exact
+// where nothing of ours fits.
+#include <ATen/ops/addmm.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <string>
+
+#include "kernel/exec/executor_for_tests.h"
+
+namespace djinn::exec {
+namespace {
+
+using ::testing::HasSubstr;
+
+// x [rows, inputs] times a weight, as nn.Linear has it or turned as GPT-2 has it.
+srg::Graph product(srg::Numerics numerics, DType dtype, bool turned, int64_t inputs,
+                   int64_t outputs) {
+  GraphBuilder b;
+  const srg::Expr rows = b.symbol("rows", 1, 64);
+  const auto x = b.input("x", dtype, {rows, inputs});
+  const auto c = b.weight("b", dtype, {outputs});
+  if (turned) {
+    const auto w = b.weight("w", dtype, {inputs, outputs});
+    b.output(b.call("aten::addmm", {arg(c), arg(x), arg(w)}));
+  } else {
+    const auto w = b.weight("w", dtype, {outputs, inputs});
+    b.output(b.call("aten::linear", {arg(x), arg(w), arg(c)}));
+  }
+  b.graph.numerics = numerics;
+  return b.graph;
+}
+
+// The square root of the sum of squares.
+double distance(const at::Tensor& one, const at::Tensor& other) {
+  const at::Tensor a = one.to(at::kDouble).contiguous(), b = other.to(at::kDouble).contiguous();
+  double sum = 0;
+  for (int64_t i = 0; i < a.numel(); ++i) {
+    const double gap = a.const_data_ptr<double>()[i] - b.const_data_ptr<double>()[i];
+    sum += gap * gap;
+  }
+  return std::sqrt(sum);
+}
+
+struct Form {
+  at::ScalarType type;
+  bool turned;
+};
+
+class Fast : public ::testing::TestWithParam<Form> {
+ protected:
+  static constexpr int64_t kInputs = 600, kOutputs = 300;
+  Fast()
+      : weight_(noise(GetParam().turned ? std::vector<int64_t>{kInputs, kOutputs}
+                                        : std::vector<int64_t>{kOutputs, kInputs},
+                      1, GetParam().type)),
+        bias_(noise({kOutputs}, 2, GetParam().type)),
+        world_({{"w", weight_}, {"b", bias_}}) {}
+
+  srg::Graph graph(srg::Numerics numerics) const {
+    return product(numerics, from_torch(GetParam().type), GetParam().turned, kInputs, kOutputs);
+  }
+  at::Tensor run(const at::Tensor& x) {
+    EXPECT_EQ(message_of(world_.run({x.size(0)}, {x})), "");
+    return world_.output(0);
+  }
+  at::Tensor direct(const at::Tensor& x, at::ScalarType type) const {
+    const at::Tensor w = weight_.to(type), b = bias_.to(type);
+    return GetParam().turned ? at::addmm(b, x.to(type), w) : at::linear(x.to(type), w, b);
+  }
+
+  at::Tensor weight_, bias_;
+  World world_;
+};
+
+TEST_P(Fast, is_as_near_to_the_exact_sum_as_pytorch_is) {
+  ASSERT_TRUE(world_.admit(graph(srg::Numerics::kFast)));
+  EXPECT_EQ(world_.program->fast_nodes(), 1u);
+  for (const int64_t rows : {1, 4, 13, 32, 40}) {
+    const at::Tensor x = noise({rows, kInputs}, 3, GetParam().type);
+    const at::Tensor exact = direct(x, at::kDouble);
+    EXPECT_LE(distance(run(x), exact), 1.5 * distance(direct(x, GetParam().type), exact))
+        << rows << " rows";
+  }
+}
+
+TEST_P(Fast, a_row_is_the_same_alone_and_among_others) {
+  ASSERT_TRUE(world_.admit(graph(srg::Numerics::kFast)));
+  const at::Tensor x = noise({20, kInputs}, 4, GetParam().type);
+  const at::Tensor together = run(x);
+  for (int64_t row = 0; row < x.size(0); ++row) {
+    const at::Tensor alone = run(x.narrow(0, row, 1).clone());
+    ASSERT_TRUE(same_bytes(alone, together.narrow(0, row, 1))) << row;
+  }
+}
+
+TEST_P(Fast, what_says_exact_or_nothing_has_pytorchs_bits) {
+  const at::Tensor x = noise({2, kInputs}, 5, GetParam().type);
+  for (const auto numerics : {srg::Numerics::kExact, srg::Numerics::kUnspecified}) {
+    ASSERT_TRUE(world_.admit(graph(numerics)));
+    EXPECT_EQ(world_.program->fast_nodes(), 0u);
+    EXPECT_TRUE(world_.program->passes().empty());
+    EXPECT_TRUE(same_bytes(run(x), direct(x, GetParam().type)));
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Forms, Fast,
+                         ::testing::Values(Form{at::kFloat, false}, Form{at::kFloat, true},
+                                           Form{at::kBFloat16, false}, Form{at::kBFloat16, true},
+                                           Form{at::kHalf, false}),
+                         [](const ::testing::TestParamInfo<Form>& form) {
+                           return std::string(c10::toString(form.param.type)) +
+                                  (form.param.turned ? "Turned" : "");
+                         });
+
+TEST(FastOnly, a_graph_without_a_fast_form_is_refused_with_the_reasons) {
+  World world({});
+  GraphBuilder b;
+  const auto x = b.input("x", DType::kFloat32, {4, 8});
+  const auto w = b.input("w", DType::kFloat32, {8, 8});
+  b.output(b.call("aten::mm", {arg(x), arg(w)}));
+  b.graph.numerics = srg::Numerics::kFast;
+  ASSERT_TRUE(world.admit(b.graph));
+  EXPECT_EQ(world.program->fast_nodes(), 0u);
+  ASSERT_EQ(world.program->passes().size(), 1u);
+  EXPECT_EQ(world.program->passes()[0].fired, 0u);
+  b.graph.numerics = srg::Numerics::kFastOnly;
+  const Status refused = world.admit(b.graph);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, ErrorCode::kUnsupported);
+  EXPECT_THAT(refused.error().message, HasSubstr("linear: its weight is computed"));
+}
+
+TEST(InternalOperators, are_no_clients) {
+  World world({});
+  GraphBuilder b;
+  const auto x = b.input("x", DType::kFloat32, {4, 8});
+  const auto w = b.input("w", DType::kFloat32, {8, 8});
+  b.output(b.call("djinn::linear_rows", {arg(x), arg(w), {"", srg::None{}}, {"", true}}));
+  b.graph.numerics = srg::Numerics::kFast;
+  EXPECT_EQ(world.admit(b.graph).error().code, ErrorCode::kUnsupported);
+}
+
+}  // namespace
+}  // namespace djinn::exec

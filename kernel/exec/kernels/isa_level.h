@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// IsaLevel: which instructions our own kernels are made of. One is chosen at the start and stays:
+// what `fast` computes is a function of it.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string_view>
+
+namespace djinn::kernels {
+
+// In order: each has all that those before it have.
+//   kBase         what every x86-64 has, and other machines
+//   kAvx2         with FMA and F16C
+//   kAvx512       F, BW, VL, DQ
+//   kAvx512Bf16   dot products of bf16
+enum class IsaLevel : uint8_t { kBase, kAvx2, kAvx512, kAvx512Bf16 };
+inline constexpr uint8_t kIsaLevels = 4;
+static_assert(kIsaLevels == static_cast<uint8_t>(IsaLevel::kAvx512Bf16) + 1);
+
+// "base", "avx2", "avx512", "avx512-bf16".
+[[nodiscard]] std::string_view name_of(IsaLevel level);
+[[nodiscard]] std::optional<IsaLevel> isa_level_named(std::string_view name);
+
+// The highest that this machine has.
+[[nodiscard]] IsaLevel best_isa_level();
+
+}  // namespace djinn::kernels

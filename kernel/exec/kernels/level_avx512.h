@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// What the two levels of AVX-512 share; included by files that are compiled for one of them.
+#pragma once
+
+#include <immintrin.h>
+#include <stddef.h>
+
+#include "kernel/exec/kernels/elements.h"
+
+namespace djinn::kernels {
+namespace {
+
+struct Level {
+  using Vector = __m512;
+  static constexpr int kLanes = 16;
+  static constexpr int kRegisters = 32;
+  static Vector zero() { return _mm512_setzero_ps(); }
+  static Vector broadcast(float value) { return _mm512_set1_ps(value); }
+  static Vector load_floats(const float* from) { return _mm512_loadu_ps(from); }
+  static void store_floats(float* to, Vector vector) { _mm512_storeu_ps(to, vector); }
+  static Vector add(Vector a, Vector b) { return _mm512_add_ps(a, b); }
+  static Vector fma(Vector a, Vector b, Vector c) { return _mm512_fmadd_ps(a, b, c); }
+  static float sum(Vector v) {
+    const __m256 eight = _mm256_add_ps(_mm512_castps512_ps256(v), _mm512_extractf32x8_ps(v, 1));
+    const __m128 four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
+    const __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+    return _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)));
+  }
+};
+
+template <typename T>
+struct Dot;
+
+template <typename T>
+struct WidenedDot {
+  using Operand = Level::Vector;
+  static constexpr int kStep = Level::kLanes;
+  static Operand load(const T* from) { return Dot<T>::to_vector(from); }
+  static Level::Vector step(Level::Vector sum, Operand a, Operand b) {
+    return Level::fma(a, b, sum);
+  }
+};
+
+inline __m256i load_halves(const void* from) {
+  return _mm256_loadu_si256(static_cast<const __m256i*>(from));
+}
+inline Level::Vector widened_bfloat16(const BFloat16* from) {
+  return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(load_halves(from)), 16));
+}
+
+template <>
+struct Dot<float> : WidenedDot<float> {
+  static Level::Vector to_vector(const float* from) { return Level::load_floats(from); }
+  static float widen(float value) { return value; }
+  static float round(float value) { return value; }
+};
+template <>
+struct Dot<Float16> : WidenedDot<Float16> {
+  static Level::Vector to_vector(const Float16* from) { return _mm512_cvtph_ps(load_halves(from)); }
+  static float widen(Float16 value) { return _cvtsh_ss(value.bits); }
+  static Float16 round(float value) {
+    return {static_cast<uint16_t>(_cvtss_sh(value, _MM_FROUND_TO_NEAREST_INT))};
+  }
+};
+
+}  // namespace
+}  // namespace djinn::kernels

@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Linear: a few rows times a matrix of weights, as a token step has them. The weights are read once
+// for all rows, and nothing is packed: a dot product reads them as they lie.
+//
+// invariant (the row contract): what a row gets depends on that row, the weights, the bias and the
+// instruction level alone: neither on the other rows, nor on how the outputs are shared out among
+// threads. Each output is summed over K in one fixed order.
+#pragma once
+
+#include <cstdint>
+
+#include "kernel/exec/kernels/isa_level.h"
+
+namespace djinn::kernels {
+
+enum class Element : uint8_t { kFloat32, kBFloat16, kFloat16 };
+inline constexpr uint8_t kElements = 3;
+
+// y[m, n] = sum over k of x[m, k] * w[n, k], plus bias[n], for m < rows. All have one element type;
+// sums are float32, rounded once. Strides are elements. Nothing overlaps; alignment is any.
+struct Linear {
+  const void* x = nullptr;  // [rows, inputs], a row's elements side by side
+  int64_t x_stride = 0;
+  const void* weight = nullptr;  // outputs first: [outputs, inputs]; else [inputs, outputs]
+  int64_t weight_stride = 0;     // of its first dimension; the second's is 1
+  const void* bias = nullptr;    // [outputs], or none
+  void* y = nullptr;             // [rows, outputs], a row's elements side by side
+  int64_t y_stride = 0;
+  int64_t rows = 0;
+  int64_t inputs = 0;
+};
+
+// Computes the outputs [begin, end) of all rows. Any thread; threads may share a call's outputs.
+using LinearKernel = void (*)(const Linear& call, int64_t begin, int64_t end);
+
+struct LinearKernels {
+  LinearKernel outputs_first[kElements];  // by Element
+  LinearKernel inputs_first[kElements];
+};
+
+// The level must be one that this machine has.
+[[nodiscard]] const LinearKernels& linear_kernels(IsaLevel level);
+
+// Each level's, by the file that is compiled for it.
+extern const LinearKernels kLinearBase;
+#if defined(__x86_64__)
+extern const LinearKernels kLinearAvx2;
+extern const LinearKernels kLinearAvx512;
+extern const LinearKernels kLinearAvx512Bf16;
+#endif
+
+}  // namespace djinn::kernels

@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#include <stddef.h>
+
+#include "kernel/exec/kernels/elements.h"
+
+namespace djinn::kernels {
+namespace {
+
+struct Level {
+  using Vector = __m256;
+  static constexpr int kLanes = 8;
+  static constexpr int kRegisters = 16;
+  static Vector zero() { return _mm256_setzero_ps(); }
+  static Vector broadcast(float value) { return _mm256_set1_ps(value); }
+  static Vector load_floats(const float* from) { return _mm256_loadu_ps(from); }
+  static void store_floats(float* to, Vector vector) { _mm256_storeu_ps(to, vector); }
+  static Vector add(Vector a, Vector b) { return _mm256_add_ps(a, b); }
+  static Vector fma(Vector a, Vector b, Vector c) { return _mm256_fmadd_ps(a, b, c); }
+  static float sum(Vector v) {
+    const __m128 halves = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
+    const __m128 pairs = _mm_add_ps(halves, _mm_movehl_ps(halves, halves));
+    return _mm_cvtss_f32(_mm_add_ss(pairs, _mm_movehdup_ps(pairs)));
+  }
+};
+
+template <typename T>
+struct Dot;
+
+template <typename T>
+struct WidenedDot {
+  using Operand = Level::Vector;
+  static constexpr int kStep = Level::kLanes;
+  static Operand load(const T* from) { return Dot<T>::to_vector(from); }
+  static Level::Vector step(Level::Vector sum, Operand a, Operand b) {
+    return Level::fma(a, b, sum);
+  }
+};
+
+inline __m128i load_halves(const void* from) {
+  return _mm_loadu_si128(static_cast<const __m128i*>(from));
+}
+
+template <>
+struct Dot<float> : WidenedDot<float> {
+  static Level::Vector to_vector(const float* from) { return Level::load_floats(from); }
+  static float widen(float value) { return value; }
+  static float round(float value) { return value; }
+};
+template <>
+struct Dot<BFloat16> : WidenedDot<BFloat16> {
+  static Level::Vector to_vector(const BFloat16* from) {
+    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(load_halves(from)), 16));
+  }
+  static float widen(BFloat16 value) { return widen_bfloat16(value); }
+  static BFloat16 round(float value) { return to_bfloat16(value); }
+};
+template <>
+struct Dot<Float16> : WidenedDot<Float16> {
+  static Level::Vector to_vector(const Float16* from) { return _mm256_cvtph_ps(load_halves(from)); }
+  static float widen(Float16 value) { return _cvtsh_ss(value.bits); }
+  static Float16 round(float value) {
+    return {static_cast<uint16_t>(_cvtss_sh(value, _MM_FROUND_TO_NEAREST_INT))};
+  }
+};
+
+}  // namespace
+}  // namespace djinn::kernels
+
+#include "kernel/exec/kernels/linear_template.h"
+
+namespace djinn::kernels {
+extern const LinearKernels kLinearAvx2 = kOfThisLevel;
+}  // namespace djinn::kernels
+#endif

@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#if defined(__x86_64__)
+#include "kernel/exec/kernels/level_avx512.h"
+
+namespace djinn::kernels {
+namespace {
+
+// A step multiplies pairs and adds them to 16 sums.
+template <>
+struct Dot<BFloat16> {
+  using Operand = __m512bh;
+  static constexpr int kStep = 32;
+  static Operand load(const BFloat16* from) {
+    return reinterpret_cast<__m512bh>(_mm512_loadu_si512(from));
+  }
+  static Level::Vector step(Level::Vector sum, Operand a, Operand b) {
+    return _mm512_dpbf16_ps(sum, a, b);
+  }
+  static Level::Vector to_vector(const BFloat16* from) { return widened_bfloat16(from); }
+  static float widen(BFloat16 value) { return widen_bfloat16(value); }
+  static BFloat16 round(float value) { return to_bfloat16(value); }
+};
+
+}  // namespace
+}  // namespace djinn::kernels
+
+#include "kernel/exec/kernels/linear_template.h"
+
+namespace djinn::kernels {
+extern const LinearKernels kLinearAvx512Bf16 = kOfThisLevel;
+}  // namespace djinn::kernels
+#endif

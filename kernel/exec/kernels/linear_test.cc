@@ -1,0 +1,239 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Each level that this machine has, against the same sum in double, and against itself: with other
+// rows beside, and with the outputs shared out otherwise.
+#include "kernel/exec/kernels/linear.h"
+
+#include <gtest/gtest.h>
+
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <random>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "kernel/base/half.h"
+
+namespace djinn::kernels {
+namespace {
+
+constexpr int64_t kGap = 3;  // elements behind each row, which nobody reads or writes
+
+std::vector<IsaLevel> levels() {
+  std::vector<IsaLevel> found;
+  for (uint8_t i = 0; i <= static_cast<uint8_t>(best_isa_level()); ++i) {
+    found.push_back(static_cast<IsaLevel>(i));
+  }
+  return found;
+}
+
+size_t bytes_of(Element element) {
+  return element == Element::kFloat32 ? 4 : 2;
+}
+
+template <typename T>
+void put(std::byte* at, T value) {
+  std::memcpy(at, &value, sizeof value);
+}
+template <typename T>
+T got(const std::byte* at) {
+  T value;
+  std::memcpy(&value, at, sizeof value);
+  return value;
+}
+
+// Of the value, or of one near it that the element type has.
+void store(Element element, std::byte* at, float value) {
+  switch (element) {
+    case Element::kFloat32:
+      return put(at, value);
+    case Element::kBFloat16:
+      return put(at, uint16_t(std::bit_cast<uint32_t>(value) >> 16));
+    case Element::kFloat16:
+      return put(at, static_cast<_Float16>(value));
+  }
+}
+
+float load(Element element, const std::byte* at) {
+  switch (element) {
+    case Element::kFloat32:
+      return got<float>(at);
+    case Element::kBFloat16:
+      return as_float(got<djinn::BFloat16>(at));
+    case Element::kFloat16:
+      return as_float(got<djinn::Half>(at));
+  }
+  return 0;
+}
+
+// Rows of elements, with a gap behind each.
+struct Matrix {
+  Matrix(Element kind, int64_t row_count, int64_t column_count)
+      : element(kind),
+        rows(row_count),
+        columns(column_count),
+        bytes(static_cast<size_t>(rows * stride()) * bytes_of(kind)) {}
+  void fill(std::mt19937& random) {
+    std::normal_distribution<float> normal;
+    for (int64_t r = 0; r < rows; ++r) {
+      for (int64_t c = 0; c < columns; ++c) store(element, at(r, c), normal(random));
+    }
+  }
+  [[nodiscard]] int64_t stride() const { return columns + kGap; }
+  std::byte* at(int64_t r, int64_t c) {
+    return bytes.data() + static_cast<size_t>(r * stride() + c) * bytes_of(element);
+  }
+  float get(int64_t r, int64_t c) { return load(element, at(r, c)); }
+
+  Element element;
+  int64_t rows, columns;
+  std::vector<std::byte> bytes;
+};
+
+struct Case {
+  Case(Element kind, bool outputs_are_first, int64_t rows, int64_t inputs, int64_t outputs)
+      : element(kind),
+        outputs_first(outputs_are_first),
+        x(kind, rows, inputs),
+        w(kind, outputs_are_first ? outputs : inputs, outputs_are_first ? inputs : outputs),
+        bias(kind, 1, outputs) {
+    std::mt19937 random(static_cast<uint32_t>(rows * 1000 + inputs + outputs));
+    for (Matrix* one : {&x, &w, &bias}) one->fill(random);
+  }
+
+  // begin, end: of the rows of x. cuts: where the outputs are shared out.
+  Matrix run(IsaLevel level, int64_t begin, int64_t end, std::vector<int64_t> cuts = {}) {
+    const int64_t outputs = bias.columns;
+    Matrix y(element, end - begin, outputs);
+    Linear call;
+    call.x = x.at(begin, 0);
+    call.x_stride = x.stride();
+    call.weight = w.at(0, 0);
+    call.weight_stride = w.stride();
+    call.bias = bias.at(0, 0);
+    call.y = y.at(0, 0);
+    call.y_stride = y.stride();
+    call.rows = end - begin;
+    call.inputs = x.columns;
+    const LinearKernels& kernels = linear_kernels(level);
+    const auto number = static_cast<size_t>(element);
+    const LinearKernel kernel =
+        outputs_first ? kernels.outputs_first[number] : kernels.inputs_first[number];
+    cuts.push_back(outputs);
+    int64_t from = 0;
+    for (const int64_t cut : cuts) {
+      kernel(call, from, cut);
+      from = cut;
+    }
+    return y;
+  }
+
+  // The sum, and the sum of the magnitudes, which rounding errors go with.
+  std::pair<double, double> exact(int64_t row, int64_t output) {
+    double sum = bias.get(0, output), magnitude = std::abs(sum);
+    for (int64_t k = 0; k < x.columns; ++k) {
+      const double weight = outputs_first ? w.get(output, k) : w.get(k, output);
+      const double term = x.get(row, k) * weight;
+      sum += term;
+      magnitude += std::abs(term);
+    }
+    return {sum, magnitude};
+  }
+
+  Element element;
+  bool outputs_first;
+  Matrix x, w, bias;
+};
+
+double ulp_of(Element element) {
+  if (element == Element::kFloat32) return std::ldexp(1.0, -24);
+  return std::ldexp(1.0, element == Element::kBFloat16 ? -8 : -11);
+}
+
+using Form = std::tuple<Element, bool>;
+
+class LinearTest : public ::testing::TestWithParam<Form> {};
+
+TEST_P(LinearTest, is_the_sum_rounded_once) {
+  const auto [element, outputs_first] = GetParam();
+  for (const int64_t inputs : {1, 7, 64, 250, 896}) {
+    for (const int64_t outputs : {1, 5, 130, 700}) {
+      Case it(element, outputs_first, 9, inputs, outputs);
+      for (const IsaLevel level : levels()) {
+        Matrix y = it.run(level, 0, 9);
+        for (int64_t r = 0; r < 9; ++r) {
+          for (int64_t n = 0; n < outputs; ++n) {
+            const auto [sum, magnitude] = it.exact(r, n);
+            const double bound = std::abs(sum) * ulp_of(element) +
+                                 magnitude * std::ldexp(4.0 * std::sqrt(double(inputs)), -24);
+            ASSERT_NEAR(y.get(r, n), sum, bound)
+                << name_of(level) << ", row " << r << ", output " << n << " of " << inputs;
+          }
+        }
+      }
+    }
+  }
+}
+
+// The row contract.
+TEST_P(LinearTest, a_row_is_the_same_alone_and_among_others_however_the_outputs_are_shared) {
+  const auto [element, outputs_first] = GetParam();
+  constexpr int64_t kRows = 19, kOutputs = 700;
+  for (const int64_t inputs : {33, 500}) {
+    Case it(element, outputs_first, kRows, inputs, kOutputs);
+    for (const IsaLevel level : levels()) {
+      Matrix together = it.run(level, 0, kRows);
+      EXPECT_EQ(it.run(level, 0, kRows, {1, 3, 350, 513}).bytes, together.bytes);
+      for (const int64_t rows : {1, 2, 3, 5, 8}) {
+        for (int64_t begin = 0; begin + rows <= kRows; begin += rows) {
+          Matrix some = it.run(level, begin, begin + rows, {kOutputs / 2});
+          for (int64_t r = 0; r < rows; ++r) {
+            ASSERT_EQ(std::memcmp(some.at(r, 0), together.at(begin + r, 0),
+                                  static_cast<size_t>(kOutputs) * bytes_of(element)),
+                      0)
+                << name_of(level) << ", row " << begin + r << " of " << rows;
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST_P(LinearTest, writes_nothing_but_its_outputs) {
+  const auto [element, outputs_first] = GetParam();
+  Case it(element, outputs_first, 3, 40, 70);
+  for (const IsaLevel level : levels()) {
+    Matrix y = it.run(level, 0, 3);
+    for (int64_t r = 0; r < 3; ++r) {
+      for (int64_t gap = 0; gap < kGap; ++gap) {
+        EXPECT_EQ(y.get(r, 70 + gap), 0.0f) << name_of(level);
+      }
+    }
+  }
+}
+
+std::string form_name(const ::testing::TestParamInfo<Form>& info) {
+  static constexpr const char* kNames[] = {"float32", "bfloat16", "float16"};
+  return std::string(kNames[static_cast<size_t>(std::get<0>(info.param))]) +
+         (std::get<1>(info.param) ? "_outputs_first" : "_inputs_first");
+}
+
+INSTANTIATE_TEST_SUITE_P(Forms, LinearTest,
+                         ::testing::Combine(::testing::Values(Element::kFloat32, Element::kBFloat16,
+                                                              Element::kFloat16),
+                                            ::testing::Bool()),
+                         form_name);
+
+TEST(isa_level, each_has_a_name_that_reads_back) {
+  for (uint8_t i = 0; i < kIsaLevels; ++i) {
+    const auto level = static_cast<IsaLevel>(i);
+    EXPECT_EQ(isa_level_named(name_of(level)), level);
+  }
+  EXPECT_EQ(isa_level_named("sse9"), std::nullopt);
+}
+
+}  // namespace
+}  // namespace djinn::kernels

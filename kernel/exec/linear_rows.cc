@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// djinn::linear_rows(Tensor input, Tensor weight, Tensor? bias, bool turned) -> Tensor
+//
+// An internal operator: what kernel/srg/rewrite makes of a product with a constant matrix. weight
+// is [outputs, inputs], or turned [inputs, outputs]. Up to kRowsMax rows are computed by our own
+// kernels, which read the weights once for all of them; all else is what the graph said before:
+// aten::linear, or, turned, aten::addmm and aten::matmul.
+#include <ATen/Parallel.h>
+#include <ATen/ops/addmm.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/linear.h>
+#include <ATen/ops/matmul.h>
+
+#include <algorithm>
+#include <optional>
+
+#include "kernel/exec/kernels/linear.h"
+#include "kernel/exec/own_operators.h"
+#include "kernel/exec/torch_headers.h"
+
+namespace djinn::exec {
+namespace {
+
+constexpr int64_t kRowsMax = 32;
+// Outputs that one thread takes: each line of the result is one thread's, however many there are.
+constexpr int64_t kGrain = 64;
+
+using Bias = std::optional<at::Tensor>;
+
+at::Tensor as_before(const at::Tensor& input, const at::Tensor& weight, const Bias& bias,
+                     bool turned) {
+  if (!turned) return at::linear(input, weight, bias);
+  return bias ? at::addmm(*bias, input, weight) : at::matmul(input, weight);
+}
+
+std::optional<kernels::Element> element_of(at::ScalarType type) {
+  switch (type) {
+    case at::kFloat:
+      return kernels::Element::kFloat32;
+    case at::kBFloat16:
+      return kernels::Element::kBFloat16;
+    case at::kHalf:
+      return kernels::Element::kFloat16;
+    default:
+      return std::nullopt;
+  }
+}
+
+// Gives the distance of two rows where those of [..., K] lie at even distances, dense in
+// themselves.
+std::optional<int64_t> row_stride(const at::Tensor& tensor) {
+  if (tensor.stride(-1) != 1 && tensor.size(-1) > 1) return {};
+  int64_t stride = 0;  // of the rows
+  int64_t covered = 0;
+  for (int64_t d = tensor.dim() - 2; d >= 0; --d) {
+    if (tensor.size(d) == 1) continue;
+    if (covered != 0 && tensor.stride(d) != covered) return {};
+    if (covered == 0) stride = tensor.stride(d);
+    covered = tensor.stride(d) * tensor.size(d);
+  }
+  return stride;
+}
+
+// Gives what our kernels are called with, but for the result; nothing where they do not fit.
+std::optional<kernels::Linear> call_of(const at::Tensor& input, const at::Tensor& weight,
+                                       const Bias& bias, bool turned) {
+  if (input.dim() < 1 || weight.dim() != 2 || input.scalar_type() != weight.scalar_type())
+    return {};
+  const int64_t inputs = weight.size(turned ? 0 : 1), outputs = weight.size(turned ? 1 : 0);
+  if (input.size(-1) != inputs || inputs == 0 || outputs == 0) return {};
+  const int64_t rows = input.numel() / inputs;
+  const auto stride = row_stride(input);
+  if (rows == 0 || rows > kRowsMax || !stride) return {};
+  if (bias) {
+    const bool fits = bias->dim() == 1 && bias->size(0) == outputs && bias->is_contiguous() &&
+                      bias->scalar_type() == weight.scalar_type();
+    if (!fits) return {};
+  }
+  if (weight.stride(0) != 1 && weight.stride(1) != 1) return {};
+  kernels::Linear call;
+  call.x = input.const_data_ptr();
+  call.x_stride = *stride;
+  call.weight = weight.const_data_ptr();
+  call.bias = bias ? bias->const_data_ptr() : nullptr;
+  call.rows = rows;
+  call.inputs = inputs;
+  call.y_stride = outputs;
+  return call;
+}
+
+at::Tensor linear_rows(const at::Tensor& input, const at::Tensor& weight, const Bias& bias,
+                       bool turned) {
+  std::optional<kernels::Linear> call = call_of(input, weight, bias, turned);
+  const auto element = element_of(weight.scalar_type());
+  if (!call || !element) return as_before(input, weight, bias, turned);
+  at::DimVector sizes(input.sizes());
+  sizes.back() = call->y_stride;
+  at::Tensor result = at::empty(sizes, input.options());
+  call->y = result.mutable_data_ptr();
+  // The dimension in which the weight is dense, of the two, tells how it is read.
+  const bool inputs_dense = weight.stride(turned ? 0 : 1) == 1;
+  call->weight_stride = weight.stride(inputs_dense == turned ? 1 : 0);
+  static const kernels::LinearKernels& kernels = kernels::linear_kernels(kernels::best_isa_level());
+  const auto number = static_cast<size_t>(*element);
+  const kernels::LinearKernel kernel =
+      inputs_dense ? kernels.outputs_first[number] : kernels.inputs_first[number];
+  at::parallel_for(0, call->y_stride, kGrain,
+                   [&](int64_t begin, int64_t end) { kernel(*call, begin, end); });
+  return result;
+}
+
+}  // namespace
+
+void define_linear_rows(OwnLibraries& libraries) {
+  libraries.definition.def(
+      "linear_rows(Tensor input, Tensor weight, Tensor? bias, bool turned) -> Tensor");
+  libraries.cpu.impl("linear_rows", &linear_rows);
+  libraries.meta.impl("linear_rows", &as_before);
+}
+
+}  // namespace djinn::exec

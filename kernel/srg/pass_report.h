@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// PassReport: what a pass of kernel/srg/rewrite did to a graph whose numerics are fast.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+
+namespace djinn::srg {
+
+struct PassReport {
+  std::string name;                         // "linear"
+  uint32_t fired = 0;                       // nodes that it replaced
+  std::map<std::string, uint32_t> reasons;  // why it left nodes that it looks for; how many
+  friend bool operator==(const PassReport&, const PassReport&) = default;
+};
+
+}  // namespace djinn::srg

@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// A value that is a weight seen as a matrix, as it lies or turned around. It is told by geometry:
+// a capture has aten::as_strided where a builder's graph has a view of its own, or aten::t.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "kernel/srg/graph.h"
+
+namespace djinn::srg {
+
+struct ConstantMatrix {
+  StorageIndex storage = 0;
+  DType dtype = DType::kInvalid;
+  int64_t rows = 0;
+  int64_t columns = 0;
+  int64_t row_stride = 0;  // elements
+  int64_t column_stride = 0;
+  int64_t offset = 0;
+};
+
+class ConstantMatrices {
+ public:
+  explicit ConstantMatrices(const Graph& graph);
+  // Nothing where the value is none: it is computed, has other dimensions, or sizes with symbols.
+  [[nodiscard]] std::optional<ConstantMatrix> find(ValueId value) const;
+
+ private:
+  void add_view(const Graph& graph, ValueId value);
+  void add_result(const Node& node);
+
+  std::vector<std::optional<ConstantMatrix>> matrices_;  // by value
+};
+
+}  // namespace djinn::srg

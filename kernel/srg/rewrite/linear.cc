@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Products of activations with a constant matrix, in the forms that captures and builders have:
+//
+//   aten::linear(x, w, bias)    w is [outputs, inputs]
+//   aten::addmm(bias, x, w)     w is [inputs, outputs]
+//   aten::mm(x, w), aten::matmul(x, w)
+//
+// The kernel reads a matrix whose outputs or whose inputs lie side by side.
+#include <optional>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "kernel/srg/rewrite/constant_matrix.h"
+#include "kernel/srg/rewrite/passes.h"
+
+namespace djinn::srg {
+namespace {
+
+struct Product {
+  ValueId input = 0;
+  ValueId weight = 0;
+  ArgumentValue bias = None{};
+  bool turned = false;  // the matrix is [inputs, outputs]
+};
+
+std::optional<ValueId> value_at(const Node& node, size_t position) {
+  if (position >= node.arguments.size() || !node.arguments[position].name.empty()) return {};
+  const auto* const ref = std::get_if<ValueRef>(&node.arguments[position].value);
+  return ref == nullptr ? std::nullopt : std::optional(ref->id);
+}
+
+// Gives the node as a product if it is one of those above, whatever its weight is.
+std::optional<Product> product_of(const Node& node) {
+  if (node.outputs.size() != 1) return {};
+  const size_t count = node.arguments.size();
+  if (node.op == "aten::linear" && (count == 2 || count == 3)) {
+    const auto input = value_at(node, 0), weight = value_at(node, 1);
+    if (!input || !weight) return {};
+    Product product{*input, *weight};
+    if (count == 3) product.bias = node.arguments[2].value;
+    return product;
+  }
+  // With beta and alpha it would have five arguments.
+  if (node.op == "aten::addmm" && count == 3) {
+    const auto input = value_at(node, 1), weight = value_at(node, 2);
+    if (!input || !weight) return {};
+    return Product{*input, *weight, node.arguments[0].value, true};
+  }
+  if ((node.op == "aten::mm" || node.op == "aten::matmul") && count == 2) {
+    const auto input = value_at(node, 0), weight = value_at(node, 1);
+    if (!input || !weight) return {};
+    return Product{*input, *weight, None{}, true};
+  }
+  return {};
+}
+
+bool is_computable(DType dtype) {
+  return dtype == DType::kFloat32 || dtype == DType::kBFloat16 || dtype == DType::kFloat16;
+}
+
+// Gives why the product stays as it is, or nothing.
+std::string_view why_not(const Product& product, const std::optional<ConstantMatrix>& matrix) {
+  if (!matrix) return "its weight is computed, or has other than two dimensions";
+  if (!is_computable(matrix->dtype)) return "its dtype has no kernel";
+  if (matrix->row_stride != 1 && matrix->column_stride != 1) return "its weight has gaps";
+  if (product.input == product.weight) return "it multiplies the weight by itself";
+  return {};
+}
+
+void replace(Node& node, Product product) {
+  node.op = "djinn::linear_rows";
+  node.arguments = {{"", ValueRef{product.input}},
+                    {"", ValueRef{product.weight}},
+                    {"", std::move(product.bias)},
+                    {"", product.turned}};
+}
+
+}  // namespace
+
+PassReport rewrite_linear(Graph& graph) {
+  PassReport report{"linear", 0, {}};
+  const ConstantMatrices matrices(graph);
+  for (Node& node : graph.nodes) {
+    std::optional<Product> product = product_of(node);
+    if (!product) continue;
+    const auto matrix = matrices.find(product->weight);
+    if (const std::string_view reason = why_not(*product, matrix); !reason.empty()) {
+      ++report.reasons[std::string(reason)];
+      continue;
+    }
+    replace(node, *std::move(product));
+    ++report.fired;
+  }
+  return report;
+}
+
+}  // namespace djinn::srg

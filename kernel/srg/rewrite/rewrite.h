@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// rewrite(): the graph that our own kernels compute in place of a graph whose numerics are fast.
+//
+// invariant: symbols, storages, values and outputs stay as they are, so whoever binds the one can
+// bind the other; nodes change, and their annotations are those of what they replace.
+// invariant: what comes out names internal operators, which admission takes from here alone.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "kernel/srg/graph.h"
+#include "kernel/srg/pass_report.h"
+
+namespace djinn::srg {
+
+struct Rewriting {
+  Graph graph;
+  std::vector<PassReport> passes;
+  // Nodes that the passes replaced.
+  [[nodiscard]] uint32_t fired() const;
+};
+
+// Precondition: verify() accepts the graph, and admission has.
+[[nodiscard]] Rewriting rewrite(Graph graph);
+
+}  // namespace djinn::srg
