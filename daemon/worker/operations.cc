@@ -323,11 +323,12 @@ Status go_on(Step& step, AdmissionBudget& budget) {
 }
 
 // Admits the graph as a part of the step, and runs it. This admission shows life, ends where the
-// run is given up, and may take as long as a program's.
+// run is given up, and may take as long as a program's. Numerics are a program's: this is exact.
 Outcome<Ending> admit_and_run(Step& step, LaneTools& tools, srg::Graph graph,
                               const std::shared_ptr<MappedModel>& model,
                               const ipc::RunBlock& block) {
   AdmissionBudget budget(tools.clock, limits::kAdmissionCpuMs);
+  graph.numerics = srg::Numerics::kExact;
   exec::AdmissionLimits limits = admission_limits();
   limits.go_on = [&step, &budget] { return go_on(step, budget); };
   DJINN_TRY(const AdmittedProgram admitted,
