@@ -444,7 +444,7 @@ Result<StagingLease> Client::allocate_staging(uint64_t bytes) {
       return lease;
     }
     if (range.error().code != ErrorCode::kQueueFull || pending_.empty()) return range.error();
-    DJINN_CHECK(sleep(interrupt_));
+    DJINN_CHECK(sleep({interrupt_, &given_up_}));
     DJINN_CHECK(poll());
   }
 }
@@ -494,8 +494,9 @@ void Client::release_dropped_refs() {
 
 Result<Run> Client::publish(const SubmissionTarget& target, std::span<const std::byte> block,
                             Pending pending) {
+  control_.send_owed_without_wait();
   while (pending_.size() >= limits::kSubmissionSlots) {
-    DJINN_CHECK(sleep(interrupt_));
+    DJINN_CHECK(sleep({interrupt_, &given_up_}));
     DJINN_CHECK(poll());
   }
   ipc::Submission submission;
@@ -556,8 +557,8 @@ Result<Outcome> Client::wait(Run run, const std::function<void(const TokenEvent&
     if (arrived) {
       spin.restart();
     } else if (!spin.wait()) {
-      const Status slept = given_up ? sleep(nullptr, &*given_up) : sleep(interrupt_);
-      const bool cancels = interrupt_ != nullptr && interrupt_->is_raised();
+      const Status slept = given_up ? sleep({}, &*given_up) : sleep({interrupt_, &given_up_});
+      const bool cancels = !given_up && interrupt_ != nullptr && interrupt_->is_raised();
       if (slept || (cancels && slept.error().code == ErrorCode::kCancelled)) continue;
       if (slept.error().code == ErrorCode::kTimeout) return leave(run);
       // Runs that were done before djinnd ended are there, and count.
@@ -657,10 +658,10 @@ Outcome Client::leave(Run run) {
   return outcome;
 }
 
-Status Client::sleep(Interrupt* interrupt, const Deadline* deadline) {
+Status Client::sleep(const WaitEnds& ends, const Deadline* deadline) {
   std::optional<Bells> bells = begin_sleep();
   if (!bells) return {};
-  Status woken = wait_for(*bells, {interrupt, &given_up_}, deadline);
+  Status woken = wait_for(*bells, ends, deadline);
   Status lives = end_sleep(*bells);
   return woken ? std::move(lives) : std::move(woken);
 }

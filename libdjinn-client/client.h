@@ -37,6 +37,7 @@
 #include "libdjinn-client/fork_mark.h"
 #include "libdjinn-client/interrupt.h"
 #include "libdjinn-client/lease.h"
+#include "libdjinn-client/wait.h"
 
 namespace djinn::client {
 
@@ -236,6 +237,8 @@ class Client {
   // The slot of a ref that was detached may be used again; submit the release, too. Nothing happens
   // for one that was forgotten.
   void forget_ref(RefHandle ref) { lender_->free(ref); }
+  // A ref that was detached is released with the next submission.
+  void drop_ref(RefHandle ref) { lender_->drop(ref); }
   // The largest generation that a ref has had.
   [[nodiscard]] uint32_t last_generation() const { return lender_->last_generation(); }
   // Refs have larger generations from now on; before the first one.
@@ -284,7 +287,7 @@ class Client {
   void finish(const ipc::Completion& completion);
   // Of a run that was given up and has not ended.
   Outcome leave(Run run);
-  Status sleep(Interrupt* interrupt, const Deadline* deadline = nullptr);
+  Status sleep(const WaitEnds& ends, const Deadline* deadline = nullptr);
 
   Control control_;
   ipc::Welcome welcome_;

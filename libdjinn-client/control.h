@@ -63,6 +63,9 @@ class Control {
   // Sends body, which gives something back, as soon as there is room, and before any request that
   // comes later. Never waits.
   void give_back(decltype(ipc::ClientRequest::body) body);
+  // Sends what give_back() could not, as far as there is room. No system call where nothing is
+  // owed.
+  void send_owed_without_wait();
   // The programs of answers that nobody waited for, since the last call.
   std::vector<ProgramId> take_late_programs() { return std::exchange(late_programs_, {}); }
   // Asks as request() does, for answers of one kind. Errors: kProtocolViolation for another kind.
@@ -88,7 +91,6 @@ class Control {
   bool is_unwanted(uint32_t number) { return unwanted_.erase(number) + returns_.erase(number) > 0; }
   void let_go(const ipc::DaemonReply& unwanted);
   Status send_owed(const Deadline* deadline);
-  void send_owed_without_wait();
   Error end(Error why);
   Status wait(short events, const Deadline* deadline);
   Status wait_for_answer(bool may_take_long, const Deadline* deadline);

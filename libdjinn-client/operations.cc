@@ -56,9 +56,12 @@ Result<Run> submit_generate(Client& client, ipc::GenerateBlock block,
 // A later submission may fill the slot again, because it comes after the release.
 Result<Run> submit_release(Client& client, std::span<const RefHandle> refs) {
   const ipc::ReleaseBlock block{{refs.begin(), refs.end()}};
-  DJINN_TRY(const Run run,
-            client.submit(target_of(ipc::Operation::kReleaseRefs), ipc::encode(block)));
-  for (const RefHandle ref : refs) client.forget_ref(ref);
+  const auto run = client.submit(target_of(ipc::Operation::kReleaseRefs), ipc::encode(block));
+  if (run) {
+    for (const RefHandle ref : refs) client.forget_ref(ref);
+  } else if (run.error().code == ErrorCode::kCancelled) {
+    for (const RefHandle ref : refs) client.drop_ref(ref);
+  }
   return run;
 }
 

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Where tensors begin in memory that djinnd has granted: weights, refs, what a run computes and the
-// copies that it takes of its inputs.
+// Where tensors begin in memory that djinnd has granted: weights, refs, and what a run computes in
+// its slab. On the host, what kernels take of the heap beside it (recordings, runs that miss their
+// plan, copies of inputs) begins where malloc has it, at multiples of 64.
 #pragma once
 
 #include <cstdint>

@@ -386,6 +386,9 @@ Status make_fast(AdmittedGraph& program, const WeightTable& weights,
     auto fast = admit_graph(std::move(rewriting.graph), weights, limits, Author::kRewrite);
     DJINN_CHECK(limits.go_on());  // the admission may have ended with what this says
     if (fast && have_one_interface(program, *fast)) {
+      // Names are the client's, for whoever is told of a node.
+      DJINN_ASSERT(fast->graph.nodes.size() == program.graph.nodes.size());
+      fast->graph.nodes = std::move(program.graph.nodes);
       program = *std::move(fast);
       program.fast_nodes = rewriting.fired();
     } else {
@@ -414,11 +417,10 @@ Error not_fast(const AdmittedGraph& program) {
 
 Result<std::unique_ptr<Program>> CpuExecutor::admit(srg::Graph graph, const WeightTable& weights,
                                                     const AdmissionLimits& limits) {
-  const srg::Numerics numerics =
-      graph.numerics == srg::Numerics::kUnspecified ? limits.numerics : graph.numerics;
+  const srg::Numerics numerics = graph.numerics;
   DJINN_TRY(AdmittedGraph admitted,
             admit_graph(std::move(graph), weights, limits, Author::kClient));
-  if (numerics == srg::Numerics::kFast || numerics == srg::Numerics::kFastOnly) {
+  if (numerics != srg::Numerics::kExact) {
     DJINN_CHECK(make_fast(admitted, weights, limits));
   }
   if (numerics == srg::Numerics::kFastOnly && admitted.fast_nodes == 0) return not_fast(admitted);

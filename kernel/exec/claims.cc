@@ -6,6 +6,7 @@
 
 #include <algorithm>
 
+#include "kernel/base/alignment.h"
 #include "kernel/base/assert.h"
 #include "kernel/base/checked.h"
 #include "kernel/exec/arguments.h"
@@ -225,7 +226,9 @@ class ClaimRun {
     return std::nullopt;
   }
 
-  StorageNumber make_local(uint64_t bytes, bool leaves) {
+  // A storage takes the room that a slab has for it.
+  StorageNumber make_local(uint64_t of_values, bool leaves) {
+    const uint64_t bytes = align_up(of_values, kTensorAlignment).value_or(UINT64_MAX);
     local_.push_back({bytes, 0, leaves});
     all_.add(bytes);
     if (!leaves) passing_.add(bytes);

@@ -10,6 +10,7 @@
 #include <functional>
 #include <unordered_map>
 
+#include "kernel/base/alignment.h"
 #include "kernel/base/checked.h"
 #include "kernel/exec/arguments.h"
 #include "kernel/exec/claims.h"
@@ -72,13 +73,13 @@ Status check_strides(const srg::Value& value, const at::Tensor& tensor,
                            fmt::join(geometry.strides, ", "))};
 }
 
-// Sums the bytes of local storages while values on them live.
+// Sums the bytes of local storages while values on them live, as a slab has room for them.
 class LiveBytes {
  public:
   void define(const at::Tensor& tensor) {
     if (tensor.storage().allocator() == nullptr) return;  // bound, not made by the run
     const c10::StorageImpl* storage = tensor.storage().unsafeGetStorageImpl();
-    if (uses_[storage]++ == 0) live_ += storage->nbytes();
+    if (uses_[storage]++ == 0) live_ += room_of(*storage);
     peak_ = std::max(peak_, live_);
   }
 
@@ -86,13 +87,17 @@ class LiveBytes {
     if (!tensor.defined()) return;
     const auto found = uses_.find(tensor.storage().unsafeGetStorageImpl());
     if (found == uses_.end() || --found->second > 0) return;
-    live_ -= found->first->nbytes();
+    live_ -= room_of(*found->first);
     uses_.erase(found);
   }
 
   [[nodiscard]] uint64_t peak() const { return peak_; }
 
  private:
+  static uint64_t room_of(const c10::StorageImpl& storage) {
+    return align_up(storage.nbytes(), kTensorAlignment).value_or(UINT64_MAX);
+  }
+
   std::unordered_map<const c10::StorageImpl*, uint32_t> uses_;
   uint64_t live_ = 0;
   uint64_t peak_ = 0;

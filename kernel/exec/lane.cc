@@ -4,6 +4,7 @@
 #include <cstring>
 #include <optional>
 
+#include "kernel/base/alignment.h"
 #include "kernel/base/assert.h"
 #include "kernel/exec/allocator_hook.h"
 #include "kernel/exec/bindings.h"
@@ -292,13 +293,17 @@ Outcome<void> CpuLane::replay(const AdmittedGraph& graph, const RunBindings& bin
   return status;
 }
 
+bool is_aligned(const void* memory) {
+  return reinterpret_cast<uintptr_t>(memory) % kTensorAlignment == 0;
+}
+
 Outcome<void> CpuLane::reserve(uint64_t bytes) {
   if (bytes == 0 || (slab_ && slab_->bytes().size() >= bytes)) return {};
   if (bytes > owner_.bytes_max) return over_limit(bytes, owner_.bytes_max);
   DJINN_TRY(const std::span<std::byte> memory, options_.grow_slab(bytes, [this] {
     if (pulse_) pulse_({});
   }));
-  DJINN_ASSERT(memory.size() >= bytes && reinterpret_cast<uintptr_t>(memory.data()) % 64 == 0);
+  DJINN_ASSERT(memory.size() >= bytes && is_aligned(memory.data()));
   slab_.reset();
   slab_.emplace(memory);
   slab_content_ = {};

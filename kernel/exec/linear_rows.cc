@@ -3,9 +3,10 @@
 // djinn::linear_rows(Tensor input, Tensor weight, Tensor? bias, bool turned) -> Tensor
 //
 // An internal operator: what kernel/srg/rewrite makes of a product with a constant matrix. weight
-// is [outputs, inputs], or turned [inputs, outputs]. Up to kRowsMax rows are computed by our own
-// kernels, which read the weights once for all of them; all else is what the graph said before:
-// aten::linear, or, turned, aten::addmm and aten::matmul.
+// is [outputs, inputs], or turned [inputs, outputs]. Up to kLinearRowsMax rows that are dense and
+// lie at even distances are computed by our own kernels, which read the weights once for all of
+// them; all else is what the graph said before: aten::linear, or, turned, aten::addmm and
+// aten::matmul.
 #include <ATen/Parallel.h>
 #include <ATen/ops/addmm.h>
 #include <ATen/ops/empty.h>
@@ -18,12 +19,12 @@
 #include "kernel/exec/kernels/linear.h"
 #include "kernel/exec/own_operators.h"
 #include "kernel/exec/torch_headers.h"
+#include "kernel/srg/rewrite/rewrite.h"
 
 namespace djinn::exec {
 namespace {
 
-constexpr int64_t kRowsMax = 32;
-// Outputs that one thread takes: each line of the result is one thread's, however many there are.
+// Outputs that are worth a thread.
 constexpr int64_t kGrain = 64;
 
 using Bias = std::optional<at::Tensor>;
@@ -51,15 +52,15 @@ std::optional<kernels::Element> element_of(at::ScalarType type) {
 // themselves.
 std::optional<int64_t> row_stride(const at::Tensor& tensor) {
   if (tensor.stride(-1) != 1 && tensor.size(-1) > 1) return {};
-  int64_t stride = 0;  // of the rows
-  int64_t covered = 0;
+  std::optional<int64_t> stride;  // of the rows
+  int64_t next = 0;               // what the next dimension's must be
   for (int64_t d = tensor.dim() - 2; d >= 0; --d) {
     if (tensor.size(d) == 1) continue;
-    if (covered != 0 && tensor.stride(d) != covered) return {};
-    if (covered == 0) stride = tensor.stride(d);
-    covered = tensor.stride(d) * tensor.size(d);
+    if (stride && tensor.stride(d) != next) return {};
+    if (!stride) stride = tensor.stride(d);
+    next = tensor.stride(d) * tensor.size(d);
   }
-  return stride;
+  return stride.value_or(0);
 }
 
 // Gives what our kernels are called with, but for the result; nothing where they do not fit.
@@ -71,7 +72,7 @@ std::optional<kernels::Linear> call_of(const at::Tensor& input, const at::Tensor
   if (input.size(-1) != inputs || inputs == 0 || outputs == 0) return {};
   const int64_t rows = input.numel() / inputs;
   const auto stride = row_stride(input);
-  if (rows == 0 || rows > kRowsMax || !stride) return {};
+  if (rows == 0 || rows > srg::kLinearRowsMax || !stride) return {};
   if (bias) {
     const bool fits = bias->dim() == 1 && bias->size(0) == outputs && bias->is_contiguous() &&
                       bias->scalar_type() == weight.scalar_type();

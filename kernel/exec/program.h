@@ -22,6 +22,7 @@
 #include "kernel/exec/torch_headers.h"
 #include "kernel/executor/executor.h"
 #include "kernel/srg/graph.h"
+#include "kernel/srg/pass_report.h"
 
 namespace djinn::exec {
 
@@ -98,9 +99,9 @@ struct AdmittedGraph {
   std::vector<srg::StorageIndex> appended;  // sequence buffers that djinn::kv_append writes
   bool reaches_capacity = false;            // as Program says
   uint64_t activation_bytes = 0;
-  uint64_t passing_bytes = 0;  // of these, without outputs that are plain
-  uint32_t fast_nodes = 0;     // that a pass has rewritten
-  std::vector<srg::PassReport> passes;
+  uint64_t passing_bytes = 0;           // of these, without outputs that are plain
+  uint32_t fast_nodes = 0;              // that a pass has rewritten
+  std::vector<srg::PassReport> passes;  // what was tried; none of an exact program
 };
 
 class CpuProgram final : public Program {
@@ -116,9 +117,6 @@ class CpuProgram final : public Program {
   [[nodiscard]] bool writes_nothing() const override { return admitted_.writes.empty(); }
   [[nodiscard]] bool reaches_capacity() const override { return admitted_.reaches_capacity; }
   [[nodiscard]] uint32_t fast_nodes() const override { return admitted_.fast_nodes; }
-  [[nodiscard]] std::span<const srg::PassReport> passes() const override {
-    return admitted_.passes;
-  }
 
   [[nodiscard]] const AdmittedGraph& admitted() const { return admitted_; }
 

@@ -29,7 +29,6 @@
 #include "kernel/base/device_address.h"
 #include "kernel/base/outcome.h"
 #include "kernel/srg/graph.h"
-#include "kernel/srg/pass_report.h"
 
 namespace djinn::exec {
 
@@ -57,8 +56,6 @@ struct AdmissionLimits {
   // Of operators that admission may call to infer shapes: each node of a graph with symbols is
   // looked at for several of their values. Over it, before the first: kLimitExceeded.
   uint64_t evaluations_max = UINT64_MAX;
-  // Of a graph that leaves them open.
-  srg::Numerics numerics = srg::Numerics::kExact;
   // Asked between two nodes, on the thread that admits; an error ends the admission with it.
   std::function<Status()> go_on = [] { return Status(); };
 };
@@ -101,8 +98,6 @@ class Program {
   [[nodiscard]] virtual bool reaches_capacity() const = 0;
   // How many of its nodes the executor's own fast kernels compute; 0: it is exact.
   [[nodiscard]] virtual uint32_t fast_nodes() const { return 0; }
-  // What was tried to make it so; none where its numerics are exact.
-  [[nodiscard]] virtual std::span<const srg::PassReport> passes() const { return {}; }
 };
 
 // Bytes bound to one storage of the graph. Weights need none.

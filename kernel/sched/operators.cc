@@ -14,7 +14,7 @@ struct Row {
 };
 
 // The rows are sorted by name.
-constexpr std::array<Row, 64> kTable{{
+constexpr std::array<Row, 63> kTable{{
     {"aten::_softmax", Family::kSoftmax},
     {"aten::_to_copy", Family::kUnary},
     {"aten::_unsafe_view", Family::kView},
@@ -76,7 +76,6 @@ constexpr std::array<Row, 64> kTable{{
     {"aten::view", Family::kView},
     {"djinn::attention", Family::kAttention},
     {"djinn::kv_append", Family::kAppend},
-    {"djinn::linear_rows", Family::kLinear},
     {"djinn::rms_norm", Family::kNorm},
     {"djinn::rope", Family::kRope},
 }};

@@ -176,10 +176,9 @@ struct Node {
 
 // How a program computes. A graph that runs once is exact, whatever it says.
 enum class Numerics : uint8_t {
-  kUnspecified = 0,  // as the daemon's configuration says
-  kExact = 1,        // PyTorch's own kernels, and its bits
-  kFast = 2,         // our own where there are some: what a row gets depends on that row alone
-  kFastOnly = 3,     // likewise, and refused where nothing of it could be made faster
+  kExact = 0,  // PyTorch's own kernels, and its bits
+  kFast = 1,   // our own where they fit: those give a row the same bits whatever rows are beside it
+  kFastOnly = 2,  // likewise, and refused where they fit nowhere
 };
 
 struct Graph {
@@ -189,7 +188,7 @@ struct Graph {
   std::vector<Value> values;
   std::vector<Node> nodes;
   std::vector<ValueId> outputs;  // whose storages may leave the run; all others die
-  Numerics numerics = Numerics::kUnspecified;
+  Numerics numerics = Numerics::kExact;
   friend bool operator==(const Graph&, const Graph&) = default;
 };
 

@@ -42,8 +42,7 @@ struct Table<Modality> {
 };
 template <>
 struct Table<Numerics> {
-  static constexpr std::array<std::string_view, 4> kNames = {"unspecified", "exact", "fast",
-                                                             "fast-only"};
+  static constexpr std::array<std::string_view, 3> kNames = {"exact", "fast", "fast-only"};
 };
 
 template <typename Enum>

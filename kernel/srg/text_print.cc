@@ -59,7 +59,7 @@ class Printer {
 
   std::string run() {
     add("srg 1 {}", quoted(graph_.name));
-    if (graph_.numerics != Numerics::kUnspecified) {
+    if (graph_.numerics != Numerics::kExact) {
       add(" numerics {}", quoted(name_of(graph_.numerics)));
     }
     out_ += '\n';

@@ -39,11 +39,9 @@ std::vector<srg::Symbol> symbols_from(
   return symbols;
 }
 
-// None: as djinnd is configured.
-srg::Numerics numerics_from(const std::optional<std::string>& name) {
-  if (!name) return srg::Numerics::kUnspecified;
-  const auto numerics = srg::from_name<srg::Numerics>(*name);
-  TORCH_CHECK_VALUE(numerics, "There are no numerics ", *name, ".");
+srg::Numerics numerics_from(const std::string& name) {
+  const auto numerics = srg::from_name<srg::Numerics>(name);
+  TORCH_CHECK_VALUE(numerics, "There are no numerics ", name, ".");
   return *numerics;
 }
 
@@ -185,7 +183,7 @@ void add_generation(py::module_& module) {
              [](const std::vector<std::shared_ptr<Recording>>& recordings,
                 const std::vector<std::vector<int64_t>>& points,
                 const std::vector<std::tuple<std::string, int64_t, int64_t>>& symbols,
-                const std::optional<std::string>& numerics) {
+                const std::string& numerics) {
                return std::const_pointer_cast<Template>(
                    make_template({recordings.begin(), recordings.end()}, points,
                                  symbols_from(symbols), numerics_from(numerics)));

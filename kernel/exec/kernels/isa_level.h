@@ -4,9 +4,7 @@
 // what `fast` computes is a function of it.
 #pragma once
 
-#include <cstdint>
-#include <optional>
-#include <string_view>
+#include <stdint.h>
 
 namespace djinn::kernels {
 
@@ -18,10 +16,6 @@ namespace djinn::kernels {
 enum class IsaLevel : uint8_t { kBase, kAvx2, kAvx512, kAvx512Bf16 };
 inline constexpr uint8_t kIsaLevels = 4;
 static_assert(kIsaLevels == static_cast<uint8_t>(IsaLevel::kAvx512Bf16) + 1);
-
-// "base", "avx2", "avx512", "avx512-bf16".
-[[nodiscard]] std::string_view name_of(IsaLevel level);
-[[nodiscard]] std::optional<IsaLevel> isa_level_named(std::string_view name);
 
 // The highest that this machine has.
 [[nodiscard]] IsaLevel best_isa_level();

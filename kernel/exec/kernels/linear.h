@@ -8,7 +8,7 @@
 // threads. Each output is summed over K in one fixed order.
 #pragma once
 
-#include <cstdint>
+#include <stdint.h>
 
 #include "kernel/exec/kernels/isa_level.h"
 

@@ -7,6 +7,7 @@
 //   aten::mm(x, w), aten::matmul(x, w)
 //
 // The kernel reads a matrix whose outputs or whose inputs lie side by side.
+#include <algorithm>
 #include <optional>
 #include <string_view>
 #include <utility>
@@ -60,11 +61,25 @@ bool is_computable(DType dtype) {
   return dtype == DType::kFloat32 || dtype == DType::kBFloat16 || dtype == DType::kFloat16;
 }
 
+// Tells whether the value has more rows than the kernel takes, whatever the symbols are. One whose
+// sizes are not known has perhaps fewer.
+bool has_many_rows(const Value& value) {
+  if (value.storage == kLocalStorage && !value.claims_sizes) return false;
+  int64_t rows = 1;
+  for (size_t i = 0; i + 1 < value.sizes.size(); ++i) {
+    if (!value.sizes[i].is_constant()) return false;
+    rows = std::min(rows * std::max<int64_t>(value.sizes[i].constant, 0), kLinearRowsMax + 1);
+  }
+  return rows > kLinearRowsMax;
+}
+
 // Gives why the product stays as it is, or nothing.
-std::string_view why_not(const Product& product, const std::optional<ConstantMatrix>& matrix) {
+std::string_view why_not(const Graph& graph, const Product& product,
+                         const std::optional<ConstantMatrix>& matrix) {
   if (!matrix) return "its weight is computed, or has other than two dimensions";
   if (!is_computable(matrix->dtype)) return "its dtype has no kernel";
   if (matrix->row_stride != 1 && matrix->column_stride != 1) return "its weight has gaps";
+  if (has_many_rows(graph.values[product.input])) return "it has more than 32 rows";
   if (product.input == product.weight) return "it multiplies the weight by itself";
   return {};
 }
@@ -86,7 +101,7 @@ PassReport rewrite_linear(Graph& graph) {
     std::optional<Product> product = product_of(node);
     if (!product) continue;
     const auto matrix = matrices.find(product->weight);
-    if (const std::string_view reason = why_not(*product, matrix); !reason.empty()) {
+    if (const std::string_view reason = why_not(graph, *product, matrix); !reason.empty()) {
       ++report.reasons[std::string(reason)];
       continue;
     }

@@ -7,7 +7,7 @@
 
 namespace djinn::srg {
 
-// Products with a constant matrix become djinn::linear_rows(input, weight, bias, inputs_first).
+// Products with a constant matrix become djinn::linear_rows(input, weight, bias, turned).
 [[nodiscard]] PassReport rewrite_linear(Graph& graph);
 
 }  // namespace djinn::srg

@@ -15,6 +15,9 @@
 
 namespace djinn::srg {
 
+// Of djinn::linear_rows: more rows are PyTorch's.
+inline constexpr int64_t kLinearRowsMax = 32;
+
 struct Rewriting {
   Graph graph;
   std::vector<PassReport> passes;

@@ -31,6 +31,7 @@ std::string rewritten(const std::string& node) {
       "symbol tokens 1..512 tokens\n"
       "input %x : float32[tokens, 8]\n"
       "input %v : float32[8, 4]\n"
+      "input %many : float32[3, 11, 8]\n"
       "weight %w \"w\" : float32[4, 8]\n"
       "weight %k \"k\" : float32[8, 4]\n"
       "weight %b \"b\" : float32[4]\n"
@@ -67,6 +68,7 @@ TEST(rewrite_linear, what_stays_has_a_reason) {
             "its weight is computed, or has other than two dimensions");
   EXPECT_EQ(rewritten("%y = aten::linear(%x, %gaps)\n"), "its weight has gaps");
   EXPECT_EQ(rewritten("%y = aten::linear(%x, %int)\n"), "its dtype has no kernel");
+  EXPECT_EQ(rewritten("%y = aten::linear(%many, %w)\n"), "it has more than 32 rows");
   EXPECT_EQ(rewritten("%y = aten::addmm(%b, %x, %k, beta=2)\n"), "") << "another operation";
   EXPECT_EQ(rewritten("%y = aten::relu(%x)\n"), "") << "no product";
 }

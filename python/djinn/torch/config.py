@@ -30,7 +30,7 @@ class Config:
     def __init__(self) -> None:
         self._fallback: Fallback = "error"
         self._keep_alive: float | None = None
-        self._numerics: Numerics | None = None
+        self._numerics: Numerics = "exact"
         # Patch a transformers that nobody tried this with.
         self.allow_untested_transformers = False
 
@@ -82,19 +82,16 @@ class Config:
         self._keep_alive = wanted
 
     @property
-    def numerics(self) -> Numerics | None:
+    def numerics(self) -> Numerics:
         """How the programs of ghosts compute: "exact", with PyTorch's own kernels and its bits, or
-        "fast", with djinnd's own where it has some; None: as djinnd is configured. Of calls from
-        now on. Operators that run one by one are always exact."""
+        "fast", with djinnd's own where they fit. Of calls from now on. Operators that run one by
+        one are always exact."""
         return self._numerics
 
     @numerics.setter
-    def numerics(self, wanted: Numerics | None) -> None:
-        if wanted is not None and wanted not in NUMERICS:
-            raise ValueError(
-                f'djinn.config.numerics is "exact", "fast" or None (as djinnd is configured), '
-                f"not {wanted!r}."
-            )
+    def numerics(self, wanted: Numerics) -> None:
+        if wanted not in NUMERICS:
+            raise ValueError(f'djinn.config.numerics is "exact" or "fast", not {wanted!r}.')
         self._numerics = wanted
 
 
