@@ -241,7 +241,8 @@ Result<Answer> Control::take_answer(uint32_t number, bool may_take_long, const D
     if (!waited && waited.error().code == ErrorCode::kCancelled) {
       return Error{ErrorCode::kCancelled,
                    "The call was cancelled before djinnd had answered. djinnd may do what was "
-                   "asked all the same; what comes of it is given back."};
+                   "asked all the same; what comes of it is given back "
+                   "with a later call."};
     }
     DJINN_CHECK(waited);
   }

@@ -148,9 +148,10 @@ DJINN_API void djinn_close(djinn_client* client);
 /* Ends the call that another thread, or the one whose signal handler this is, is in, whatever it
  * waits for: it returns DJINN_CANCELLED, and the client goes on. A run's call returns when the
  * operator that runs has ended, or after two seconds. What was asked of djinnd may be done all the
- * same; what comes of it is given back, but for pins. A call that was about to end may succeed all
- * the same; where there is no call, nothing happens, to later ones neither. Any thread, and safe in
- * signal handlers, as long as nobody closes the client meanwhile. NULL: nothing. */
+ * same; what comes of it is given back with a later call, but for pins. A call that was about to
+ * end may succeed all the same; where there is no call, nothing happens, to later ones neither. Any
+ * thread, and safe in signal handlers, as long as nobody closes the client meanwhile. NULL:
+ * nothing. */
 DJINN_API void djinn_cancel(djinn_client* client);
 /* Makes a new session in place of one that is over; does nothing while it lives. Tries for so long,
  * once at least; DJINN_FOREVER: until djinnd is there. Errors as of djinn_connect(), of the last
