@@ -19,6 +19,9 @@
 
 #include "kernel/exec/kernels/linear.h"
 
+// Sums are in registers where loops over them are unrolled, which -O2 alone does not do.
+#define DJINN_UNROLL _Pragma("GCC unroll 8")
+
 namespace djinn::kernels {
 namespace {
 
@@ -31,7 +34,7 @@ constexpr int64_t kLineBytes = 64;
 template <int M>
 constexpr int rows_of_weights() {
   if (M <= 2) return 4;
-  if (Level::kRegisters >= 32) return M <= 4 ? 4 : 2;
+  if (Level::kRegisters >= 32) return M <= 4 ? 4 : 3;
   return M <= 4 ? 2 : 1;
 }
 
@@ -57,35 +60,45 @@ template <typename T, int M, int R>
 inline void dots(const Linear& call, const T* x, const T* w, T* y, const T* bias) {
   using D = Dot<T>;
   typename Level::Vector sums[M][R];
+  DJINN_UNROLL
   for (int m = 0; m < M; ++m) {
+    DJINN_UNROLL
     for (int r = 0; r < R; ++r) sums[m][r] = Level::zero();
   }
   int64_t k = 0;
   for (; k + D::kStep <= call.inputs; k += D::kStep) {
     typename D::Operand weights[R];
+    DJINN_UNROLL
     for (int r = 0; r < R; ++r) {
       weights[r] = D::load(w + r * call.weight_stride + k);
       prefetch(w + r * call.weight_stride + k);
     }
+    DJINN_UNROLL
     for (int m = 0; m < M; ++m) {
       const typename D::Operand row = D::load(x + m * call.x_stride + k);
+      DJINN_UNROLL
       for (int r = 0; r < R; ++r) sums[m][r] = D::step(sums[m][r], row, weights[r]);
     }
   }
   if (k < call.inputs) {
     T tail[D::kStep];
     typename D::Operand weights[R];
+    DJINN_UNROLL
     for (int r = 0; r < R; ++r) {
       copy_tail(tail, w + r * call.weight_stride + k, call.inputs - k);
       weights[r] = D::load(tail);
     }
+    DJINN_UNROLL
     for (int m = 0; m < M; ++m) {
       copy_tail(tail, x + m * call.x_stride + k, call.inputs - k);
       const typename D::Operand row = D::load(tail);
+      DJINN_UNROLL
       for (int r = 0; r < R; ++r) sums[m][r] = D::step(sums[m][r], row, weights[r]);
     }
   }
+  DJINN_UNROLL
   for (int m = 0; m < M; ++m) {
+    DJINN_UNROLL
     for (int r = 0; r < R; ++r) {
       float sum = Level::sum(sums[m][r]);
       if (bias != nullptr) sum += D::widen(bias[r]);
@@ -142,6 +155,7 @@ void panel(const Linear& call, int64_t row, int64_t begin, int64_t end) {
         weights[j] = load_columns(at, columns - n);
         if (k + kDepth + j < call.inputs) __builtin_prefetch(at + kDepth * call.weight_stride);
       }
+      DJINN_UNROLL
       for (int m = 0; m < M; ++m) {
         // A sum of few terms first: errors grow with the number of additions to one sum.
         Vector part = Level::zero();
@@ -154,6 +168,7 @@ void panel(const Linear& call, int64_t row, int64_t begin, int64_t end) {
     }
   }
   const T* const bias = static_cast<const T*>(call.bias);
+  DJINN_UNROLL
   for (int m = 0; m < M; ++m) {
     T* const y = static_cast<T*>(call.y) + (row + m) * call.y_stride;
     for (int64_t n = begin; n < end; ++n) {
