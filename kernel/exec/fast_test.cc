@@ -3,6 +3,7 @@
 // Programs whose numerics are fast: near PyTorch's results, each row as it is alone, and exact
 // where nothing of ours fits.
 #include <ATen/ops/addmm.h>
+#include <ATen/ops/from_blob.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -11,7 +12,9 @@
 #include <utility>
 #include <vector>
 
+#include "kernel/base/random.h"
 #include "kernel/exec/executor_for_tests.h"
+#include "kernel/exec/guarded_memory_fuzz.h"
 
 namespace djinn::exec {
 namespace {
@@ -147,6 +150,84 @@ TEST(FastInputs, may_lie_as_they_like) {
     const at::Tensor expected = at::linear(x.as_strided(sizes, strides), weight);
     EXPECT_LE(distance(world.output(0), expected), 1e-4);
   }
+}
+
+// A product of random views of 64 floats and of 96: many do not fit.
+class RandomProduct {
+ public:
+  explicit RandomProduct(uint64_t seed) : random_(seed) {
+    inputs_ = 1 + static_cast<int64_t>(random_.below(9));
+    outputs_ = 1 + static_cast<int64_t>(random_.below(9));
+    turned_ = random_.below(2) == 0;
+    has_bias_ = random_.below(2) == 0;
+    for (uint64_t rank = 1 + random_.below(3); rank > 0; --rank) x_sizes_.push_back(small());
+    x_sizes_.push_back(usually(inputs_));
+    for (size_t i = 0; i + 1 < x_sizes_.size(); ++i) x_strides_.push_back(random_.below(12));
+    x_strides_.push_back(random_.below(4) == 0 ? random_.below(4) : 1);
+    w_sizes_ = {turned_ ? inputs_ : outputs_, turned_ ? outputs_ : inputs_};
+    w_strides_ = {static_cast<int64_t>(random_.below(11)), 1};
+    if (random_.below(3) == 0) std::swap(w_strides_[0], w_strides_[1]);
+    offset_ = static_cast<int64_t>(random_.below(8));
+    bias_ = usually(outputs_);
+  }
+
+  [[nodiscard]] srg::Graph graph(srg::Numerics numerics) const {
+    GraphBuilder b;
+    const auto all = b.input("x", DType::kFloat32, {64});
+    const auto x = b.call("aten::as_strided",
+                          {arg(all), arg(list(x_sizes_)), arg(list(x_strides_)), integer(offset_)});
+    const auto storage = b.storage(srg::StorageKind::kWeight, "w");
+    const auto w =
+        b.on_storage(storage, DType::kFloat32, list(w_sizes_).items, list(w_strides_).items);
+    b.graph.values.back().offset = offset_;
+    const auto c = b.on_storage(storage, DType::kFloat32, {bias_});
+    if (!turned_) {
+      b.output(has_bias_ ? b.call("aten::linear", {arg(x), arg(w), arg(c)})
+                         : b.call("aten::linear", {arg(x), arg(w)}));
+    } else {
+      b.output(has_bias_ ? b.call("aten::addmm", {arg(c), arg(x), arg(w)})
+                         : b.call("aten::matmul", {arg(x), arg(w)}));
+    }
+    b.graph.numerics = numerics;
+    return b.graph;
+  }
+
+ private:
+  int64_t small() { return static_cast<int64_t>(random_.below(4)); }
+  int64_t usually(int64_t size) { return random_.below(8) == 0 ? small() : size; }
+
+  Random random_;
+  int64_t inputs_, outputs_, offset_, bias_;
+  bool turned_, has_bias_;
+  std::vector<int64_t> x_sizes_, x_strides_, w_sizes_, w_strides_;
+};
+
+TEST(FastInputs, fail_as_exact_ones_do_or_are_near_and_nothing_beyond_them_is_read) {
+  GuardedMemory memory(1 << 20);
+  const auto guarded = [&](int64_t floats, uint64_t seed) {
+    const at::Tensor values = noise({floats}, seed);
+    const std::span<std::byte> block = memory.place(values.nbytes(), alignof(float));
+    std::memcpy(block.data(), values.const_data_ptr(), values.nbytes());
+    return at::from_blob(block.data(), {floats}, at::kFloat);
+  };
+  const at::Tensor x = guarded(64, 1);
+  World world({{"w", guarded(96, 2)}});
+  size_t computed = 0;
+  for (uint64_t seed = 0; seed < 1000; ++seed) {
+    const RandomProduct product(seed);
+    const Status exact = world.admit(product.graph(srg::Numerics::kExact));
+    Outcome<void> ran = exact ? world.run({}, {x}) : exact.error();
+    const at::Tensor expected = ran ? world.output(0) : at::Tensor();
+    const Status fast = world.admit(product.graph(srg::Numerics::kFast));
+    ASSERT_EQ(message_of(fast), message_of(exact)) << seed;
+    if (!fast) continue;
+    ASSERT_EQ(code_of(world.run({}, {x})), code_of(ran)) << seed;
+    if (!ran) continue;
+    ASSERT_EQ(world.output(0).sizes(), expected.sizes()) << seed;
+    ASSERT_LE(distance(world.output(0), expected), 1e-4) << seed;
+    computed += world.program->fast_nodes();
+  }
+  EXPECT_GE(computed, 100u);
 }
 
 TEST(FastOnly, a_graph_without_a_fast_form_is_refused_with_the_reasons) {
