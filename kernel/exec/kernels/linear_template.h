@@ -13,6 +13,8 @@
 // and for each element type T a struct Dot<T>:
 //   Operand, kStep      elements that one step multiplies
 //   load(const T*), step(sum, a, b), to_vector(const T*) of kLanes, round(float)
+#pragma once
+
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
