@@ -55,6 +55,10 @@ Error told(std::string_view who, const Error& failure) {
           fmt::format("{} failed in djinnd: {}{}{}", who, failure.message, end, stays)};
 }
 
+void clear(std::span<std::byte> bytes) {
+  std::ranges::fill(bytes, std::byte{0});
+}
+
 bool is_set(const char* variable) {
   const char* const value = std::getenv(variable);
   return value != nullptr && std::string_view(value) != "" && std::string_view(value) != "0";
@@ -207,17 +211,17 @@ void Device::call_open(const c10::OperatorHandle& op, Stack& stack) {
   std::vector<at::Tensor> made;
   {
     Turn turn(mutex_);
-    generations_.wait(turn);
+    complete_or_raise(turn);
+    hand_over_settled(turn);
     Entry entry = recorder_.make_entry(recipe, tensors);
     recorder_.keep_to_one_model(entry);
+    hand_over_now();  // copies that it keeps to
     for (const Operand& operand : entry.operands) {
       if (operand.storage->location == Location::kHost) uploads_.put(*operand.storage);
     }
-    complete_or_raise(turn);
-    session_.refuse_lost(entry);
-    for (Described& described : take(session_.link().run_open(open_segment(entry, results)))) {
-      made.push_back(adopt(std::move(described)));
-    }
+    auto described = session_.link().run_open(open_segment(entry, results));
+    if (!described) raise_failure();
+    for (Described& one : take(std::move(described))) made.push_back(adopt(std::move(one)));
     recorder_.count_run();
   }
   put_results(*recipe, std::move(made), stack);
@@ -353,6 +357,16 @@ void Device::hand_over(Turn& turn) {
   hand_over_now();
 }
 
+// Nobody else uses the device from the end of its last wait on: what the device holds now stays
+// until this thread's next wait without the lock, and no generation is in a read's way.
+void Device::hand_over_settled(Turn& turn) {
+  hand_over(turn);
+  while (generations_.any()) {
+    generations_.wait(turn);
+    hand_over(turn);
+  }
+}
+
 void Device::hand_over_now() {
   TORCH_CHECK(holds_ == 0 || holder_ != std::this_thread::get_id(),
               "A model is being loaded, and its weights are not in memory yet: no value of the "
@@ -361,13 +375,16 @@ void Device::hand_over_now() {
   release_garbage();
   uploads_.seal_parameters(log_);
   if (!log_.empty()) hand_over_log();
-  note_unused_models();
+  note_unused();
   let_go();
 }
 
-void Device::note_unused_models() {
+void Device::note_unused() {
   for (const uint64_t model : storages().take_unused_models()) {
     leaving_.push_back({ModelId{model}, session_.link().client().last_run()});
+  }
+  for (const SequenceHandle sequence : storages().take_dropped_sequences()) {
+    leaving_.push_back({sequence, session_.link().client().last_run()});
   }
 }
 
@@ -386,18 +403,26 @@ void Device::let_go() {
   }
 }
 
+// A finalizer calls this anywhere, also with the GIL, so the lock is taken only where it is free.
 void Device::drop_sequence(uint64_t session, SequenceHandle sequence) noexcept {
   try {
-    const Interruption::Deferred whole;
-    const Turn turn(mutex_);
-    session_.notice_end();
-    Link* const link = session_.live();
-    if (session != storages().session() || link == nullptr) return;
-    leaving_.push_back({sequence, link->client().last_run()});
-    let_go();
+    storages().drop(session, sequence);
+    const std::unique_lock lock(mutex_, std::try_to_lock);
+    if (lock && session_.live() != nullptr) let_done_sequences_go(*session_.live());
   } catch (const std::exception&) {  // the session is gone, and the group with it
     return;
   }
+}
+
+void Device::let_done_sequences_go(Link& link) {
+  note_unused();
+  std::erase_if(leaving_, [&](const Leaving& one) {
+    const auto* const group = std::get_if<SequenceHandle>(&one.what);
+    if (group == nullptr || generations_.any_through(one.through)) return false;
+    if (!link.is_done_through(one.through)) return false;
+    link.client().drop_sequence_later(*group);
+    return true;
+  });
 }
 
 void Device::hand_over_unless_held(Turn& turn) {
@@ -483,15 +508,38 @@ void Device::read(const at::Tensor& tensor, std::span<std::byte> out) {
   const Operand view = operand_of(tensor);
   Turn turn(mutex_);
   if (Capture::active() != nullptr) refuse_captured(*view.storage);
-  hand_over(turn);
-  generations_.wait(turn);
-  switch (view.storage->location) {
+  hand_over_settled(turn);
+  if (is_blank_or_put(*view.storage)) return clear(out);
+  const uint64_t log = session_.link().begin_log();
+  Status done = read_soon(view, out, log);
+  if (!done && done.error().code == ErrorCode::kCancelled) {
+    CtrlC::raise_again();
+    complete_runs(turn);
+    hand_over_settled(turn);
+    if (is_blank_or_put(*view.storage)) return clear(out);
+    done = session_.link().read(view, out, log);
+  }
+  raise_failure();
+  take(std::move(done));
+}
+
+// A value that does not come soon is asked for anew when all before it is done, which is waited for
+// without the lock. Errors: kCancelled, also for one that is too large to be asked for before that.
+Status Device::read_soon(const Operand& view, std::span<std::byte> out, uint64_t log) {
+  if (out.size() > kReadAtOnceMax) return Error{ErrorCode::kCancelled, "The value is large."};
+  const CtrlC::Hurry hurry;
+  return session_.link().read(view, out, log);
+}
+
+// Tells whether every byte is zero; else the value is in djinnd afterwards. Throws where it is
+// nowhere.
+bool Device::is_blank_or_put(Storage& storage) {
+  switch (storage.location) {
     case Location::kZero:
     case Location::kLogged:  // an empty one
-      std::fill(out.begin(), out.end(), std::byte{0});
-      return;
+      return true;
     case Location::kHost:
-      uploads_.put(*view.storage);
+      uploads_.put(storage);
       break;
     case Location::kSource:
       raise({ErrorCode::kUnsupported,
@@ -501,29 +549,13 @@ void Device::read(const at::Tensor& tensor, std::span<std::byte> out) {
     case Location::kSequence:
       raise({ErrorCode::kUnsupported, "An input of a capture has no value."});
     case Location::kLost:
-      session_.refuse_lost(*view.storage);
+      session_.refuse_lost(storage);
       break;
     case Location::kWeight:
     case Location::kRef:
       break;
   }
-  const Status done = read_value(turn, view, out);
-  raise_failure();
-  take(done);
-}
-
-// A value that does not come soon is asked for anew when all before it is done, which is waited for
-// without the lock.
-Status Device::read_value(Turn& turn, const Operand& view, std::span<std::byte> out) {
-  if (out.size() <= kReadAtOnceMax) {
-    const CtrlC::Hurry hurry;
-    Status done = session_.link().read(view, out);
-    if (done || done.error().code != ErrorCode::kCancelled) return done;
-  }
-  CtrlC::raise_again();
-  complete_runs(turn);
-  session_.refuse_lost(*view.storage);
-  return session_.link().read(view, out);
+  return false;
 }
 
 std::optional<std::string> Device::why_without_value(const at::Tensor& tensor) {

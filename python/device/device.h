@@ -142,8 +142,9 @@ class Device {
   // Generations::follow() says.
   Followed follow(uint64_t session, uint64_t bytes, const Generations::Start& start,
                   const Generations::OnTokens& on_tokens);
-  // The sequence group of that session is dropped: at once, or once a generation that is under way
-  // has ended. Waits for none, and throws nothing.
+  // The sequence group of that session is dropped: at once, or with what is handed over next where
+  // another thread uses the device, or a run may still use the group. Waits for nothing, and throws
+  // nothing.
   void drop_sequence(uint64_t session, SequenceHandle sequence) noexcept;
   // The number of the session that a use would have now: it has ended if djinnd has.
   uint64_t session();
@@ -195,13 +196,15 @@ class Device {
   void await_release(Turn& turn);
   void hand_over(Turn& turn);
   void hand_over_unless_held(Turn& turn);
+  void hand_over_settled(Turn& turn);
   void hand_over_now();
   void hand_over_idle();
   void hand_over_log();
   void run_segment(Segment segment);
   void release_garbage();
-  void note_unused_models();
+  void note_unused();
   void let_go();
+  void let_done_sequences_go(Link& link);
   void complete(Turn& turn);
   void complete_runs(Turn& turn);
   void see_to_room(Turn& turn, const Entry& entry);
@@ -211,7 +214,8 @@ class Device {
   void complete_or_raise(Turn& turn);
   DeviceMemory memory_of(Turn& turn);
   void finish(Turn& turn, std::string_view what);
-  Status read_value(Turn& turn, const Operand& view, std::span<std::byte> out);
+  Status read_soon(const Operand& view, std::span<std::byte> out, uint64_t log);
+  bool is_blank_or_put(Storage& storage);
   void record(const c10::OperatorHandle& op, Stack& stack);
   void record(const c10::OperatorHandle& op, Stack& stack,
               const std::shared_ptr<const Recipe>& recipe, bool at_once);

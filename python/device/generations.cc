@@ -92,6 +92,7 @@ void Generations::wait_until(Turn& turn, const std::function<bool(Link&)>& holds
   Interruption interruption(Interruption::Place::kWithoutLock);
   while (session == storages().session() && session_.live() != nullptr &&
          !holds(*session_.live())) {
+    if (following.depth > 0 && any()) following.waited = true;
     take_arrivals(turn, session);
     const Turn::Pause pause(turn);
     if (interruption()) interruption.raise_again();

@@ -62,8 +62,13 @@ bool CtrlC::ends_wait() {
   return is_interrupted;
 }
 
+void CtrlC::press_again() {
+  if (std::exchange(is_interrupted, false) && Py_IsInitialized()) PyErr_SetInterrupt();
+}
+
 void CtrlC::raise_again() {
-  if (!std::exchange(is_interrupted, false)) return;
+  const bool may_take = deferred == 0 && has_python();
+  if (!std::exchange(is_interrupted, false) && !(may_take && take_ctrl_c())) return;
   const PyGILState_STATE gil = PyGILState_Ensure();
   PyErr_SetNone(PyExc_KeyboardInterrupt);
   python_error error;

@@ -62,8 +62,10 @@ class CtrlC {
   // Whether the wait is to end. Where Ctrl-C was pressed every wait of this thread does, until that
   // is raised. May be asked often.
   static bool ends_wait();
-  // Throws KeyboardInterrupt if it was.
+  // Throws KeyboardInterrupt if it was, also where a turn that ended has pressed it again.
   static void raise_again();
+  // Python's flag is set again if a wait has taken it and nobody has raised it: the end of a turn.
+  static void press_again();
 };
 
 }  // namespace djinn::device

@@ -361,7 +361,7 @@ Result<ProgramId> Link::define(const srg::Graph& graph, ModelId model, ProgramUs
   return made->program;
 }
 
-Link::Known& Link::look_at(uint64_t hash, uint64_t model) {
+Link::Known& Link::look_at(uint64_t hash, uint64_t model, uint64_t log) {
   if (programs_.size() >= kKnownMax + defined_.size()) {
     std::erase_if(programs_, [&](const auto& one) {
       return !one.second.program.valid() && one.second.log != log_;
@@ -369,15 +369,15 @@ Link::Known& Link::look_at(uint64_t hash, uint64_t model) {
   }
   Known& known = programs_[hash];
   known.model = model;
-  if (std::exchange(known.log, log_) != log_) ++known.uses;
+  if (std::exchange(known.log, log) != log) ++known.uses;
   return known;
 }
 
-Result<client::Runnable> Link::runnable_for(const Segment& segment) {
+Result<client::Runnable> Link::runnable_for(const Segment& segment, uint64_t log) {
   const std::vector<std::byte> graph = ipc::encode(segment.graph);
   const ModelId model{segment.model};
   Known& known =
-      look_at(XXH3_64bits_withSeed(graph.data(), graph.size(), segment.model), segment.model);
+      look_at(XXH3_64bits_withSeed(graph.data(), graph.size(), segment.model), segment.model, log);
   if (known.uses >= kSightsToDefine && !known.program.valid() && !full_) {
     auto defined = define(segment.graph, model, ProgramUse::kOften);
     if (!defined && defined.error().code != ErrorCode::kLimitExceeded) {
@@ -397,7 +397,7 @@ Status Link::run(Segment segment) {
   const Stopwatch watch(stats_.schedule_ns);
   ++stats_.runs;
   stats_.operators += segment.operators;
-  DJINN_TRY(client::Runnable runnable, runnable_for(segment));
+  DJINN_TRY(client::Runnable runnable, runnable_for(segment, log_));
   ipc::RunBlock block;
   DJINN_TRY(auto refs, bind(segment, block));
   Unwaited unwaited;
@@ -426,8 +426,7 @@ Status Link::run_program(ProgramId program, ipc::RunBlock block,
 Result<std::vector<Described>> Link::run_open(const Segment& segment) {
   ++stats_.runs;
   stats_.operators += segment.operators;
-  begin_log();
-  DJINN_TRY(client::Runnable runnable, runnable_for(segment));
+  DJINN_TRY(client::Runnable runnable, runnable_for(segment, begin_log()));
   ipc::RunBlock block;
   DJINN_TRY(auto refs, bind(segment, block));
   const uint64_t bytes = segment.outputs.size() * sizeof(ipc::OutputDescription);
@@ -491,13 +490,15 @@ Status Link::put(Storage& storage, HostBytes bytes) {
 
 // --- down
 
-Status Link::read(const Operand& view, std::span<std::byte> out) {
+Status Link::read(const Operand& view, std::span<std::byte> out, uint64_t log) {
   const uint64_t bytes = bytes_of(view);
   DJINN_ASSERT(bytes == out.size());
   if (bytes == 0) return {};
+  const bool is_weight = view.storage->location == Location::kWeight;
+  DJINN_CHECK(is_weight ? read_weight(view, out, log) : read_ref(view, out));
   ++stats_.reads;
   stats_.bytes_down += bytes;
-  return view.storage->location == Location::kWeight ? read_weight(view, out) : read_ref(view, out);
+  return {};
 }
 
 Status Link::read_ref(const Operand& view, std::span<std::byte> out) {
@@ -513,7 +514,7 @@ Status Link::read_ref(const Operand& view, std::span<std::byte> out) {
 
 // A part is half of the rows of the first dimension of more than one row, which are contiguous in
 // `out`.
-Status Link::read_weight(const Operand& view, std::span<std::byte> out) {
+Status Link::read_weight(const Operand& view, std::span<std::byte> out, uint64_t log) {
   if (out.size() > kPartBytes) {
     size_t d = 0;
     while (view.sizes[d] == 1) ++d;
@@ -522,18 +523,18 @@ Status Link::read_weight(const Operand& view, std::span<std::byte> out) {
     low.sizes[d] = view.sizes[d] / 2;
     high.sizes[d] = view.sizes[d] - low.sizes[d];
     high.offset += low.sizes[d] * view.strides[d];
-    DJINN_CHECK(read_weight(low, out.first(bytes_of(low))));
-    return read_weight(high, out.subspan(bytes_of(low)));
+    DJINN_CHECK(read_weight(low, out.first(bytes_of(low)), log));
+    return read_weight(high, out.subspan(bytes_of(low)), log);
   }
-  DJINN_TRY(const client::StagingLease staged, read_to_staging(view, out.size()));
+  DJINN_TRY(const client::StagingLease staged, read_to_staging(view, out.size(), log));
   copy_bytes(staged.bytes(), out);
   return {};
 }
 
-Result<client::StagingLease> Link::read_to_staging(const Operand& view, uint64_t bytes) {
+Result<client::StagingLease> Link::read_to_staging(const Operand& view, uint64_t bytes,
+                                                   uint64_t log) {
   DJINN_TRY(client::StagingLease staged, client_->allocate_staging(bytes));
-  begin_log();
-  DJINN_TRY(client::Runnable runnable, runnable_for(copy_segment(view)));
+  DJINN_TRY(client::Runnable runnable, runnable_for(copy_segment(view), log));
   ipc::RunBlock block;
   block.outputs.push_back({ipc::OutputKind::kStaging, staged.range(), {}});
   DJINN_TRY(const client::Run run,

@@ -79,8 +79,8 @@ class Link {
 
   // A copy of these bytes becomes a ref, and the storage is at it.
   Status put(Storage& storage, HostBytes bytes);
-  // The segments from here on are of another log.
-  void begin_log() { ++log_; }
+  // The segments from here on are of another log, whose number this is.
+  uint64_t begin_log() { return ++log_; }
   // All that was handed over is done.
   [[nodiscard]] bool is_idle();
   // Something that is done has failed, and this is not settled.
@@ -96,8 +96,9 @@ class Link {
   Result<client::StagingLease> stage(std::span<const std::byte> bytes);
   // Runs one, waits, and tells what it made.
   Result<std::vector<Described>> run_open(const Segment& segment);
-  // Elements of a view of a ref or weight, contiguous and in order.
-  Status read(const Operand& view, std::span<std::byte> out);
+  // Elements of a view of a ref or weight, contiguous and in order. log: of the read, however often
+  // it is tried.
+  Status read(const Operand& view, std::span<std::byte> out, uint64_t log);
   // refs: client::kReleaseBatch at most. All are released, or none.
   Status release(std::span<const RefHandle> refs);
   // Waits until all that was handed over is done; whoever reads what a failed run made gets its
@@ -146,11 +147,11 @@ class Link {
   Status submit_run(client::Runnable runnable, const ipc::RunBlock& block,
                     std::span<const StoragePtr> outputs, std::vector<client::RefLease> refs,
                     std::vector<client::StagingLease> staged, Unwaited unwaited);
-  Known& look_at(uint64_t hash, uint64_t model);
-  Result<client::Runnable> runnable_for(const Segment& segment);
+  Known& look_at(uint64_t hash, uint64_t model, uint64_t log);
+  Result<client::Runnable> runnable_for(const Segment& segment, uint64_t log);
   Status read_ref(const Operand& view, std::span<std::byte> out);
-  Status read_weight(const Operand& view, std::span<std::byte> out);
-  Result<client::StagingLease> read_to_staging(const Operand& weight, uint64_t bytes);
+  Status read_weight(const Operand& view, std::span<std::byte> out, uint64_t log);
+  Result<client::StagingLease> read_to_staging(const Operand& weight, uint64_t bytes, uint64_t log);
   Result<client::Outcome> wait(client::Run run);
   void note(Unwaited run);
   void note_failure(const client::Outcome& outcome, Unwaited run);

@@ -117,6 +117,7 @@ class GraphWriter {
       segment_.graph.outputs.push_back(local.value);
       segment_.outputs.push_back(local.storage);
     }
+    segment_.graph.numerics = srg::Numerics::kExact;  // as operators are that run one by one
     return std::move(segment_);
   }
 

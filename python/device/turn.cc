@@ -26,4 +26,8 @@ Turn::Turn(TurnLock& mutex) : lock_(mutex, std::defer_lock) {
   }
 }
 
+Turn::~Turn() {
+  CtrlC::press_again();
+}
+
 }  // namespace djinn::device

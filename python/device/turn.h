@@ -29,6 +29,11 @@ class Turn {
  public:
   // Waits for the lock, and throws what a signal's handler raised meanwhile.
   explicit Turn(TurnLock& mutex);
+  // A Ctrl-C that a wait has taken, and that was not raised, is Python's again: it comes out of the
+  // call in which it was pressed.
+  ~Turn();
+  Turn(const Turn&) = delete;
+  Turn& operator=(const Turn&) = delete;
   [[nodiscard]] std::unique_lock<TurnLock>& lock() { return lock_; }
 
   class Pause {

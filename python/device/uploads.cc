@@ -87,24 +87,31 @@ void Uploads::seal_parameters(const Log& log) {
   const std::vector<StoragePtr> found = sealable(parameters_, log);
   parameters_.clear();
   std::vector<StoragePtr> others = sealed_.match(found);
-  size_t loaded = 0;
+  Result<size_t> loaded = 0;
   if (!others.empty() && storages().leases() == 0) {
     loaded = open_sealed(sealed_.each_once(others));
-    others = sealed_.match(others);
+    if (loaded) {
+      others = sealed_.match(others);
+    } else {  // they are tried again
+      for (const StoragePtr& one : others) one->is_parameter = true;
+      parameters_.assign(others.begin(), others.end());
+    }
   }
   stats_.sealed += found.size() - others.size();
-  stats_.shared += found.size() - others.size() - loaded;
+  stats_.shared += found.size() - others.size() - (loaded ? *loaded : 0);
+  take(std::move(loaded));
 }
 
 // Gives how many of the parameters djinnd did not have before. If there is no room for them, they
 // stay here.
-size_t Uploads::open_sealed(const std::vector<StoragePtr>& parameters) {
+Result<size_t> Uploads::open_sealed(const std::vector<StoragePtr>& parameters) {
   const auto file = seal(parameters);
   if (!file) return 0;
   const int number = file->get();
   Link& link = session_.link();
-  const auto opened = link.client().open_model({"uploaded", std::span(&number, 1)});
+  auto opened = link.client().open_model({"uploaded", std::span(&number, 1)});
   if (!opened) {
+    if (opened.error().code == ErrorCode::kCancelled) return std::move(opened).error();
     if (debug_level_ >= 3) fmt::print(stderr, "djinn: not shared: {}\n", opened.error().message);
     return 0;
   }

@@ -58,7 +58,8 @@ class Uploads {
 
  private:
   void put(Storage& storage, HostBytes bytes);
-  size_t open_sealed(const std::vector<StoragePtr>& parameters);
+  // Errors: kCancelled.
+  Result<size_t> open_sealed(const std::vector<StoragePtr>& parameters);
 
   SessionLife& session_;
   const std::atomic<int>& debug_level_;

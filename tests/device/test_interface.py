@@ -176,7 +176,7 @@ def test_the_settings_show_what_is_chosen() -> None:
 
 
 def test_what_is_no_model_has_nothing_to_explain() -> None:
-    with pytest.raises(TypeError, match="given a model, not int"):
+    with pytest.raises(TypeError, match="given a model, or a pipeline that has one, not int"):
         djinn.explain(3)
 
 

@@ -26,6 +26,10 @@ from twins import DEVICE, expect_equal, numbers
 
 ASLEEP = 5  # looks in a row at a thread that sleeps: it waits
 MIB = 1 << 20
+HUNG_S = 10
+OTHERS = itertools.count(10)  # constants of graphs that djinnd is not asked to admit
+HOST = 1  # storage.h's Location: on its way to djinnd
+Stats = Callable[[], dict[str, Any]]
 
 
 def flush() -> None:
@@ -192,6 +196,110 @@ def test_who_waits_for_another_thread_s_call_is_interrupted(worker: int) -> None
             large[:3].tolist()
     uploading.join()
     assert large[:3].tolist() == [2, 2, 2]
+
+
+def test_sharing_parameters_is_interrupted_and_they_are_shared_the_next_time(
+    device_daemon: Daemon, worker: int, stats: Stats
+) -> None:
+    gc.collect()
+    torch.zeros(1, device=DEVICE).cpu()  # no model is open
+    here = torch.nn.Linear(256, 256, bias=False).requires_grad_(False)
+    expected = here.weight.clone()
+    there = here.to(DEVICE)
+    with stopped([device_daemon.process.pid]), when_it_waits(press_ctrl_c):
+        with pytest.raises(KeyboardInterrupt):
+            flush()
+        assert stats()["sealed"] == 0
+    assert torch.equal(there.weight.cpu(), expected)
+    assert stats()["sealed"] == 1
+
+
+def slowly(worker: int, read: Callable[[], Any]) -> None:
+    """With a worker that goes on when a handler runs, which a wait's first moments do not let."""
+    pending = numbers(DEVICE, 4)
+    before = signal.signal(signal.SIGUSR1, lambda *_: os.kill(worker, signal.SIGCONT))
+    try:
+        with computes_nothing(worker), when_it_waits(lambda: os.kill(os.getpid(), signal.SIGUSR1)):
+            pending.add_(next(OTHERS))
+            read()
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+
+
+def test_a_read_that_takes_long_is_one_read(worker: int, stats: Stats) -> None:
+    x = torch.arange(4.0).to(DEVICE)
+    x.add_(1).tolist()
+    before = stats()
+    slowly(worker, x[2].item)
+    after = stats()
+    assert after["reads"] - before["reads"] == 1
+    assert after["bytes_down"] - before["bytes_down"] == x.element_size()
+
+
+def test_a_weight_that_is_read_slowly_is_looked_at_once_each_time(
+    worker: int, stats: Stats
+) -> None:
+    gc.collect()
+    torch.zeros(1, device=DEVICE).cpu()  # no model is open
+    weight = torch.nn.Linear(250, 250, bias=False).requires_grad_(False).to(DEVICE).weight
+    flush()
+    assert stats()["sealed"] == 1
+    before = stats()["program_runs"]
+    slowly(worker, weight.cpu)
+    slowly(worker, weight.cpu)
+    assert stats()["program_runs"] == before, "a graph is defined when it comes for a third time"
+    weight.cpu()
+    assert stats()["program_runs"] == before + 1
+
+
+@pytest.mark.parametrize("use", ["cpu", "nonzero"])
+def test_what_a_handler_replaces_is_not_used_as_it_was_before(worker: int, use: str) -> None:
+    x, other, homes = torch.arange(3.0 * MIB).to(DEVICE), numbers(DEVICE, 4), list[int]()
+    getattr(x.add_(1), use)().cpu()  # its shapes are inferred before the worker stands
+    other.add_(1).tolist()
+    new = torch.zeros(3 * MIB)
+    new[7] = 5
+
+    def handle(number: int, frame: Any) -> None:
+        os.kill(worker, signal.SIGCONT)
+        torch.remote_accelerator.synchronize()  # type: ignore[attr-defined]
+        x.copy_(new)
+        homes.append(djinn.torch._device.storage_home(x))
+
+    before = signal.signal(signal.SIGUSR1, handle)
+    try:
+        with computes_nothing(worker), when_it_waits(lambda: os.kill(os.getpid(), signal.SIGUSR1)):
+            other.add_(next(OTHERS))
+            found = getattr(x, use)()
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert homes == [HOST], "the ref that was waited for is gone"
+    assert torch.equal(found.cpu(), getattr(new, use)())
+
+
+@pytest.mark.parametrize("which", ["djinnd", "worker"])
+def test_a_finalizer_waits_for_neither(
+    device_daemon: Daemon, worker: int, ghost: Any, which: str
+) -> None:
+    def held() -> int:
+        gc.collect()
+        return torch.remote_accelerator.memory_allocated()  # type: ignore[attr-defined]
+
+    x, caches = torch.zeros(4, device=DEVICE), [transformers.DynamicCache()]
+    x.add_(1).tolist()
+    ids = llama.on_device(llama.prompt(1, 5))
+    ghost.generate(**ids, **llama.GREEDY, past_key_values=caches[0])
+    assert djinn.explain(ghost)["tier"] == 2
+    with_cache = held()
+    with stopped([device_daemon.process.pid if which == "djinnd" else worker]):
+        if which == "worker":
+            x.add_(next(OTHERS))  # a run that the sequence group waits for
+            flush()
+        finalizer = threading.Thread(target=caches.clear)
+        finalizer.start()
+        finalizer.join(HUNG_S)
+        assert not finalizer.is_alive()
+    assert held() < with_cache
 
 
 @pytest.mark.parametrize("number", range(4))

@@ -185,6 +185,26 @@ def test_a_streamer_that_waited_for_the_loop_s_end_is_called_between_forwards_fr
     assert djinn.explain(ghost)["tier"] == 2
 
 
+def test_a_streamer_that_waited_for_room_behind_the_loop_has_waited(
+    ghost: Any, device: torch.device
+) -> None:
+    """More is handed over in the middle of the loop than there is room for."""
+    x, long = torch.arange(4.0).to(device), generated(ghost, LONG)
+    full = iter(range(256))
+
+    def hand_over(_: int) -> None:
+        for _ in full:
+            x.add_(1)
+            djinn.torch._device.flush()
+
+    kind = type("Floods", (Streamer,), {})
+    for tier in (2, 1):
+        assert torch.equal(generated(ghost, LONG, streamer=kind(hand_over)), long)
+        assert djinn.explain(ghost)["tier"] == tier
+    assert "Floods" in djinn.explain(ghost)["why"]
+    assert x.tolist() == [256, 257, 258, 259]
+
+
 def test_a_thread_beside_a_streamer(ghost: Any, act: Act, expected: torch.Tensor) -> None:
     began, failures = threading.Event(), list[BaseException]()
 
