@@ -122,7 +122,7 @@ def test_a9_what_is_explained_is_the_last_call_and_a10_of_a_model_alone(
     assert "'tier': 2" in first
     assert error.startswith("2: ") and error.removeprefix("2: ") in second
     assert "'tier': None" in second and "its last generation ended with an error" in second
-    assert no_model.startswith("4: djinn.explain is given a model, or a pipeline that has one, not ")
+    assert no_model.startswith("4: djinn.explain is given a model, or a pipeline that has one,")
 
 
 def test_a16_a_notebooks_model_is_given_back_a18_names_are_found_and_a19_settings_in_one_table(
