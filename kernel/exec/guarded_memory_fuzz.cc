@@ -13,8 +13,8 @@ namespace djinn::exec {
 namespace {
 
 constexpr uint64_t kPage = 4096;
-constexpr size_t kBlocksMax = 8192;     // two mappings each, of the kernel's 65530
-constexpr uint64_t kAlignmentMax = 64;  // what LibTorch is promised
+constexpr size_t kBlocksMax = 8192;      // two mappings each, of the kernel's 65530
+constexpr uint64_t kHeapAlignment = 64;  // what LibTorch is promised
 
 uint64_t rounded(uint64_t bytes, uint64_t unit) {
   return (bytes + unit - 1) & ~(unit - 1);
@@ -42,7 +42,7 @@ GuardedMemory::~GuardedMemory() {
 }
 
 std::span<std::byte> GuardedMemory::place(uint64_t bytes, uint64_t alignment) {
-  DJINN_ASSERT(bytes > 0 && alignment <= kAlignmentMax);
+  DJINN_ASSERT(bytes > 0 && alignment <= kPage);
   if (bytes > reserved_.size() || blocks_.size() == kBlocksMax) return {};
   const uint64_t page_bytes = rounded(bytes, kPage);
   if (page_bytes + 2 * kPage > reserved_.size() - used_) return {};
@@ -90,7 +90,7 @@ bool GuardedMemory::is_intact() const {
 
 void* GuardedSink::allocate(size_t bytes) {
   if (bytes == 0) return nullptr;
-  const std::span<std::byte> block = memory_.place(bytes, kAlignmentMax);
+  const std::span<std::byte> block = memory_.place(bytes, kHeapAlignment);
   if (block.empty()) throw std::bad_alloc();
   return block.data();
 }

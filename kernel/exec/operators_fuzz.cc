@@ -41,7 +41,9 @@
 #include <optional>
 #include <string>
 
+#include "kernel/base/alignment.h"
 #include "kernel/base/assert.h"
+#include "kernel/base/checked.h"
 #include "kernel/base/clock.h"
 #include "kernel/base/random.h"
 #include "kernel/exec/allow_list.h"
@@ -258,7 +260,8 @@ class Examiner {
     LaneOptions options;
     options.threads = kThreads;
     options.grow_slab = [this](uint64_t bytes, const OnProgress&) -> Outcome<std::span<std::byte>> {
-      const std::span<std::byte> slab = work_.place((bytes + 63) & ~uint64_t{63}, 64);
+      const std::span<std::byte> slab =
+          work_.place(align_up(bytes, kTensorAlignment).value(), kTensorAlignment);
       if (slab.empty()) return Error{ErrorCode::kOutOfMemory, "The slab is too large."};
       return slab;
     };
