@@ -64,7 +64,8 @@ class Backdoor:
         sockets = {kind_of(fd): fd for fd, link in links.items() if link.startswith("socket:")}
         self.socket = sockets[socket.SOCK_SEQPACKET]
         self.listener = sockets[socket.SOCK_STREAM]
-        (self.bell,) = (fd for fd, link in links.items() if "eventfd" in link)
+        # The session opens what Ctrl-C wakes it with before it connects.
+        _, self.bell = sorted(fd for fd, link in links.items() if "eventfd" in link)
         (span,) = session_memories() - maps
         start, end = (int(part, 16) for part in span.split("-"))
         self.memory = mapped_again(start, end - start)
