@@ -2,6 +2,8 @@
 
 #include "daemon/worker/admitter.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -176,6 +178,13 @@ void Admitter::tell(ProgramId id, Result<AdmittedProgram> admitted) {
                                 ipc::showable_name(program.graph().name),
                                 admitted->workload,
                                 program.fast_nodes()};
+  if (ipc::encode(ipc::WorkerEvent{added}).size() > limits::kControlMessageBytes) {
+    return tell(id, Error{ErrorCode::kLimitExceeded,
+                          fmt::format("The names and sizes of the graph's {} outputs are more than "
+                                      "an answer holds (64 KiB). Define fewer outputs, or shorter "
+                                      "names.",
+                                      added.outputs.size())});
+  }
   auto shared = std::make_shared<AdmittedProgram>(*std::move(admitted));
   parts_.lane.post([outbox = &parts_.outbox, shared, added](LaneLoop::State& state) {
     state.programs.add_program(added.program, std::move(*shared));

@@ -152,6 +152,39 @@ TEST(FastInputs, may_lie_as_they_like) {
   }
 }
 
+TEST(FastInputs, a_row_is_the_same_however_it_lies) {
+  const at::Tensor weight = noise({24, 200}, 1), bias = noise({1}, 2);
+  World world({{"w", weight}, {"b", bias}});
+  const at::Tensor rows = noise({6, 200}, 3), across = rows.t().contiguous();
+  std::vector<at::Tensor> found;
+  for (const bool turned : {false, true}) {
+    GraphBuilder b;
+    const auto w = b.weight("w", DType::kFloat32, {24, 200});
+    const auto c = b.weight("b", DType::kFloat32, {1});
+    auto x =
+        turned ? b.input("x", DType::kFloat32, {200, 6}) : b.input("x", DType::kFloat32, {6, 200});
+    if (turned) x = b.call("aten::t", {arg(x)});
+    const auto t = b.call("aten::t", {arg(w)});
+    b.output(b.call("aten::addmm", {arg(c), arg(x), arg(t)}));
+    b.graph.numerics = srg::Numerics::kFast;
+    ASSERT_EQ(message_of(world.admit(b.graph)), "");
+    ASSERT_EQ(message_of(world.run({}, {turned ? across : rows})), "");
+    found.push_back(world.output(0));
+  }
+  EXPECT_TRUE(same_bytes(found[0], found[1]));
+  for (int64_t row = 0; row < rows.size(0); ++row) {
+    GraphBuilder b;
+    const auto x = b.input("x", DType::kFloat32, {1, 200});
+    const auto t = b.call("aten::t", {arg(b.weight("w", DType::kFloat32, {24, 200}))});
+    const auto c = b.weight("b", DType::kFloat32, {1});
+    b.output(b.call("aten::addmm", {arg(c), arg(x), arg(t)}));
+    b.graph.numerics = srg::Numerics::kFast;
+    ASSERT_EQ(message_of(world.admit(b.graph)), "");
+    ASSERT_EQ(message_of(world.run({}, {rows.narrow(0, row, 1).clone()})), "");
+    EXPECT_TRUE(same_bytes(world.output(0), found[0].narrow(0, row, 1))) << row;
+  }
+}
+
 // A product of random views of 64 floats and of 96: many do not fit.
 class RandomProduct {
  public:

@@ -3,10 +3,9 @@
 // djinn::linear_rows(Tensor input, Tensor weight, Tensor? bias, bool turned) -> Tensor
 //
 // An internal operator: what kernel/srg/rewrite makes of a product with a constant matrix. weight
-// is [outputs, inputs], or turned [inputs, outputs]. Up to kLinearRowsMax rows that are dense and
-// lie at even distances are computed by our own kernels, which read the weights once for all of
-// them; all else is what the graph said before: aten::linear, or, turned, aten::addmm and
-// aten::matmul.
+// is [outputs, inputs], or turned [inputs, outputs]. Up to kLinearRowsMax rows, with a bias of one
+// dimension or none, are computed by our own kernels, which read the weights once for all of them;
+// all else is what the graph said before: aten::linear, or, turned, aten::addmm and aten::matmul.
 #include <ATen/Parallel.h>
 #include <ATen/ops/addmm.h>
 #include <ATen/ops/empty.h>
@@ -63,51 +62,51 @@ std::optional<int64_t> row_stride(const at::Tensor& tensor) {
   return stride.value_or(0);
 }
 
-// Gives what our kernels are called with, but for the result; nothing where they do not fit.
-std::optional<kernels::Linear> call_of(const at::Tensor& input, const at::Tensor& weight,
-                                       const Bias& bias, bool turned) {
-  if (input.dim() < 1 || weight.dim() != 2 || input.scalar_type() != weight.scalar_type())
-    return {};
+// Tells whether the product is one of our kernels', of a few rows.
+bool is_ours(const at::Tensor& input, const at::Tensor& weight, const Bias& bias, bool turned) {
+  if (input.dim() < 1 || weight.dim() != 2) return false;
   const int64_t inputs = weight.size(turned ? 0 : 1), outputs = weight.size(turned ? 1 : 0);
-  if (input.size(-1) != inputs || inputs == 0 || outputs == 0) return {};
+  if (input.size(-1) != inputs || inputs == 0 || outputs == 0) return false;
   const int64_t rows = input.numel() / inputs;
-  const auto stride = row_stride(input);
-  if (rows == 0 || rows > srg::kLinearRowsMax || !stride) return {};
-  if (bias) {
-    const bool fits = bias->dim() == 1 && bias->size(0) == outputs && bias->is_contiguous() &&
-                      bias->scalar_type() == weight.scalar_type();
-    if (!fits) return {};
-  }
-  if (weight.stride(0) != 1 && weight.stride(1) != 1) return {};
-  kernels::Linear call;
-  call.x = input.const_data_ptr();
-  call.x_stride = *stride;
-  call.weight = weight.const_data_ptr();
-  call.bias = bias ? bias->const_data_ptr() : nullptr;
-  call.rows = rows;
-  call.inputs = inputs;
-  call.y_stride = outputs;
-  return call;
+  if (rows == 0 || rows > srg::kLinearRowsMax) return false;
+  if (weight.stride(0) != 1 && weight.stride(1) != 1) return false;
+  const at::ScalarType type = weight.scalar_type();
+  if (input.scalar_type() != type || !element_of(type)) return false;
+  return !bias || (bias->scalar_type() == type && bias->dim() <= 1 &&
+                   (bias->numel() == 1 || bias->numel() == outputs));
 }
 
-at::Tensor linear_rows(const at::Tensor& input, const at::Tensor& weight, const Bias& bias,
+at::Tensor linear_rows(const at::Tensor& given, const at::Tensor& weight, const Bias& given_bias,
                        bool turned) {
-  std::optional<kernels::Linear> call = call_of(input, weight, bias, turned);
-  const auto element = element_of(weight.scalar_type());
-  if (!call || !element) return as_before(input, weight, bias, turned);
+  if (!is_ours(given, weight, given_bias, turned)) {
+    return as_before(given, weight, given_bias, turned);
+  }
+  const int64_t outputs = weight.size(turned ? 1 : 0);
+  // How rows and bias lie must not change what a row gets.
+  const at::Tensor input = row_stride(given) ? given : given.contiguous();
+  const Bias bias = given_bias ? Bias(given_bias->expand({outputs}).contiguous()) : Bias();
   at::DimVector sizes(input.sizes());
-  sizes.back() = call->y_stride;
-  at::Tensor result = at::empty(sizes, input.options());
-  call->y = result.mutable_data_ptr();
+  sizes.back() = outputs;
+  const at::Tensor result = at::empty(sizes, input.options());
+
   // The dimension in which the weight is dense, of the two, tells how it is read.
   const bool inputs_dense = weight.stride(turned ? 0 : 1) == 1;
-  call->weight_stride = weight.stride(inputs_dense == turned ? 1 : 0);
+  kernels::Linear call;
+  call.x = input.const_data_ptr();
+  call.x_stride = row_stride(input).value();
+  call.weight = weight.const_data_ptr();
+  call.weight_stride = weight.stride(inputs_dense == turned ? 1 : 0);
+  call.bias = bias ? bias->const_data_ptr() : nullptr;
+  call.y = result.mutable_data_ptr();
+  call.y_stride = outputs;
+  call.rows = input.numel() / input.size(-1);
+  call.inputs = input.size(-1);
   static const kernels::LinearKernels& kernels = kernels::linear_kernels(kernels::best_isa_level());
-  const auto number = static_cast<size_t>(*element);
+  const auto element = static_cast<size_t>(*element_of(weight.scalar_type()));
   const kernels::LinearKernel kernel =
-      inputs_dense ? kernels.outputs_first[number] : kernels.inputs_first[number];
-  at::parallel_for(0, call->y_stride, kGrain,
-                   [&](int64_t begin, int64_t end) { kernel(*call, begin, end); });
+      inputs_dense ? kernels.outputs_first[element] : kernels.inputs_first[element];
+  at::parallel_for(0, outputs, kGrain,
+                   [&](int64_t begin, int64_t end) { kernel(call, begin, end); });
   return result;
 }
 

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
+#include <stdlib.h>
+
 #include <array>
 
 #include "kernel/exec/allocator_hook.h"
@@ -30,6 +32,9 @@ void warm_up_rows(int64_t rows, at::ScalarType type) {
 }  // namespace
 
 void initialise(int threads) {
+  // oneDNN keeps a kernel for each shape, of up to 1 MiB: its own 1,024 are more than a worker may
+  // have beside what is granted, and what it is then refused it does not look at.
+  ::setenv("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "192", 0);
   install_allocator();
   at::set_num_threads(threads);
   register_operators();

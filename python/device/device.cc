@@ -97,6 +97,7 @@ void Device::end_fork() {
 // Other threads were not copied, so what they had locked or were changing is of no use here. If a
 // handler forked, this thread has the lock, and gives it back when its wait ends.
 void Device::begin_child() {
+  Interruption::note_fork();
   storages().unlock();
   const bool has_log = std::exchange(fork_has_lock_, false) || Interruption::runs_handler();
   if (!Interruption::runs_handler()) new (&mutex_) TurnLock;
@@ -375,16 +376,13 @@ void Device::hand_over_now() {
   release_garbage();
   uploads_.seal_parameters(log_);
   if (!log_.empty()) hand_over_log();
-  note_unused();
+  note_unused_models();
   let_go();
 }
 
-void Device::note_unused() {
+void Device::note_unused_models() {
   for (const uint64_t model : storages().take_unused_models()) {
     leaving_.push_back({ModelId{model}, session_.link().client().last_run()});
-  }
-  for (const SequenceHandle sequence : storages().take_dropped_sequences()) {
-    leaving_.push_back({sequence, session_.link().client().last_run()});
   }
 }
 
@@ -403,26 +401,18 @@ void Device::let_go() {
   }
 }
 
-// A finalizer calls this anywhere, also with the GIL, so the lock is taken only where it is free.
 void Device::drop_sequence(uint64_t session, SequenceHandle sequence) noexcept {
   try {
-    storages().drop(session, sequence);
-    const std::unique_lock lock(mutex_, std::try_to_lock);
-    if (lock && session_.live() != nullptr) let_done_sequences_go(*session_.live());
+    const Interruption::Deferred whole;
+    const Turn turn(mutex_);
+    session_.notice_end();
+    Link* const link = session_.live();
+    if (session != storages().session() || link == nullptr) return;
+    leaving_.push_back({sequence, link->client().last_run()});
+    let_go();
   } catch (const std::exception&) {  // the session is gone, and the group with it
     return;
   }
-}
-
-void Device::let_done_sequences_go(Link& link) {
-  note_unused();
-  std::erase_if(leaving_, [&](const Leaving& one) {
-    const auto* const group = std::get_if<SequenceHandle>(&one.what);
-    if (group == nullptr || generations_.any_through(one.through)) return false;
-    if (!link.is_done_through(one.through)) return false;
-    link.client().drop_sequence_later(*group);
-    return true;
-  });
 }
 
 void Device::hand_over_unless_held(Turn& turn) {

@@ -142,9 +142,8 @@ class Device {
   // Generations::follow() says.
   Followed follow(uint64_t session, uint64_t bytes, const Generations::Start& start,
                   const Generations::OnTokens& on_tokens);
-  // The sequence group of that session is dropped: at once, or with what is handed over next where
-  // another thread uses the device, or a run may still use the group. Waits for nothing, and throws
-  // nothing.
+  // The sequence group of that session is dropped: at once, or once a generation that is under way
+  // has ended. Waits for no generation, and throws nothing.
   void drop_sequence(uint64_t session, SequenceHandle sequence) noexcept;
   // The number of the session that a use would have now: it has ended if djinnd has.
   uint64_t session();
@@ -202,9 +201,8 @@ class Device {
   void hand_over_log();
   void run_segment(Segment segment);
   void release_garbage();
-  void note_unused();
+  void note_unused_models();
   void let_go();
-  void let_done_sequences_go(Link& link);
   void complete(Turn& turn);
   void complete_runs(Turn& turn);
   void see_to_room(Turn& turn, const Entry& entry);

@@ -5,8 +5,8 @@
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/python_headers.h>
 #include <torch/csrc/utils/object_ptr.h>
-#include <unistd.h>
 
+#include <atomic>
 #include <csignal>
 #include <optional>
 #include <utility>
@@ -14,6 +14,8 @@
 namespace djinn::device {
 namespace {
 
+// Of this process's line, counted in the child: asking for the process's number is a system call.
+std::atomic<uint64_t> forks{0};
 thread_local bool inside_handler = false;
 thread_local int deferred = 0;
 thread_local bool is_interrupted = false;
@@ -91,7 +93,7 @@ bool Interruption::operator()() {
   if (place_ == Place::kWithoutLock && now < due_) return false;
   due_ = now + kSlice;
   if (!has_python()) return false;
-  const pid_t before = place_ == Place::kWithLock ? ::getpid() : 0;
+  const uint64_t before = forks.load();
   const PyGILState_STATE gil = PyGILState_Ensure();
   inside_handler = place_ == Place::kWithLock;
   const bool raised = PyErr_CheckSignals() != 0;
@@ -103,11 +105,15 @@ bool Interruption::operator()() {
   }
   PyGILState_Release(gil);
   // A child's wait would take its parent's answer.
-  return raised || (before != 0 && ::getpid() != before);
+  return raised || (place_ == Place::kWithLock && forks.load() != before);
 }
 
 void Interruption::raise_again() const {
   if (raised_) std::rethrow_exception(raised_);
+}
+
+void Interruption::note_fork() {
+  ++forks;
 }
 
 bool Interruption::runs_handler() {

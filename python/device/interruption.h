@@ -32,6 +32,8 @@ class Interruption {
   void raise_again() const;
   // Whether this thread is inside of such a handler, and has the device's lock.
   [[nodiscard]] static bool runs_handler();
+  // In the child of a fork, before anything else of the device's.
+  static void note_fork();
 
   class Deferred {
    public:

@@ -146,16 +146,6 @@ std::vector<uint64_t> Storages::take_unused_models() {
   return std::exchange(unused_models_, {});
 }
 
-void Storages::drop(uint64_t session, SequenceHandle sequence) {
-  const std::lock_guard lock(mutex_);
-  if (session == session_) dropped_sequences_.push_back(sequence);
-}
-
-std::vector<SequenceHandle> Storages::take_dropped_sequences() {
-  const std::lock_guard lock(mutex_);
-  return std::exchange(dropped_sequences_, {});
-}
-
 std::vector<StoragePtr> Storages::alive() {
   std::vector<StoragePtr> found;
   const std::lock_guard lock(mutex_);
@@ -179,7 +169,6 @@ void Storages::end_session() {
     leases_ = 0;
     garbage_.clear();
     unused_models_.clear();
-    dropped_sequences_.clear();
   }
   for (const StoragePtr& one : alive()) {
     if (one->location == Location::kRef || one->location == Location::kWeight) lose(*one);

@@ -124,11 +124,6 @@ class Storages {
   std::vector<RefHandle> take_garbage();
   // Models whose leases died since the last call.
   std::vector<uint64_t> take_unused_models();
-  // A sequence group of that session, which nobody holds any more. Nothing happens for one of a
-  // session that has ended.
-  void drop(uint64_t session, SequenceHandle sequence);
-  // Those that were dropped since the last call.
-  std::vector<SequenceHandle> take_dropped_sequences();
   // Leases that live, of this session.
   size_t leases();
   // The session's number.
@@ -160,7 +155,6 @@ class Storages {
   std::map<uintptr_t, std::weak_ptr<Storage>> by_address_;
   std::vector<RefHandle> garbage_;
   std::vector<uint64_t> unused_models_;
-  std::vector<SequenceHandle> dropped_sequences_;
   size_t leases_ = 0;
   std::atomic<uint64_t> session_ = 1;
   std::atomic<uint64_t> moves_ = 0;
