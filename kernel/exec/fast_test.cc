@@ -168,7 +168,7 @@ TEST(FastInputs, a_row_is_the_same_however_it_lies) {
     b.output(b.call("aten::addmm", {arg(c), arg(x), arg(t)}));
     b.graph.numerics = srg::Numerics::kFast;
     ASSERT_EQ(message_of(world.admit(b.graph)), "");
-    ASSERT_EQ(message_of(world.run({}, {turned ? across : rows})), "");
+    ASSERT_EQ(message_of(world.run({}, {{}, {}, turned ? across : rows})), "");
     found.push_back(world.output(0));
   }
   EXPECT_TRUE(same_bytes(found[0], found[1]));

@@ -277,31 +277,6 @@ def test_what_a_handler_replaces_is_not_used_as_it_was_before(worker: int, use: 
     assert torch.equal(found.cpu(), getattr(new, use)())
 
 
-@pytest.mark.parametrize("which", ["djinnd", "worker"])
-def test_a_finalizer_waits_for_neither(
-    device_daemon: Daemon, worker: int, ghost: Any, which: str
-) -> None:
-    def held() -> int:
-        gc.collect()
-        return torch.remote_accelerator.memory_allocated()  # type: ignore[attr-defined]
-
-    x, caches = torch.zeros(4, device=DEVICE), [transformers.DynamicCache()]
-    x.add_(1).tolist()
-    ids = llama.on_device(llama.prompt(1, 5))
-    ghost.generate(**ids, **llama.GREEDY, past_key_values=caches[0])
-    assert djinn.explain(ghost)["tier"] == 2
-    with_cache = held()
-    with stopped([device_daemon.process.pid if which == "djinnd" else worker]):
-        if which == "worker":
-            x.add_(next(OTHERS))  # a run that the sequence group waits for
-            flush()
-        finalizer = threading.Thread(target=caches.clear)
-        finalizer.start()
-        finalizer.join(HUNG_S)
-        assert not finalizer.is_alive()
-    assert held() < with_cache
-
-
 @pytest.mark.parametrize("number", range(4))
 def test_a_handler_may_use_the_device_that_the_program_waits_for(worker: int, number: int) -> None:
     """Each adds another constant: a graph of its own, which djinnd is not asked to admit."""
