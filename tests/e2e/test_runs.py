@@ -254,6 +254,36 @@ def test_programs_that_nobody_has_any_more_are_anothers_to_define(daemon: Daemon
         assert others[0](x=one)["y"] == others[999](x=one)["y"] == -1
 
 
+def test_a_graph_of_more_outputs_than_an_answer_holds_is_refused(session: djinn.Session) -> None:
+    def graph(outputs: int) -> str:
+        nodes = "".join(f"%y{i} = aten::add.Scalar(%x, {i})\n" for i in range(outputs))
+        names = ", ".join(f"%y{i}" for i in range(outputs))
+        return f'srg 1 "wide"\ninput %x : float32[4]\n{nodes}output {names}\n'
+
+    with pytest.raises(djinn.LimitError, match="1000 outputs"):
+        session.define(graph(1000))
+    found = session.define(graph(500))(x=np.ones(4, np.float32))
+    assert found["y499"].tolist() == [500] * 4
+
+
+def test_programs_of_ever_new_shapes_end_no_worker(tmp_path: Path) -> None:
+    """oneDNN keeps a kernel for each shape in bfloat16."""
+    save_file({"w": torch.ones(128 * 128, dtype=torch.bfloat16)}, tmp_path / "w.safetensors")
+    with running("--memory", "128MiB") as daemon, daemon.connect("new shapes") as session:
+        model = session.load(tmp_path / "w.safetensors")
+        for number in range(160):
+            inputs, outputs = 1 + number % 128, 1 + number * 7 % 128
+            program = session.define(
+                f'srg 1 "new"\nsymbol n 1..64\nstorage weight "w"\n'
+                f"view %w of $0 : bfloat16[{outputs}, {inputs}]\n"
+                f"input %x : bfloat16[n, {inputs}]\n%y = aten::linear(%x, %w)\noutput %y\n",
+                model,
+            )
+            for rows in (1, 5, 9, 17, 31, 64):
+                program(x=np.zeros((rows, inputs), np.uint16))
+        assert daemon.worker()["restarts"] == 0
+
+
 def test_an_operator_that_is_not_offered_is_refused(session: djinn.Session) -> None:
     with pytest.raises(djinn.RequestError) as refused:
         session.define(REFUSED)
