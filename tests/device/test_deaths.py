@@ -41,7 +41,7 @@ def settled(daemon: Daemon) -> Baseline:
 
     def quiet() -> bool:
         seen.append(Baseline.of(daemon))
-        return seen[-1].alone() and seen[-20:] == [seen[-1]] * 20
+        return seen[-1].alone() and seen[-100:] == [seen[-1]] * 100
 
     wait_until(quiet, "djinnd is quiet")
     return seen[-1]
