@@ -38,14 +38,8 @@ void ConstantMatrices::add_view(const Graph& graph, ValueId value) {
   const bool strided = !view.strides.empty();
   if (!are_two_constants(view.sizes) || !view.offset.is_constant()) return;
   if (strided && !are_two_constants(view.strides)) return;
-  const int64_t columns = view.sizes[1].constant;
-  matrices_[value] = {view.storage,
-                      view.dtype,
-                      view.sizes[0].constant,
-                      columns,
-                      strided ? view.strides[0].constant : columns,
-                      strided ? view.strides[1].constant : 1,
-                      view.offset.constant};
+  matrices_[value] = {view.dtype, strided ? view.strides[0].constant : view.sizes[1].constant,
+                      strided ? view.strides[1].constant : 1};
 }
 
 void ConstantMatrices::add_result(const Node& node) {
@@ -54,7 +48,6 @@ void ConstantMatrices::add_result(const Node& node) {
   if (of == nullptr || !matrices_[of->id]) return;
   ConstantMatrix seen = *matrices_[of->id];
   if (node.op == "aten::t" && node.arguments.size() == 1) {
-    std::swap(seen.rows, seen.columns);
     std::swap(seen.row_stride, seen.column_stride);
     matrices_[node.outputs[0]] = seen;
     return;
@@ -67,13 +60,7 @@ void ConstantMatrices::add_result(const Node& node) {
   if (sizes == nullptr || strides == nullptr || offset == nullptr) return;
   if (!node.arguments[3].name.empty() || !offset->is_constant()) return;
   if (!are_two_constants(sizes->items) || !are_two_constants(strides->items)) return;
-  matrices_[node.outputs[0]] = {seen.storage,
-                                seen.dtype,
-                                sizes->items[0].constant,
-                                sizes->items[1].constant,
-                                strides->items[0].constant,
-                                strides->items[1].constant,
-                                offset->constant};
+  matrices_[node.outputs[0]] = {seen.dtype, strides->items[0].constant, strides->items[1].constant};
 }
 
 }  // namespace djinn::srg

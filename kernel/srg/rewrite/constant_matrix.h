@@ -13,13 +13,9 @@
 namespace djinn::srg {
 
 struct ConstantMatrix {
-  StorageIndex storage = 0;
   DType dtype = DType::kInvalid;
-  int64_t rows = 0;
-  int64_t columns = 0;
   int64_t row_stride = 0;  // elements
   int64_t column_stride = 0;
-  int64_t offset = 0;
 };
 
 class ConstantMatrices {

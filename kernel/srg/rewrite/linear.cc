@@ -8,6 +8,7 @@
 //
 // The kernel reads a matrix whose outputs or whose inputs lie side by side.
 #include <algorithm>
+#include <array>
 #include <optional>
 #include <string_view>
 #include <utility>
@@ -32,29 +33,33 @@ std::optional<ValueId> value_at(const Node& node, size_t position) {
   return ref == nullptr ? std::nullopt : std::optional(ref->id);
 }
 
+struct Form {
+  std::string_view op;
+  size_t arguments;  // how many: with beta and alpha aten::addmm would have five
+  size_t input;      // which argument; the weight is the next one
+  std::optional<size_t> bias;
+  bool turned;
+};
+
+constexpr std::array<Form, 5> kForms{{
+    {"aten::linear", 2, 0, std::nullopt, false},
+    {"aten::linear", 3, 0, 2, false},
+    {"aten::addmm", 3, 1, 0, true},
+    {"aten::mm", 2, 0, std::nullopt, true},
+    {"aten::matmul", 2, 0, std::nullopt, true},
+}};
+
 // Gives the node as a product if it is one of those above, whatever its weight is.
 std::optional<Product> product_of(const Node& node) {
-  if (node.outputs.size() != 1) return {};
-  const size_t count = node.arguments.size();
-  if (node.op == "aten::linear" && (count == 2 || count == 3)) {
-    const auto input = value_at(node, 0), weight = value_at(node, 1);
-    if (!input || !weight) return {};
-    Product product{*input, *weight};
-    if (count == 3) product.bias = node.arguments[2].value;
-    return product;
-  }
-  // With beta and alpha it would have five arguments.
-  if (node.op == "aten::addmm" && count == 3) {
-    const auto input = value_at(node, 1), weight = value_at(node, 2);
-    if (!input || !weight) return {};
-    return Product{*input, *weight, node.arguments[0].value, true};
-  }
-  if ((node.op == "aten::mm" || node.op == "aten::matmul") && count == 2) {
-    const auto input = value_at(node, 0), weight = value_at(node, 1);
-    if (!input || !weight) return {};
-    return Product{*input, *weight, None{}, true};
-  }
-  return {};
+  const auto form = std::ranges::find_if(kForms, [&](const Form& one) {
+    return one.op == node.op && one.arguments == node.arguments.size();
+  });
+  if (form == kForms.end() || node.outputs.size() != 1) return {};
+  const auto input = value_at(node, form->input), weight = value_at(node, form->input + 1);
+  if (!input || !weight) return {};
+  Product product{*input, *weight, None{}, form->turned};
+  if (form->bias) product.bias = node.arguments[*form->bias].value;
+  return product;
 }
 
 bool is_computable(DType dtype) {
