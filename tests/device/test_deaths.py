@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Processes die: a killed client leaves nothing; a killed worker changes no value."""
 
+import functools
 import os
 import random
 import re
@@ -13,8 +14,8 @@ from pathlib import Path
 import djinn
 import pytest
 import torch
-from private_daemon import Daemon, running, wait_until
-from test_client_kills import Baseline
+from private_daemon import DEADLINE_S, Daemon, running, wait_until
+from test_client_kills import Baseline, expect_again, settled
 from twins import DEVICE, expect_equal, numbers
 
 GUEST = Path(__file__).parent / "guest.py"
@@ -35,41 +36,17 @@ def visit(daemon: Daemon, lines: int) -> None:
         guest.kill()
 
 
-def settled(daemon: Daemon) -> Baseline:
-    """When nothing changes any more."""
-    seen: list[Baseline] = []
-
-    def quiet() -> bool:
-        seen.append(Baseline.of(daemon))
-        return seen[-1].alone() and seen[-100:] == [seen[-1]] * 100
-
-    wait_until(quiet, "djinnd is quiet")
-    return seen[-1]
-
-
-def expect_again(daemon: Daemon, baseline: Baseline) -> None:
-    """Threads of djinnd's close and free what a client had, in their own time."""
-    seen = [baseline]
-
-    def is_there() -> bool:
-        seen[0] = Baseline.of(daemon)
-        return seen[0] == baseline
-
-    try:
-        wait_until(is_there, "the baseline")
-    except AssertionError:
-        pytest.fail(baseline.difference(seen[0]))
-
-
 @pytest.mark.ci
 def test_a_client_killed_in_mid_flush_leaves_nothing() -> None:
     choose = random.Random(4)
     with running() as daemon:
+        look = functools.partial(Baseline.of, daemon)
         visit(daemon, 60)  # all programs that it ever defines: djinnd keeps those
-        baseline = settled(daemon)
+        baseline = settled(look, Baseline.alone, 100)
         for _ in range(KILLS):
-            visit(daemon, choose.randrange(1, 40))
-            expect_again(daemon, baseline)
+            lines = choose.randrange(1, 40)
+            visit(daemon, lines)
+            expect_again(baseline, look, f"line {lines}", DEADLINE_S)
         assert daemon.worker()["restarts"] == 0
 
 

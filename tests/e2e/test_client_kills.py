@@ -10,7 +10,7 @@ import struct
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -115,6 +115,36 @@ class Baseline:
         return "\n".join(lines)
 
 
+def settled(
+    look: Callable[[], Baseline], quiet: Callable[[Baseline], bool], looks: int
+) -> Baseline:
+    """What is seen so many times in a row, and quiet."""
+    seen: list[Baseline] = []
+
+    def is_settled() -> bool:
+        seen.append(look())
+        return quiet(seen[-1]) and seen[-looks:] == [seen[-1]] * looks
+
+    wait_until(is_settled, "djinnd is quiet")
+    return seen[-1]
+
+
+def expect_again(
+    baseline: Baseline, look: Callable[[], Baseline], moment: str, deadline_s: float
+) -> None:
+    """Threads of djinnd's close and free what a client had, in their own time."""
+    seen = [baseline]
+
+    def is_there() -> bool:
+        seen[0] = look()
+        return seen[0] == baseline
+
+    try:
+        wait_until(is_there, "the baseline", deadline_s)
+    except AssertionError:
+        pytest.fail(f"killed at {moment!r}:\n{baseline.difference(seen[0])}")
+
+
 class Killer:
     """Starts visitors and kills them. A visitor's file is another one each time, as its time of
     change tells, so that each visitor loads it."""
@@ -166,27 +196,10 @@ class Killer:
 
     def settled_baseline(self) -> Baseline:
         """Once nobody is there but the observer, no load is under way, and nothing changes."""
-        seen: list[Baseline] = []
-
-        def quiet() -> bool:
-            seen.append(self.look())
-            done = seen[-1].alone() and seen[-1].counts[1] == 1
-            return done and seen[-20:] == [seen[-1]] * 20
-
-        wait_until(quiet, "djinnd is quiet")
-        return seen[-1]
+        return settled(self.look, lambda seen: seen.alone() and seen.counts[1] == 1, 20)
 
     def check(self, moment: str) -> None:
-        seen = [self.look()]
-
-        def equal() -> bool:
-            seen[0] = self.look()
-            return seen[0] == self.baseline
-
-        try:
-            wait_until(equal, "the baseline", 20)
-        except AssertionError:
-            pytest.fail(f"killed at {moment!r}:\n{self.baseline.difference(seen[0])}")
+        expect_again(self.baseline, self.look, moment, 20)
 
 
 @pytest.fixture
