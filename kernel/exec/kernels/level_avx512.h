@@ -6,8 +6,6 @@
 #include <immintrin.h>
 #include <stddef.h>
 
-#include "kernel/exec/kernels/elements.h"
-
 namespace djinn::kernels {
 namespace {
 
@@ -29,18 +27,13 @@ struct Level {
   }
 };
 
-template <typename T>
-struct Dot;
+}  // namespace
+}  // namespace djinn::kernels
 
-template <typename T>
-struct WidenedDot {
-  using Operand = Level::Vector;
-  static constexpr int kStep = Level::kLanes;
-  static Operand load(const T* from) { return Dot<T>::to_vector(from); }
-  static Level::Vector step(Level::Vector sum, Operand a, Operand b) {
-    return Level::fma(a, b, sum);
-  }
-};
+#include "kernel/exec/kernels/widened_dot.h"
+
+namespace djinn::kernels {
+namespace {
 
 inline __m256i load_halves(const void* from) {
   return _mm256_loadu_si256(static_cast<const __m256i*>(from));
@@ -49,12 +42,6 @@ inline Level::Vector widened_bfloat16(const BFloat16* from) {
   return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(load_halves(from)), 16));
 }
 
-template <>
-struct Dot<float> : WidenedDot<float> {
-  static Level::Vector to_vector(const float* from) { return Level::load_floats(from); }
-  static float widen(float value) { return value; }
-  static float round(float value) { return value; }
-};
 template <>
 struct Dot<Float16> : WidenedDot<Float16> {
   static Level::Vector to_vector(const Float16* from) { return _mm512_cvtph_ps(load_halves(from)); }

@@ -4,8 +4,6 @@
 #include <immintrin.h>
 #include <stddef.h>
 
-#include "kernel/exec/kernels/elements.h"
-
 namespace djinn::kernels {
 namespace {
 
@@ -26,36 +24,23 @@ struct Level {
   }
 };
 
-template <typename T>
-struct Dot;
+}  // namespace
+}  // namespace djinn::kernels
 
-template <typename T>
-struct WidenedDot {
-  using Operand = Level::Vector;
-  static constexpr int kStep = Level::kLanes;
-  static Operand load(const T* from) { return Dot<T>::to_vector(from); }
-  static Level::Vector step(Level::Vector sum, Operand a, Operand b) {
-    return Level::fma(a, b, sum);
-  }
-};
+#include "kernel/exec/kernels/widened_dot.h"
+
+namespace djinn::kernels {
+namespace {
 
 inline __m128i load_halves(const void* from) {
   return _mm_loadu_si128(static_cast<const __m128i*>(from));
 }
 
 template <>
-struct Dot<float> : WidenedDot<float> {
-  static Level::Vector to_vector(const float* from) { return Level::load_floats(from); }
-  static float widen(float value) { return value; }
-  static float round(float value) { return value; }
-};
-template <>
-struct Dot<BFloat16> : WidenedDot<BFloat16> {
+struct Dot<BFloat16> : WidenedDot<BFloat16>, BFloat16Elements {
   static Level::Vector to_vector(const BFloat16* from) {
     return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(load_halves(from)), 16));
   }
-  static float widen(BFloat16 value) { return widen_bfloat16(value); }
-  static BFloat16 round(float value) { return to_bfloat16(value); }
 };
 template <>
 struct Dot<Float16> : WidenedDot<Float16> {

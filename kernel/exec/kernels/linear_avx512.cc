@@ -7,10 +7,8 @@ namespace djinn::kernels {
 namespace {
 
 template <>
-struct Dot<BFloat16> : WidenedDot<BFloat16> {
+struct Dot<BFloat16> : WidenedDot<BFloat16>, BFloat16Elements {
   static Level::Vector to_vector(const BFloat16* from) { return widened_bfloat16(from); }
-  static float widen(BFloat16 value) { return widen_bfloat16(value); }
-  static BFloat16 round(float value) { return to_bfloat16(value); }
 };
 
 }  // namespace

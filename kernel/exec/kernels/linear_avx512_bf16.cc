@@ -8,7 +8,7 @@ namespace {
 
 // A step multiplies pairs and adds them to 16 sums.
 template <>
-struct Dot<BFloat16> {
+struct Dot<BFloat16> : BFloat16Elements {
   using Operand = __m512bh;
   static constexpr int kStep = 32;
   static Operand load(const BFloat16* from) {
@@ -18,8 +18,6 @@ struct Dot<BFloat16> {
     return _mm512_dpbf16_ps(sum, a, b);
   }
   static Level::Vector to_vector(const BFloat16* from) { return widened_bfloat16(from); }
-  static float widen(BFloat16 value) { return widen_bfloat16(value); }
-  static BFloat16 round(float value) { return to_bfloat16(value); }
 };
 
 }  // namespace

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 #include <stddef.h>
-
-#include "kernel/exec/kernels/elements.h"
+#include <stdint.h>
+#include <string.h>
 
 namespace djinn::kernels {
 namespace {
@@ -24,44 +24,32 @@ struct Level {
   static float sum(Vector v) { return (v[0] + v[2]) + (v[1] + v[3]); }
 };
 
-inline float widen_float16(Float16 value) {
-  _Float16 half;
-  memcpy(&half, &value, sizeof half);
-  return static_cast<float>(half);
-}
+}  // namespace
+}  // namespace djinn::kernels
 
-// What all element types share: a step multiplies a vector of floats.
+#include "kernel/exec/kernels/widened_dot.h"
+
+namespace djinn::kernels {
+namespace {
+
 template <typename T>
-struct Dot;
-
-template <typename T, float (*kWiden)(T)>
-struct WidenedDot {
-  using Operand = Level::Vector;
-  static constexpr int kStep = Level::kLanes;
-  static Operand to_vector(const T* from) {
-    return Operand{kWiden(from[0]), kWiden(from[1]), kWiden(from[2]), kWiden(from[3])};
-  }
-  static Operand load(const T* from) { return to_vector(from); }
-  static Level::Vector step(Level::Vector sum, Operand a, Operand b) {
-    return Level::fma(a, b, sum);
-  }
-  static float widen(T value) { return kWiden(value); }
-};
-
-inline float same(float value) {
-  return value;
+Level::Vector widened(const T* from) {
+  using D = Dot<T>;
+  return Level::Vector{D::widen(from[0]), D::widen(from[1]), D::widen(from[2]), D::widen(from[3])};
 }
 
 template <>
-struct Dot<float> : WidenedDot<float, &same> {
-  static float round(float value) { return value; }
+struct Dot<BFloat16> : WidenedDot<BFloat16>, BFloat16Elements {
+  static Level::Vector to_vector(const BFloat16* from) { return widened(from); }
 };
 template <>
-struct Dot<BFloat16> : WidenedDot<BFloat16, &widen_bfloat16> {
-  static BFloat16 round(float value) { return to_bfloat16(value); }
-};
-template <>
-struct Dot<Float16> : WidenedDot<Float16, &widen_float16> {
+struct Dot<Float16> : WidenedDot<Float16> {
+  static Level::Vector to_vector(const Float16* from) { return widened(from); }
+  static float widen(Float16 value) {
+    _Float16 half;
+    memcpy(&half, &value, sizeof half);
+    return static_cast<float>(half);
+  }
   static Float16 round(float value) {
     const auto half = static_cast<_Float16>(value);
     Float16 bits;
