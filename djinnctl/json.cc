@@ -138,7 +138,8 @@ Json to_json(const ipc::ModelReport& report) {
                                      : Json(static_cast<double>(report.keep_alive_ms) / 1000)},
           {"expires", time_or_null(report.expires_wall_ns)},
           {"path", report.path.empty() ? Json() : Json(report.path)},
-          {"plan", report.plan == 0 ? Json() : Json(plan_text(report.plan))}};
+          {"plan", report.plan == 0 ? Json() : Json(plan_text(report.plan))},
+          {"huge_bytes", report.huge_bytes}};
 }
 
 Json to_json(const DTypeUse& use) {
@@ -184,7 +185,9 @@ Json to_json(const ipc::DeviceReport& report) {
           {"total_bytes", report.total_bytes},
           {"planned_bytes", report.planned_bytes},
           {"lanes", report.lanes},
-          {"state", state_text(report.state)}};
+          {"state", state_text(report.state)},
+          {"huge_bytes", report.huge_bytes},
+          {"huge_pages", report.huge_pages.empty() ? Json() : Json(report.huge_pages)}};
 }
 
 Json to_json(const ipc::MemoryReport& report) {

@@ -25,14 +25,15 @@ TEST(Json, a_model_has_raw_bytes_rfc_3339_times_and_null_for_the_unknown) {
   model.keep_alive_ms = 1500;
   model.expires_wall_ns = 2'000'000'000;
   model.path = "/srv/bert";
-  EXPECT_EQ(
-      json_text("ps", {to_json(model)}),
-      "{\"schema\":\"djinn.ps.v1\",\"items\":[{\"id\":\"000000000abc\",\"name\":\"bert\","
-      "\"owner\":\"ann\",\"state\":\"resident\",\"bytes\":4096,\"bytes_loaded\":4096,"
-      "\"files\":1,\"leases\":0,\"pinned\":false,\"sha256\":null,"
-      "\"loaded\":\"1970-01-01T00:00:01.000000000Z\",\"device\":\"cpu:0\","
-      "\"until\":\"expiry\",\"keep_alive_seconds\":1.5,"
-      "\"expires\":\"1970-01-01T00:00:02.000000000Z\",\"path\":\"/srv/bert\",\"plan\":null}]}\n");
+  model.huge_bytes = 2048;
+  EXPECT_EQ(json_text("ps", {to_json(model)}),
+            "{\"schema\":\"djinn.ps.v1\",\"items\":[{\"id\":\"000000000abc\",\"name\":\"bert\","
+            "\"owner\":\"ann\",\"state\":\"resident\",\"bytes\":4096,\"bytes_loaded\":4096,"
+            "\"files\":1,\"leases\":0,\"pinned\":false,\"sha256\":null,"
+            "\"loaded\":\"1970-01-01T00:00:01.000000000Z\",\"device\":\"cpu:0\","
+            "\"until\":\"expiry\",\"keep_alive_seconds\":1.5,"
+            "\"expires\":\"1970-01-01T00:00:02.000000000Z\",\"path\":\"/srv/bert\",\"plan\":null,"
+            "\"huge_bytes\":2048}]}\n");
 }
 
 TEST(Json, pretty_is_the_same_in_several_lines) {
@@ -92,10 +93,12 @@ TEST(Json, programs_devices_and_pools) {
   EXPECT_EQ(to_json(admitted)["name"], "llama.decode");
   EXPECT_EQ(to_json(admitted)["workload"], "decode step");
   EXPECT_EQ(to_json(admitted)["numerics"], "exact");
-  const ipc::DeviceReport device{"cpu:0", "A CPU", 1, 2, 3, 4, ipc::DeviceState::kFailed};
+  const ipc::DeviceReport device{"cpu:0", "A CPU", 1, 2, 3, 4, ipc::DeviceState::kFailed,
+                                 5,       "never"};
   EXPECT_EQ(to_json(device).dump(),
             "{\"device\":\"cpu:0\",\"name\":\"A CPU\",\"used_bytes\":1,\"total_bytes\":2,"
-            "\"planned_bytes\":3,\"lanes\":4,\"state\":\"failed\"}");
+            "\"planned_bytes\":3,\"lanes\":4,\"state\":\"failed\",\"huge_bytes\":5,"
+            "\"huge_pages\":\"never\"}");
   const ipc::MemoryReport pool{"cpu:0", ipc::MemoryPool::kLanes, 1, 2, 3, 4, 5};
   EXPECT_EQ(to_json(pool).dump(),
             "{\"device\":\"cpu:0\",\"pool\":\"lanes\",\"reserved_bytes\":1,\"mapped_bytes\":2,"

@@ -249,10 +249,11 @@ TEST(Tables, programs) {
 }
 
 TEST(Tables, devices) {
-  const ipc::DeviceReport device{"cpu:0", "A CPU", 1024, 4096, 512, 1, ipc::DeviceState::kReady};
+  const ipc::DeviceReport device{"cpu:0", "A CPU", 1024, 4096, 512, 1, ipc::DeviceState::kReady,
+                                 768,     "advise"};
   EXPECT_EQ(device_table({&device, 1}).text(),
-            "DEVICE  NAME      USED    TOTAL  PLANNED  LANES  STATE\n"
-            "cpu:0   A CPU  1.0 KiB  4.0 KiB    512 B      1  ready\n");
+            "DEVICE  NAME      USED    TOTAL  PLANNED  LANES  STATE   HUGE  HUGE PAGES\n"
+            "cpu:0   A CPU  1.0 KiB  4.0 KiB    512 B      1  ready  768 B  advise\n");
 }
 
 TEST(Tables, pools_of_memory) {

@@ -139,11 +139,14 @@ Table device_table(std::span<const ipc::DeviceReport> devices) {
                {"TOTAL", kRight},
                {"PLANNED", kRight, kLeftOutLast},
                {"LANES", kRight, kLeftOutLast},
-               {"STATE", kLeft, kLeftOutLast}});
+               {"STATE", kLeft, kLeftOutLast},
+               {"HUGE", kRight, kLeftOutLast},
+               {"HUGE PAGES", kLeft, kLeftOutLast}});
   for (const ipc::DeviceReport& device : devices) {
     table.add({device.device, device.name, size_text(device.used_bytes),
                size_text(device.total_bytes), size_text(device.planned_bytes),
-               std::to_string(device.lanes), std::string(state_text(device.state))});
+               std::to_string(device.lanes), std::string(state_text(device.state)),
+               size_text(device.huge_bytes), device.huge_pages});
   }
   return table;
 }

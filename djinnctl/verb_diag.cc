@@ -34,6 +34,7 @@ constexpr std::array kKernelFiles{"/proc/version",
                                   "/proc/sys/vm/overcommit_memory",
                                   "/proc/sys/vm/max_map_count",
                                   "/sys/kernel/mm/transparent_hugepage/enabled",
+                                  "/sys/kernel/mm/transparent_hugepage/shmem_enabled",
                                   "/sys/kernel/security/lsm"};
 constexpr std::array kCgroupFiles{"memory.max",      "memory.high",   "memory.current",
                                   "memory.swap.max", "memory.events", "memory.pressure",

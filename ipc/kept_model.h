@@ -45,6 +45,7 @@ struct KeptModel {
   std::string path;             // as its owner gave it, or empty; the label likewise
   std::vector<KeptName> names;  // what others call it, at most kModelNamesKept
   std::string device;           // "cpu:0"
+  uint64_t huge_bytes = 0;
   friend bool operator==(const KeptModel&, const KeptModel&) = default;
 };
 

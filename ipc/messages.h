@@ -442,8 +442,9 @@ struct ModelReport {
   std::string device;  // "cpu:0"
   uint64_t keep_alive_ms = 0;
   uint64_t expires_wall_ns = 0;  // 0: it is in use, pinned, or kept for ever
-  std::string path;   // OpenModel's, as label is: who asks gave it, or their model's owner
-  uint32_t plan = 0;  // of its load plan's hash the first bits; 0: it has none
+  std::string path;         // OpenModel's, as label is: who asks gave it, or their model's owner
+  uint32_t plan = 0;        // of its load plan's hash the first bits; 0: it has none
+  uint64_t huge_bytes = 0;  // that lay in huge pages when it had been loaded; 0: not on its device
   friend bool operator==(const ModelReport&, const ModelReport&) = default;
 };
 
@@ -501,6 +502,8 @@ struct DeviceReport {
   uint64_t planned_bytes = 0;  // slabs of its lanes
   uint32_t lanes = 0;
   DeviceState state = DeviceState::kReady;
+  uint64_t huge_bytes = 0;   // of the models there, as ModelReport's
+  std::string huge_pages{};  // what the host allows, as the kernel calls it: "advise"; or empty
   friend bool operator==(const DeviceReport&, const DeviceReport&) = default;
 };
 
@@ -959,6 +962,7 @@ struct Progress {
 struct Loaded {
   uint64_t bytes_read = 0;
   uint64_t buffered_reads = 0;
+  uint64_t huge_bytes = 0;  // of the extents
   friend bool operator==(const Loaded&, const Loaded&) = default;
 };
 // SHA-256 over the extents' bytes in order, read after djinnd sealed them.

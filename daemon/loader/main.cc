@@ -17,6 +17,7 @@
 #include "ipc/build_identity.h"
 #include "ipc/codec/control_codec.h"
 #include "kernel/load/hash.h"
+#include "kernel/pal/huge_pages.h"
 
 namespace djinn::loader {
 namespace {
@@ -39,11 +40,12 @@ Status serve(int channel_fd) {
   child::Channel channel{Fd(channel_fd)};
   DJINN_CHECK(warm_up());
   DJINN_CHECK(child::bound_private_memory(kPrivateBytes));
+  const pal::OwnMappings mappings = pal::OwnMappings::open();
   DJINN_TRY(const child::Confinement confined, child::confine(child::Role::kLoader));
   const ipc::LoaderReady ready{confined.landlock_abi, confined.seccomp};
   DJINN_CHECK(channel.send(ipc::encode(ipc::LoaderEvent{ready})));
   const SystemClock clock;
-  return OneLoad(channel, clock, ready).run();
+  return OneLoad(channel, clock, mappings, ready).run();
 }
 
 }  // namespace

@@ -248,12 +248,16 @@ Status OneLoad::execute(const std::vector<Fd>& extents) {
   options.bad_file = &bad_file;
   const auto stats = load::execute(plan_, sources_, targets, options);
   if (!stats) return about_file(bad_file, sources_.size(), stats.error());
+  uint64_t huge_bytes = 0;
+  for (const pal::Mapping& mapped : mappings) {
+    huge_bytes += own_mappings_.huge_bytes(mapped.bytes());
+  }
   mappings.clear();  // djinnd cannot seal while there is a writable view
   forget_files();    // who hashes without them ends as soon as it is told to
   DJINN_TRY(const Fd manifest,
             pal::make_sealed_memfd("djinn-manifest", ipc::encode(plan_.manifest)));
   const int fds[] = {manifest.get()};
-  return send({ipc::Loaded{stats->read_bytes, stats->files_direct_refused}}, fds);
+  return send({ipc::Loaded{stats->read_bytes, stats->files_direct_refused, huge_bytes}}, fds);
 }
 
 // A private, read-only mapping does not hinder a seal, and shows what the extents hold.

@@ -22,14 +22,17 @@
 #include "kernel/load/execute.h"
 #include "kernel/load/plan.h"
 #include "kernel/load/source.h"
+#include "kernel/pal/huge_pages.h"
 
 namespace djinn::loader {
 
 class OneLoad {
  public:
   // ready: what to say when this loader is a spare again.
-  OneLoad(child::Channel& channel, const Clock& clock, const ipc::LoaderReady& ready)
-      : channel_(channel), clock_(clock), ready_(ready) {}
+  // mappings: of this process; outlive it, as channel and clock do.
+  OneLoad(child::Channel& channel, const Clock& clock, const pal::OwnMappings& mappings,
+          const ipc::LoaderReady& ready)
+      : channel_(channel), clock_(clock), own_mappings_(mappings), ready_(ready) {}
 
   // Errors: kDisconnected when djinnd wants no more; else what was told as LoadFailed.
   Status run();
@@ -58,6 +61,7 @@ class OneLoad {
 
   child::Channel& channel_;
   const Clock& clock_;
+  const pal::OwnMappings& own_mappings_;
   ipc::LoaderReady ready_;
   std::vector<Fd> files_;
   std::vector<load::SourceFile> sources_;

@@ -13,6 +13,7 @@
 #include "ipc/codec/srg_codec.h"
 #include "ipc/socket.h"
 #include "kernel/load/source.h"
+#include "kernel/pal/huge_pages.h"
 #include "kernel/pal/memfd.h"
 
 namespace djinn::loader {
@@ -44,7 +45,9 @@ class Loading {
     auto pair = *ipc::make_socket_pair();
     djinnd_ = std::make_unique<child::Channel>(std::move(pair.left));
     loader_ = std::make_unique<child::Channel>(std::move(pair.right));
-    thread_ = std::thread([this] { ended_ = OneLoad(*loader_, clock_, {7, true}).run(); });
+    thread_ = std::thread([this] {
+      ended_ = OneLoad(*loader_, clock_, mappings_, {7, true}).run();
+    });
   }
   ~Loading() {
     djinnd_.reset();
@@ -66,6 +69,7 @@ class Loading {
   }
 
   SystemClock clock_;
+  const pal::OwnMappings mappings_ = pal::OwnMappings::open();
   std::unique_ptr<child::Channel> djinnd_;
   std::unique_ptr<child::Channel> loader_;
   std::thread thread_;

@@ -343,6 +343,7 @@ void write_model(wire::ModelReport::Builder out, const ModelReport& report) {
   out.setExpiresWallNs(report.expires_wall_ns);
   out.setPath(text(report.path));
   out.setPlan(report.plan);
+  out.setHugeBytes(report.huge_bytes);
 }
 
 ModelReport read_model(wire::ModelReport::Reader in) {
@@ -364,6 +365,7 @@ ModelReport read_model(wire::ModelReport::Reader in) {
   report.expires_wall_ns = in.getExpiresWallNs();
   report.path = read_name(in.getPath());
   report.plan = in.getPlan();
+  report.huge_bytes = in.getHugeBytes();
   return report;
 }
 
@@ -425,6 +427,8 @@ void write_device(wire::DeviceReport::Builder out, const DeviceReport& report) {
   out.setPlannedBytes(report.planned_bytes);
   out.setLanes(report.lanes);
   out.setState(static_cast<uint8_t>(report.state));
+  out.setHugeBytes(report.huge_bytes);
+  out.setHugePages(text(report.huge_pages));
 }
 
 DeviceReport read_device(wire::DeviceReport::Reader in) {
@@ -436,6 +440,8 @@ DeviceReport read_device(wire::DeviceReport::Reader in) {
   report.planned_bytes = in.getPlannedBytes();
   report.lanes = in.getLanes();
   report.state = read_enum(in.getState(), DeviceState::kReady, DeviceState::kFailed);
+  report.huge_bytes = in.getHugeBytes();
+  report.huge_pages = read_name(in.getHugePages());
   return report;
 }
 

@@ -92,7 +92,7 @@ SessionReport session_report(const std::string& name) {
 }
 ModelReport model_report(const std::string& name) {
   ModelReport report{{1},  name, name, ModelState::kDisk, 2, 3, 4,    5, true,
-                     true, {},   6,    "cpu:0",           7, 8, name, 9};
+                     true, {},   6,    "cpu:0",           7, 8, name, 9, 10};
   report.sha256.fill(0xab);
   return report;
 }
@@ -106,7 +106,7 @@ ProgramReport program_report(const std::string& name) {
   return {{1}, {2}, name, "cpu:0", ProgramState::kAdmitted, 3, 4, 5, name, Workload::kTraining, 6};
 }
 DeviceReport device_report(const std::string& name) {
-  return {name, name, 1, 2, 3, 4, DeviceState::kFailed};
+  return {name, name, 1, 2, 3, 4, DeviceState::kFailed, 5, name};
 }
 MemoryReport memory_report(const std::string& name) {
   return {name, MemoryPool::kLanes, 1, 2, 3, 4, 5};
@@ -262,7 +262,7 @@ std::vector<LoaderEvent> loader_events() {
       {Identified{{identity, {}}, -7}},
       {Planned{{8, 9}}},
       {Progress{10}},
-      {Loaded{11, 12}},
+      {Loaded{11, 12, 13}},
       {hashed},
       {LoadFailed{ErrorCode::kMalformed, "Not safetensors."}},
       {Compared{true}},

@@ -317,6 +317,7 @@ struct ModelReport {
   expiresWallNs @13 :UInt64;
   path @14 :Text;
   plan @15 :UInt32;
+  hugeBytes @16 :UInt64;
 }
 
 struct ModelList {
@@ -366,6 +367,8 @@ struct DeviceReport {
   plannedBytes @4 :UInt64;
   lanes @5 :UInt32;
   state @6 :UInt8;
+  hugeBytes @7 :UInt64;
+  hugePages @8 :Text;
 }
 
 struct MemoryReport {
@@ -658,6 +661,7 @@ struct Identified {
 struct Loaded {
   bytesRead @0 :UInt64;
   bufferedReads @1 :UInt64;
+  hugeBytes @2 :UInt64;
 }
 
 # --- from one djinnd to the next
@@ -680,6 +684,7 @@ struct KeptModel {
   path @14 :Text;
   names @15 :List(KeptName);
   device @16 :Text;
+  hugeBytes @17 :UInt64;
 }
 
 struct KeptName {

@@ -59,6 +59,7 @@ KeptModel read(wire::KeptModel::Reader in) {
   model.path = read_name(in.getPath());
   model.names = read_list(in.getNames(), limits::kModelNamesKept, read_kept_name);
   model.device = read_name(in.getDevice());
+  model.huge_bytes = in.getHugeBytes();
   return model;
 }
 
@@ -82,6 +83,7 @@ void write(wire::KeptModel::Builder out, const KeptModel& model) {
   out.setPath(text(model.path));
   write_list(model.names, out.initNames(count_of(model.names)), write_kept_name);
   out.setDevice(text(model.device));
+  out.setHugeBytes(model.huge_bytes);
 }
 
 }  // namespace

@@ -27,6 +27,7 @@ KeptModel model() {
   model.keep_alives = {{1000, 789}, {1001, {}}};
   model.path = "/srv/models/one";
   model.names = {{1001, "one", "/srv/ann/one"}};
+  model.huge_bytes = 1 << 19;
   return model;
 }
 

@@ -73,6 +73,7 @@ void write(wire::LoaderEvent::Builder out, const Loaded& event) {
   auto loaded = out.initLoaded();
   loaded.setBytesRead(event.bytes_read);
   loaded.setBufferedReads(event.buffered_reads);
+  loaded.setHugeBytes(event.huge_bytes);
 }
 void write(wire::LoaderEvent::Builder out, const Hashed& event) {
   out.setHashed(data(event.sha256));
@@ -86,6 +87,10 @@ void write(wire::LoaderEvent::Builder out, const Compared& event) {
 
 Identified read_identified(wire::Identified::Reader in) {
   return {read_list(in.getFiles(), limits::kModelFiles, read_identity), in.getNowNs()};
+}
+
+Loaded read_loaded(wire::Loaded::Reader in) {
+  return {in.getBytesRead(), in.getBufferedReads(), in.getHugeBytes()};
 }
 
 Planned read_planned(capnp::List<uint64_t>::Reader in) {
@@ -110,7 +115,7 @@ LoaderEvent read_loader_event(wire::LoaderEvent::Reader in) {
     case wire::LoaderEvent::PROGRESS:
       return {Progress{in.getProgress()}};
     case wire::LoaderEvent::LOADED:
-      return {Loaded{in.getLoaded().getBytesRead(), in.getLoaded().getBufferedReads()}};
+      return {read_loaded(in.getLoaded())};
     case wire::LoaderEvent::HASHED:
       return {Hashed{read_sha256(in.getHashed())}};
     case wire::LoaderEvent::FAILED:

@@ -19,6 +19,7 @@
 #include "kernel/base/random.h"
 #include "kernel/load/lease.h"
 #include "kernel/load/pieces.h"
+#include "kernel/pal/huge_pages.h"
 #include "kernel/pal/memfd.h"
 
 namespace djinn::load {
@@ -31,7 +32,8 @@ Error about_file(size_t file, const Error& error, const ExecuteOptions& options)
 
 // Pages are populated in blocks of this size: that takes few calls, and few pages that nobody
 // needed.
-constexpr uint64_t kPopulateBytes = uint64_t{2} << 20;
+constexpr uint64_t kPopulateBytes = pal::kHugePageBytes;
+constexpr uint64_t kTouchBytes = 4096;  // of a block that is to be huge: a page
 // A unit of this size is large enough to read from a disk at full speed, and small enough to
 // overlap.
 constexpr uint64_t kDiskPieceBytes = uint64_t{1} << 20;
@@ -46,11 +48,16 @@ constexpr size_t kDiskHelpers = 3;
 class Target {
  public:
   explicit Target(const ExtentTarget& extent)
-      : extent_(extent), populated_(extent.mapped.size() / kPopulateBytes + 1, false) {}
+      : extent_(extent),
+        begun_(extent.mapped.size() / pal::kHugePageBytes, false),
+        populated_(extent.mapped.size() / kPopulateBytes + 1, false) {
+    pal::ask_for_huge_pages(extent.mapped);
+  }
 
   // One thread writes at a time: the kernel lets only one into a file, and the others would spin.
   Status write(std::span<const std::byte> bytes, uint64_t offset) {
     const std::scoped_lock lock(writing_);
+    DJINN_CHECK(begin_blocks(offset, bytes.size()));
     while (!bytes.empty()) {
       const ssize_t count =
           ::pwrite(extent_.memfd->get(), bytes.data(), bytes.size(), static_cast<off_t>(offset));
@@ -77,20 +84,36 @@ class Target {
   }
 
   // Commits what no piece touched: pages of padding. It asks first how much is committed, because
-  // committing pages that are there costs a walk over all of them.
+  // committing pages that are there costs a walk over all of them. More than the extent's bytes is
+  // committed where the host gives every memfd huge pages, and the last one ends behind the extent:
+  // then the sum tells nothing.
   Status commit_rest() {
     struct stat info {};
     if (::fstat(extent_.memfd->get(), &info) != 0) {
       return system_error("look at a model's memory", errno);
     }
     const uint64_t committed_bytes = static_cast<uint64_t>(info.st_blocks) * 512;
-    if (committed_bytes >= extent_.mapped.size()) return {};
+    if (committed_bytes == extent_.mapped.size()) return {};
     return pal::commit_ahead(*extent_.memfd, 0, extent_.mapped.size());
   }
 
  private:
+  // Touches each block through the mapping before something is written to it: a write alone takes
+  // no huge page. Where the host allows none, this takes one page of the 512.
+  Status begin_blocks(uint64_t offset, uint64_t bytes) {
+    constexpr uint64_t kBlock = pal::kHugePageBytes;
+    const uint64_t end = std::min(begun_.size(), (offset + bytes + kBlock - 1) / kBlock);
+    for (uint64_t block = offset / kBlock; block < end; ++block) {
+      if (begun_[block]) continue;
+      DJINN_CHECK(pal::populate_write(extent_.mapped.subspan(block * kBlock, kTouchBytes)));
+      begun_[block] = true;
+    }
+    return {};
+  }
+
   ExtentTarget extent_;
   std::mutex writing_;
+  std::vector<bool> begun_;  // by block of a huge page, but the last if it is none; of writing_
   std::mutex mutex_;
   std::vector<bool> populated_;  // by block; guarded by mutex_
 };

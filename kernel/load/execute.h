@@ -7,9 +7,9 @@
 //   LoadStats      how they came, for logs and djinnctl: a slower path is never silent
 //
 // Units are read to a buffer and copied from there. Plain pieces are written to the memfd, which
-// costs neither a page fault nor the zeroing of a page that is filled at once; all others are
-// copied through the mapping, whose pages are populated ahead, so that no touch can meet a machine
-// without memory. Where a disk or a cast is in the way, several threads share the units.
+// costs a page fault for each 2 MiB, and zeroes no small page that is filled at once; all others
+// are copied through the mapping, whose pages are populated ahead, so that no touch can meet a
+// machine without memory. Where a disk or a cast is in the way, several threads share the units.
 //
 // The whole of a loader is: identify each file, read_index each, resolve, make and map the extents
 // of the manifest, execute, unmap, seal; then ModelHasher at idle priority.
@@ -50,9 +50,10 @@ struct ExecuteOptions {
   std::atomic<size_t>* bad_file = nullptr;
 };
 
-// Fills the extents, which are fresh (all zero), and commits every page of them. Blocks; uses at
-// most three threads besides the caller's, which have ended when this returns. On an error the
-// extents hold anything and are to be dropped; the descriptors' flags are back as they were.
+// Fills the extents, which are fresh (all zero), and commits every page of them: in huge pages
+// where the host allows that (kernel/pal/huge_pages.h) and has some. Blocks; uses at most three
+// threads besides the caller's, which have ended when this returns. On an error the extents hold
+// anything and are to be dropped; the descriptors' flags are back as they were.
 //
 // Files of which it is not proven that nobody had them open for writing (lease.h) are read a second
 // time: what is not the same then was torn.

@@ -19,6 +19,7 @@
 #include "kernel/load/hash.h"
 #include "kernel/load/lease.h"
 #include "kernel/load/testing.h"
+#include "kernel/pal/huge_pages.h"
 
 namespace djinn::load {
 namespace {
@@ -133,6 +134,48 @@ TEST_F(Execute, every_tensor_arrives_from_the_page_cache) {
   expect_holds(extents, plan->manifest, second_);
   EXPECT_EQ(stats->files_cached, 2u);
   EXPECT_EQ(stats->read_bytes, plan->written_bytes);
+}
+
+// As the kernel has mapped them here.
+uint64_t huge_bytes_of(const Extents& extents) {
+  const pal::OwnMappings mappings = pal::OwnMappings::open();
+  uint64_t bytes = 0;
+  for (const pal::Mapping& mapped : extents.mappings) bytes += mappings.huge_bytes(mapped.bytes());
+  return bytes;
+}
+
+uint64_t bytes_of_whole_blocks(const srg::ModelManifest& manifest) {
+  uint64_t bytes = 0;
+  for (const uint64_t extent : manifest.extent_bytes)
+    bytes += extent - extent % pal::kHugePageBytes;
+  return bytes;
+}
+
+uint64_t committed_bytes_of(const Extents& extents) {
+  uint64_t bytes = 0;
+  for (const Fd& memfd : extents.memfds) {
+    struct stat info {};
+    EXPECT_EQ(fstat(memfd.get(), &info), 0);
+    bytes += static_cast<uint64_t>(info.st_blocks) * 512;
+  }
+  return bytes;
+}
+
+TEST_F(Execute, huge_pages_cost_no_memory_and_are_taken_where_the_host_allows_them) {
+  const std::string setting = pal::huge_page_setting();
+  if (setting == "always" || setting == "within_size" || setting == "force") {
+    GTEST_SKIP() << "this host gives huge pages to memory that did not ask: " << setting;
+  }
+  const auto plan = resolve({}, request_.indexes, 6 * kMiB);
+  ASSERT_TRUE(plan);
+  const Extents extents(plan->manifest);
+  ASSERT_TRUE(execute(*plan, request_.files, extents.targets, options()));
+  const uint64_t huge_bytes = huge_bytes_of(extents);
+  const std::vector<uint64_t>& sizes = plan->manifest.extent_bytes;
+  EXPECT_EQ(committed_bytes_of(extents), std::accumulate(sizes.begin(), sizes.end(), uint64_t{0}));
+  EXPECT_LE(huge_bytes, bytes_of_whole_blocks(plan->manifest));
+  if (setting == "advise" && huge_bytes == 0) GTEST_SKIP() << "this host has no huge page left";
+  if (setting != "advise") EXPECT_EQ(huge_bytes, 0u) << setting;
 }
 
 TEST_F(Execute, every_tensor_arrives_from_the_disk_and_the_way_is_counted) {

@@ -12,6 +12,7 @@
 
 #include "kernel/base/assert.h"
 #include "kernel/base/device_id.h"
+#include "kernel/pal/huge_pages.h"
 
 namespace djinn::pal {
 namespace {
@@ -70,9 +71,9 @@ HostPal::HostPal(AvailableMemory available)
 
 Result<Reservation> HostPal::reserve(uint64_t bytes) {
   DJINN_CHECK(check_aligned(properties_, 0, bytes));
-  void* const at = ::mmap(nullptr, bytes, PROT_NONE, kReservedFlags, -1, 0);
-  if (at == MAP_FAILED) return system_error("reserve addresses", errno);
-  return Reservation(*this, static_cast<std::byte*>(at), bytes);
+  DJINN_TRY(Mapping addresses, reserve_addresses(bytes));
+  const std::span<std::byte> reserved = addresses.release();
+  return Reservation(*this, reserved.data(), reserved.size());
 }
 
 void HostPal::release(std::byte* data, uint64_t bytes, const Reservation::Mappings&) noexcept {

@@ -16,6 +16,7 @@
 #include "kernel/base/assert.h"
 #include "kernel/base/checked.h"
 #include "kernel/base/size_text.h"
+#include "kernel/pal/huge_pages.h"
 
 #ifndef MFD_NOEXEC_SEAL  // Linux 6.3; Debian 12's headers are older than some of its kernels
 #define MFD_NOEXEC_SEAL 0x0008U
@@ -74,10 +75,12 @@ Result<uint64_t> size_of_file(const Fd& fd) {
 }
 
 Result<Mapping> map_bytes(const Fd& memfd, uint64_t bytes, int protection, int flags) {
-  if (bytes == 0) return Error{ErrorCode::kInvalidArgument, "a mapping needs at least one byte"};
-  void* const at = ::mmap(nullptr, bytes, protection, flags, memfd.get(), 0);
-  if (at == MAP_FAILED) return system_error("map shared memory", errno);
-  return Mapping(static_cast<std::byte*>(at), bytes);
+  DJINN_TRY(Mapping addresses, reserve_addresses(bytes));
+  if (::mmap(addresses.data(), bytes, protection, flags | MAP_FIXED, memfd.get(), 0) ==
+      MAP_FAILED) {
+    return system_error("map shared memory", errno);
+  }
+  return addresses;
 }
 
 Status write_all(const Fd& memfd, std::span<const std::byte> content) {

@@ -54,6 +54,10 @@ class Mapping {
   [[nodiscard]] bool valid() const noexcept { return data_ != nullptr; }
   [[nodiscard]] std::span<std::byte> bytes() const noexcept { return {data_, bytes_}; }
   void reset() noexcept;
+  // The range, which is the caller's to unmap from now on.
+  [[nodiscard]] std::span<std::byte> release() noexcept {
+    return {std::exchange(data_, nullptr), std::exchange(bytes_, 0)};
+  }
 
  private:
   std::byte* data_ = nullptr;
@@ -76,9 +80,10 @@ Status add_seals(const Fd& memfd, Seals seals);
 // second at most. Errors: as add_seals().
 Status seal_content(const Fd& memfd);
 
-// Maps the first bytes of a memfd, shared. A memfd sealed kWrite goes through map_sealed. The
-// caller knows that the memfd is at least so large and cannot shrink: touching what lies behind its
-// end is SIGBUS. Errors: kInvalidArgument for no bytes, kPermissionDenied, kOutOfMemory.
+// Maps the first bytes of a memfd, shared, at addresses where huge pages fit (huge_pages.h);
+// likewise map_sealed. A memfd sealed kWrite goes through map_sealed. The caller knows that the
+// memfd is at least so large and cannot shrink: touching what lies behind its end is SIGBUS.
+// Errors: kInvalidArgument for no bytes, kPermissionDenied, kOutOfMemory.
 Result<Mapping> map_shared(const Fd& memfd, uint64_t bytes, Access access);
 
 // Maps the first bytes of a memfd that is sealed kWrite, for reading; same pages for all who map

@@ -153,7 +153,7 @@ py::dict to_python(const ipc::ModelReport& report) {
       "bytes_loaded"_a = report.bytes_loaded, "files"_a = report.files, "leases"_a = report.leases,
       "pinned"_a = report.pinned,
       "sha256"_a = report.hashed ? py::object(py::str(hash)) : py::none(),
-      "loaded_wall_ns"_a = report.loaded_wall_ns,
+      "loaded_wall_ns"_a = report.loaded_wall_ns, "huge_bytes"_a = report.huge_bytes,
       "path"_a = report.path.empty() ? py::object(py::none()) : py::object(py::str(report.path)));
 }
 

@@ -18,7 +18,7 @@ from typing import Any
 import djinn
 import numpy as np
 import pytest
-from command_line import memory_in_use
+from command_line import ctl, memory_in_use
 from conversation import STAGING_BYTES, Talk
 from private_daemon import DEADLINE_S, ROOT, THREADS, running, wait_until
 from safetensors.numpy import save_file
@@ -175,6 +175,10 @@ def test_numbers_move_with_loads_runs_programs_and_tokens(served: Served, byte_m
         weights = scrape("djinn_memory_granted_bytes", section="persistent", kind="model")
         assert 0.9 * size < weights == scrape("djinn_memory_mapped_bytes", pool="weights")
         assert scrape("djinn_memory_granted_bytes", section="volatile") > 0
+        (device,) = ctl(served.systemd, "devices", "-j").items()
+        assert scrape("djinn_model_huge_bytes", device="cpu:0") == device["huge_bytes"]
+        if device["huge_pages"] is not None:
+            assert scrape("djinn_huge_pages_info", setting=device["huge_pages"]) == 1
         assert scrape("djinn_workers", state="ready") == 1
 
         assert rose("djinn_program_definitions_total", result="admitted") == 3

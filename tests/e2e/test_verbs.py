@@ -155,6 +155,7 @@ MODEL: dict[str, Shape] = {
     "expires": "time or null",
     "path": "string or null",
     "plan": "null",
+    "huge_bytes": "integer",
     "holders": [HOLDER],
     "pinned_by": ["string"],
     "names": [NAME],
@@ -169,6 +170,8 @@ DEVICE: dict[str, Shape] = {
     "planned_bytes": "integer",
     "lanes": "integer",
     "state": "string",
+    "huge_bytes": "integer",
+    "huge_pages": "string or null",
 }
 POOL: dict[str, Shape] = {
     "device": "string",

@@ -96,6 +96,7 @@ int append(sd_bus_message* message, const ipc::ModelReport& report) {
   }
   if (report.expires_wall_ns > 0) entries.put("expires", report.expires_wall_ns / kNsPerUs);
   if (!report.path.empty()) entries.put("path", report.path);
+  entries.put("huge_bytes", report.huge_bytes);
   if (report.plan != 0) entries.put("plan", fmt::format("{:08x}", report.plan));
   return entries.close();
 }

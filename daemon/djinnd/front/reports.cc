@@ -440,6 +440,7 @@ ipc::ModelReport Reports::report_of(const Model& model, const Caller& caller) {
   report.expires_wall_ns = models_.residency().expires_at(model);
   report.bytes = model.bytes;
   report.bytes_loaded = model.bytes_loaded;
+  report.huge_bytes = model.huge_bytes;
   report.files = static_cast<uint32_t>(model.sources.front().files.size());
   report.leases = static_cast<uint32_t>(model.leases->size());
   report.pinned = model.pinned();
@@ -588,6 +589,8 @@ ipc::DeviceReport Reports::report_of(const Memory& memory) const {
   report.used_bytes = memory.granted_bytes();
   report.total_bytes = memory.total_bytes();
   report.planned_bytes = memory.held_by(vmu::HolderKind::kLane);
+  report.huge_bytes = models_.table().huge_bytes(memory.device());
+  report.huge_pages = devices_.extents_of(memory.device()).huge_page_setting();
   report.state =
       domains_.spares_fail(memory.device()) ? ipc::DeviceState::kFailed : ipc::DeviceState::kReady;
   for (const auto& [key, worker] : domains_.all()) {

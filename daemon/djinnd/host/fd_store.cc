@@ -93,6 +93,7 @@ ipc::KeptModel record_of(const Model& model) {
   for (const Owner user : *model.pins) record.pinned_by.push_back(user.number());
   record.sha256 = model.sha256;
   record.loaded_wall_ns = model.loaded_wall_ns;
+  record.huge_bytes = model.huge_bytes;
   record.has_plan = model.plan != nullptr;
   for (const auto& [user, ms] : model.keep_alives_ms) {
     record.keep_alives.push_back({user.number(), ms});
@@ -160,6 +161,7 @@ class Returned {
       DJINN_TRY(files.back(), take_shared(name_of_part(model.id, "file", i)));
     }
     model.bytes_loaded = model.bytes;
+    model.huge_bytes = std::min(record.huge_bytes, model.bytes);
     return model;
   }
 

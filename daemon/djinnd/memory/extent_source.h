@@ -27,6 +27,7 @@
 #include <cstdint>
 #include <functional>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "kernel/base/fd.h"
@@ -49,6 +50,9 @@ class ExtentSource {
   // As pal::DeviceProperties says of the device.
   [[nodiscard]] virtual bool extents_have_parts() const = 0;
   [[nodiscard]] virtual uint64_t granularity_bytes() const = 0;
+  // What the host allows its memory, as pal::huge_page_setting() says; empty of a device that has
+  // no choice of pages. Asked anew each time.
+  [[nodiscard]] virtual std::string huge_page_setting() const = 0;
 
   // A new extent of so many bytes, all zero. made: called at once, or later. Errors: kOutOfMemory,
   // kLimitExceeded (descriptors), kInvalidArgument (size).

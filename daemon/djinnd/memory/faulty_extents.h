@@ -25,6 +25,9 @@ class FaultyExtents : public ExtentSource {
   using ExtentSource::free;
   [[nodiscard]] bool extents_have_parts() const override { return inner_.extents_have_parts(); }
   [[nodiscard]] uint64_t granularity_bytes() const override { return inner_.granularity_bytes(); }
+  [[nodiscard]] std::string huge_page_setting() const override {
+    return inner_.huge_page_setting();
+  }
   void create(ExtentUse use, uint64_t bytes, Made made) override {
     if (++created_ != fail_at_) return inner_.create(use, bytes, std::move(made));
     made(Error{ErrorCode::kOutOfMemory, "A test made this extent fail."});

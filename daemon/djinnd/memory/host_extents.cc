@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "kernel/base/assert.h"
+#include "kernel/pal/huge_pages.h"
 #include "kernel/pal/memfd.h"
 
 namespace djinn::daemon {
@@ -56,6 +57,10 @@ Result<std::vector<Fd>> duplicates_of(std::span<const Fd> extents) {
 }
 
 }  // namespace
+
+std::string HostExtents::huge_page_setting() const {
+  return pal::huge_page_setting();
+}
 
 void HostExtents::create(ExtentUse use, uint64_t bytes, Made made) {
   const Kind kind = kind_of(use);

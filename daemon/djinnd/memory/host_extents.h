@@ -19,6 +19,7 @@ class HostExtents final : public ExtentSource {
   using ExtentSource::free;
   [[nodiscard]] bool extents_have_parts() const override { return have_parts_; }
   [[nodiscard]] uint64_t granularity_bytes() const override { return 4096; }
+  [[nodiscard]] std::string huge_page_setting() const override;
   // made: called at once.
   void create(ExtentUse use, uint64_t bytes, Made made) override;
   // Asks the kernel for about a second at most (memfd.h).

@@ -128,7 +128,9 @@ void Metrics::add_memory(MetricsSnapshot& shot) const {
         {memory->device(), memory->total_bytes(), memory->held_by(vmu::HolderKind::kModel),
          memory->held_by(vmu::HolderKind::kLoad), memory->held_by(vmu::HolderKind::kSession),
          memory->held_by(vmu::HolderKind::kLane), memory->held_by(vmu::HolderKind::kHeap),
-         reports_.pools_of(*memory), !domains_.spares_fail(memory->device())});
+         reports_.pools_of(*memory), !domains_.spares_fail(memory->device()),
+         models_.table().huge_bytes(memory->device()),
+         devices_.extents_of(memory->device()).huge_page_setting()});
     shot.memory_waiting += memory->waiting();
   }
 }

@@ -248,6 +248,19 @@ void put_models(Page& page, const MetricsSnapshot& shot) {
              {{"reason", std::string(name_of(static_cast<EvictReason>(reason)))}});
   }
   page.counter("djinn_model_evicted_bytes_total", "Bytes of these.", shot.evicted_bytes);
+  page.begin(MetricType::Gauge, "djinn_model_huge_bytes",
+             "Of the models' bytes on a device, those that lay in huge pages when they had been "
+             "loaded.");
+  for (const DeviceSnapshot& one : shot.devices) {
+    page.put(one.huge_bytes, {{"device", text_of(one.device)}});
+  }
+  page.begin(MetricType::Gauge, "djinn_huge_pages_info",
+             "1, with what the host allows the device's memory: with never, each run reads models "
+             "more slowly.");
+  for (const DeviceSnapshot& one : shot.devices) {
+    if (one.huge_pages.empty()) continue;
+    page.put(1, {{"device", text_of(one.device)}, {"setting", one.huge_pages}});
+  }
 }
 
 void put_groups(Page& page, const MetricsSnapshot& shot) {

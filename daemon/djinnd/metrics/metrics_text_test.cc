@@ -57,6 +57,8 @@ TEST(MetricsTextTest, numbers_are_in_base_units_under_their_labels) {
   DeviceSnapshot& device = shot.devices.emplace_back(DeviceSnapshot{kHostDevice});
   device.slab_bytes = 1 << 20;
   device.pools[1].mapped_bytes = 5;
+  device.huge_bytes = 2 << 20;
+  device.huge_pages = "advise";
   shot.evictions[static_cast<size_t>(EvictReason::kPressure)] = 4;
   shot.counts.submissions[static_cast<size_t>(ipc::Operation::kGenerate)] = 6;
   shot.loader_traffic.sent_bytes = 8;
@@ -72,6 +74,8 @@ TEST(MetricsTextTest, numbers_are_in_base_units_under_their_labels) {
                "djinn_memory_granted_bytes{device=\"cpu:0\",kind=\"slab\",section=\"volatile\"}"),
       "1048576");
   EXPECT_EQ(value_of(shot, "djinn_memory_mapped_bytes{device=\"cpu:0\",pool=\"sessions\"}"), "5");
+  EXPECT_EQ(value_of(shot, "djinn_model_huge_bytes{device=\"cpu:0\"}"), "2097152");
+  EXPECT_EQ(value_of(shot, "djinn_huge_pages_info{device=\"cpu:0\",setting=\"advise\"}"), "1");
   EXPECT_EQ(value_of(shot, "djinn_model_evictions_total{reason=\"pressure\"}"), "4");
   EXPECT_EQ(value_of(shot, "djinn_submissions_total{operation=\"generate\"}"), "6");
   EXPECT_EQ(value_of(shot, "djinn_ipc_bytes_total{direction=\"sent\",peer=\"loader\"}"), "8");

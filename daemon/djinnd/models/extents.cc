@@ -32,6 +32,11 @@ void give_extents(Model& model, std::vector<Fd> extents, const std::vector<uint6
   model.bytes = total_of(sizes).value();
 }
 
+void note_huge_pages(Model& model, const ipc::Loaded& loaded) {
+  DJINN_ASSERT(model.phase == ModelPhase::kLoading && !model.extents.empty());
+  model.huge_bytes = std::min(loaded.huge_bytes, model.bytes);
+}
+
 Result<uint64_t> size_of_manifest(const Fd& manifest) {
   DJINN_TRY(const uint64_t bytes,
             size_of_sealed(manifest, limits::kManifestBytes, "manifest of a model"));

@@ -24,6 +24,9 @@ namespace djinn::daemon {
 // The model has none yet. sizes: of these extents, with a total.
 void give_extents(Model& model, std::vector<Fd> extents, const std::vector<uint64_t>& sizes);
 
+// What the loader that filled them says of them, which it may say of all at most.
+void note_huge_pages(Model& model, const ipc::Loaded& loaded);
+
 // What a loader gave as manifest has so many bytes. Errors: those of size_of_sealed; kLoaderLost.
 [[nodiscard]] Result<uint64_t> size_of_manifest(const Fd& manifest);
 // From the offset, as much as one reply carries. Errors: those of pal::read_memfd.

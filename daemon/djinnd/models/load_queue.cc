@@ -192,6 +192,7 @@ void LoadQueue::abandon(Model& model) {
   // Once sealed, the extents of a return belong to the model; here the load gets their memory back.
   devices_.of(model.device()).hand_over(Memory::of_model(model.id), Memory::of_load(model.load));
   abandoned_.emplace(model.load, Abandoned{model.device(), std::exchange(model.extents, {})});
+  model.huge_bytes = 0;
   look_again_soon();
 }
 

@@ -329,4 +329,12 @@ uint64_t ModelTable::leaving_bytes(DeviceId device) const {
   return bytes;
 }
 
+uint64_t ModelTable::huge_bytes(DeviceId device) const {
+  uint64_t bytes = 0;
+  for (const auto& [id, model] : models_) {
+    if (model.device() == device) bytes += model.huge_bytes;
+  }
+  return bytes;
+}
+
 }  // namespace djinn::daemon

@@ -184,6 +184,7 @@ struct Model {
   uint64_t manifest_bytes = 0;
   uint64_t bytes = 0;
   uint64_t bytes_loaded = 0;
+  uint64_t huge_bytes = 0;  // of its bytes those that its loader found in huge pages
   PinnedBy pins;
   // How long each user who opened it wants it to stay without a session; nothing: as djinnd is
   // configured. The longest holds.
@@ -300,6 +301,8 @@ class ModelTable {
   [[nodiscard]] std::vector<Model*> evictable(DeviceId device, bool in_use);
   // Of models that are on their way out of the device.
   [[nodiscard]] uint64_t leaving_bytes(DeviceId device) const;
+  // Of models on the device those that lie in huge pages.
+  [[nodiscard]] uint64_t huge_bytes(DeviceId device) const;
   [[nodiscard]] std::map<ModelId, Model>& all() { return models_; }
   [[nodiscard]] const std::map<ModelId, Model>& all() const { return models_; }
   [[nodiscard]] size_t size() const { return models_.size(); }

@@ -237,6 +237,7 @@ void Openings::load_finished(Load& load, const ipc::Loaded& loaded, Fd& manifest
   queue_.count(loaded);
   const Status sealed = seal(model, manifest);
   if (!sealed) return files_failed(model, sealed.error());
+  note_huge_pages(model, loaded);
   queue_.hand_over(load, model.id);
   model.end_return();
   residency_.arrived(model);

@@ -308,7 +308,7 @@ void Residency::finish_evict(ModelId id) {
   Model* const model = table_.find(id);
   if (model == nullptr || model->phase != ModelPhase::kEvicting) return;
   enter(*model, ModelPhase::kOnDisk);
-  model->bytes_loaded = 0;
+  model->bytes_loaded = model->huge_bytes = 0;
   model->extents.clear();
   emit(EventKind::kModelEvicted, *model, leaving_.extract(id).mapped(), "evicted to disk");
   release(*model);

@@ -86,6 +86,7 @@ void Returns::load_finished(Load& load, const ipc::Loaded& loaded, Fd& manifest)
   queue_.count(loaded);
   const Status sealed = seal(model, manifest);
   if (!sealed) return source_failed(model, sealed.error());
+  note_huge_pages(model, loaded);
   queue_.hand_over(load, model.id);
 }
 

@@ -38,6 +38,11 @@ void close_all(std::vector<Fd>& extents) {
 
 }  // namespace
 
+// A simulated machine has no pages to choose from.
+std::string HostExtents::huge_page_setting() const {
+  return "";
+}
+
 void HostExtents::create(ExtentUse use, uint64_t bytes, Made made) {
   if (Machine::current().one_in(3)) {
     return work_.run([this, use, bytes] { return make_extent(*this, use, bytes); },

@@ -27,7 +27,7 @@ bool is_record_of(const Model& model, const ipc::KeptModel& record) {
   const auto is_pin = [&](uint64_t user) { return model.pins->contains(*Owner::of_number(user)); };
   return record.domain == model.owner().number() && record.device == text_of(model.device()) &&
          record.extent_bytes == model.extent_bytes && record.sha256 == model.sha256 &&
-         record.pinned_by.size() == model.pins->size() &&
+         record.huge_bytes == model.huge_bytes && record.pinned_by.size() == model.pins->size() &&
          std::ranges::all_of(record.pinned_by, is_pin) &&
          record.keep_alives.size() == model.keep_alives_ms.size() &&
          record.files.size() == model.key().files.size();
@@ -268,6 +268,8 @@ void Invariants::check_model(const Model& model) {
     wrong("it is resident without memory");
   }
   if (model.phase == ModelPhase::kOnDisk && held != 0) wrong("it is on disk, and holds memory");
+  const uint64_t huge_bytes_max = model.phase == ModelPhase::kOnDisk ? 0 : model.bytes;
+  if (model.huge_bytes > huge_bytes_max) wrong("more of it lies in huge pages than is there");
   for (const auto& [key, mapped] : *model.mapped) {
     if (mapped.added && !Access::domains(daemon_).ready(key)) wrong("a dead worker has it");
     if (key.device != model.device()) wrong("a worker of another device has it");

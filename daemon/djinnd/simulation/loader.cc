@@ -93,7 +93,7 @@ void Loader::lie(const ipc::LoaderEvent& said, const std::vector<int>& fds) {
     case 4:
       return send({ipc::Progress{UINT64_MAX}}, {});
     case 5:
-      return send({ipc::Loaded{UINT64_MAX, UINT64_MAX}}, fds);
+      return send({ipc::Loaded{UINT64_MAX, UINT64_MAX, UINT64_MAX}}, fds);
     case 6:
       return send({ipc::LoaderReady{1, true}}, {});
     default:
@@ -164,7 +164,8 @@ void Loader::read(const std::vector<Fd>& extents) {
   if (machine_.one_in(2)) say({ipc::Progress{held.size()}});
   auto manifest = pal::make_sealed_memfd("djinn-manifest", std::as_bytes(std::span(held)));
   DJINN_ASSERT(manifest.ok());
-  say({ipc::Loaded{held.size(), 0}}, {manifest.value().get()});
+  const uint64_t huge_bytes = held.empty() ? 0 : held.front() % 4096;
+  say({ipc::Loaded{held.size(), 0, huge_bytes}}, {manifest.value().get()});
   hash_.start_once(machine_.fault(4) ? machine_.below(20'000) : 0);
 }
 

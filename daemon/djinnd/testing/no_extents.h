@@ -16,6 +16,7 @@ class NoExtents final : public ExtentSource {
   using ExtentSource::free;
   [[nodiscard]] bool extents_have_parts() const override { return true; }
   [[nodiscard]] uint64_t granularity_bytes() const override { return 4096; }
+  [[nodiscard]] std::string huge_page_setting() const override { return ""; }
   void create(ExtentUse, uint64_t, Made) override { DJINN_ASSERT(false); }
   Status seal(const Fd&) override { return unwanted(); }
   [[nodiscard]] Status check_sealed(const Fd&, uint64_t) const override { return unwanted(); }
