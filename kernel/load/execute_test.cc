@@ -175,7 +175,9 @@ TEST_F(Execute, huge_pages_cost_no_memory_and_are_taken_where_the_host_allows_th
   EXPECT_EQ(committed_bytes_of(extents), std::accumulate(sizes.begin(), sizes.end(), uint64_t{0}));
   EXPECT_LE(huge_bytes, bytes_of_whole_blocks(plan->manifest));
   if (setting == "advise" && huge_bytes == 0) GTEST_SKIP() << "this host has no huge page left";
-  if (setting != "advise") EXPECT_EQ(huge_bytes, 0u) << setting;
+  if (setting != "advise") {
+    EXPECT_EQ(huge_bytes, 0u) << setting;
+  }
 }
 
 TEST_F(Execute, every_tensor_arrives_from_the_disk_and_the_way_is_counted) {

@@ -53,10 +53,10 @@ def told(daemon: Daemon) -> int:
     return model["huge_bytes"]
 
 
-def read_all(session: djinn.Session, dtype: str, count: int) -> None:
+def read_all(session: djinn.Session, model: djinn.Model, dtype: str, count: int) -> None:
     """The worker reads each byte of the weight."""
     source = f'srg 1 "sum"\nweight %w "w" : {dtype}[{count}]\n%s = aten::sum(%w)\noutput %s\n'
-    session.define(source)()
+    session.define(source, model)()
 
 
 def weights(tmp_path: Path, size: int) -> Path:
@@ -79,7 +79,7 @@ def test_what_is_told_is_what_the_worker_has_mapped(tmp_path: Path, cast: bool) 
         model = session.load(weights(tmp_path, size), **options)
         dtype, held = ("bfloat16", size // 2) if cast else ("float32", size)
         for _ in range(2):  # the second time it comes back from disk
-            read_all(session, dtype, count)
+            read_all(session, model, dtype, count)
             assert told(daemon) == huge_bytes_mapped(daemon)
             assert told(daemon) in range(0, held + 1, BLOCK)
             if setting() not in ALLOWING:
@@ -88,7 +88,7 @@ def test_what_is_told_is_what_the_worker_has_mapped(tmp_path: Path, cast: bool) 
             (item,) = ctl(daemon, "ps", "-j").items()
             assert ctl(daemon, "evict", "--force", item["id"]).code == 0
             assert told(daemon) == 0
-        read_all(session, dtype, count)
+        read_all(session, model, dtype, count)
         model.close()
         if setting() in ALLOWING and told(daemon) == 0:
             pytest.skip("the host allows huge pages, and has none")

@@ -32,9 +32,9 @@ struct DeviceSnapshot {
   uint64_t slab_bytes = 0;
   uint64_t heap_bytes = 0;
   std::array<ipc::MemoryReport, 3> pools{};
-  bool ready = true;        // its workers start
-  uint64_t huge_bytes = 0;  // of the models there
-  std::string huge_pages;   // what the host allows; or empty
+  bool ready = true;         // its workers start
+  uint64_t huge_bytes = 0;   // of the models there
+  std::string huge_pages{};  // what the host allows; or empty
 };
 
 struct MetricsSnapshot {
