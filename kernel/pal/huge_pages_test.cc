@@ -2,13 +2,14 @@
 
 #include "kernel/pal/huge_pages.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <filesystem>
-#include <fstream>
 
 #include "kernel/pal/host_pal.h"
 
@@ -160,7 +161,10 @@ class Setting : public testing::Test {
   }
   ~Setting() override { std::filesystem::remove_all(directory_); }
 
-  void write(const char* name, const char* text) { std::ofstream(directory_ + name) << text; }
+  void write(const char* name, std::string_view text) {
+    const Fd file(::open((directory_ + name).c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600));
+    EXPECT_EQ(::write(file.get(), text.data(), text.size()), static_cast<ssize_t>(text.size()));
+  }
   void set_general(const char* text) { write("/shmem_enabled", text); }
   void set_own(const char* text) { write("/hugepages-2048kB/shmem_enabled", text); }
 
