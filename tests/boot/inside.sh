@@ -184,6 +184,8 @@ check "the socket's owner and mode" says "660 root djinn" stat -c "%a %U %G" /ru
 check "and its directory's" says "755 root root" stat -c "%a %U %G" /run/djinn
 check "it tells how it goes" says "models (0 loading)" systemctl show djinnd.service -p StatusText
 check "its exposure is low" is_hardened
+check "a kernel whose setting of huge pages cannot be written is no error" \
+  systemd-tmpfiles --create djinn.conf
 for page in djinn-overview.7 djinnd.8 djinnd.conf.5 djinnctl.1 libdjinn-client.3 djinn_close.3; do
   check "man $page" says NAME man "${page##*.}" "${page%.*}"
 done

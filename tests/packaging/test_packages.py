@@ -125,6 +125,17 @@ def test_the_bus_knows_who_may_be_the_manager_before_djinnd_asks(
 
 
 @pytest.mark.ci
+def test_the_hosts_huge_pages_are_allowed_before_djinnd_loads_anything(
+    packages: dict[str, Path], tmp_path: Path
+) -> None:
+    assert "./usr/lib/tmpfiles.d/djinn.conf" in files(packages["djinnd"])
+    postinst = script(packages["djinnd"], "postinst", tmp_path)
+    (line,) = re.findall(r"systemd-tmpfiles .*--create djinn\.conf.*", postinst)
+    assert line.endswith("|| true")
+    assert postinst.index(line) < postinst.index("deb-systemd-invoke")
+
+
+@pytest.mark.ci
 def test_no_script_stops_the_socket_or_the_service_in_an_upgrade(
     packages: dict[str, Path], tmp_path: Path
 ) -> None:
