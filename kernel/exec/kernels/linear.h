@@ -10,12 +10,9 @@
 
 #include <stdint.h>
 
-#include "kernel/exec/kernels/isa_level.h"
+#include "kernel/exec/kernels/element.h"
 
 namespace djinn::kernels {
-
-enum class Element : uint8_t { kFloat32, kBFloat16, kFloat16 };
-inline constexpr uint8_t kElements = 3;
 
 // y[m, n] = sum over k of x[m, k] * w[n, k], plus bias[n], for m < rows. All have one element type;
 // sums are float32, rounded once. Strides are elements. Nothing overlaps; alignment is any.
@@ -38,16 +35,5 @@ struct LinearKernels {
   LinearKernel outputs_first[kElements];  // by Element
   LinearKernel inputs_first[kElements];
 };
-
-// The level must be one that this machine has.
-[[nodiscard]] const LinearKernels& linear_kernels(IsaLevel level);
-
-// Each level's, by the file that is compiled for it.
-extern const LinearKernels kLinearBase;
-#if defined(__x86_64__)
-extern const LinearKernels kLinearAvx2;
-extern const LinearKernels kLinearAvx512;
-extern const LinearKernels kLinearAvx512Bf16;
-#endif
 
 }  // namespace djinn::kernels

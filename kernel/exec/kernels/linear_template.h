@@ -1,18 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// The linear kernels, for a level that has been described before this is included. A file that is
-// compiled for a level includes C headers, intrinsics and this alone: the linker may take one
-// file's copy of an inline function of the standard library for all others, and machines without
-// the level would meet its instructions.
-//
-// A level is a struct:
-//   Vector, kLanes      floats
-//   kRegisters          how many vectors the machine holds
-//   zero, broadcast, load_floats, store_floats, add, fma, sum
-//                       sum: of the lanes, in a fixed order
-// and for each element type T a struct Dot<T>:
-//   Operand, kStep      elements that one step multiplies
-//   load(const T*), step(sum, a, b), to_vector(const T*) of kLanes, round(float)
+// The linear kernels of a level (vectors.h).
 #pragma once
 
 #include <stddef.h>
@@ -20,9 +8,7 @@
 #include <string.h>
 
 #include "kernel/exec/kernels/linear.h"
-
-// Sums are in registers where loops over them are unrolled, which -O2 alone does not do.
-#define DJINN_UNROLL _Pragma("GCC unroll 8")
+#include "kernel/exec/kernels/vectors.h"
 
 namespace djinn::kernels {
 namespace {
@@ -40,10 +26,6 @@ constexpr int rows_of_weights() {
   return M <= 4 ? 2 : 1;
 }
 
-inline int64_t smaller(int64_t a, int64_t b) {
-  return a < b ? a : b;
-}
-
 template <typename T>
 inline void prefetch(const T* at) {
   __builtin_prefetch(reinterpret_cast<const char*>(at) + kAheadBytes);
@@ -51,17 +33,10 @@ inline void prefetch(const T* at) {
 
 // --- outputs first: dot products
 
-// The elements that are left over, and zeros behind them.
-template <typename T, int kCount>
-inline void copy_tail(T (&to)[kCount], const T* from, int64_t count) {
-  memset(to, 0, sizeof to);
-  memcpy(to, from, static_cast<size_t>(count) * sizeof(T));
-}
-
 template <typename T, int M, int R>
 inline void dots(const Linear& call, const T* x, const T* w, T* y, const T* bias) {
   using D = Dot<T>;
-  typename Level::Vector sums[M][R];
+  Vector sums[M][R];
   DJINN_UNROLL
   for (int m = 0; m < M; ++m) {
     DJINN_UNROLL
@@ -130,18 +105,9 @@ void block_outputs_first(const Linear& call, int64_t row, int64_t begin, int64_t
 constexpr int64_t kPanel = 512;  // columns whose sums stay in the first cache
 constexpr int kDepth = 8;        // rows of weights that a sum takes in before it is stored
 
-template <typename T>
-inline typename Level::Vector load_columns(const T* from, int64_t count) {
-  if (count >= Level::kLanes) return Dot<T>::to_vector(from);
-  T tail[Level::kLanes];
-  copy_tail(tail, from, count);
-  return Dot<T>::to_vector(tail);
-}
-
 template <typename T, int M>
 void panel(const Linear& call, int64_t row, int64_t begin, int64_t end) {
   using D = Dot<T>;
-  using Vector = typename Level::Vector;
   alignas(kLineBytes) float sums[M][kPanel];
   memset(sums, 0, sizeof sums);
   const T* const x = static_cast<const T*>(call.x) + row * call.x_stride;
@@ -150,11 +116,11 @@ void panel(const Linear& call, int64_t row, int64_t begin, int64_t end) {
   for (int64_t k = 0; k < call.inputs; k += kDepth) {
     const int depth = static_cast<int>(smaller(kDepth, call.inputs - k));
     const T* const rows = w + k * call.weight_stride;
-    for (int64_t n = 0; n < columns; n += Level::kLanes) {
+    for (int64_t n = 0; n < columns; n += kLanes) {
       Vector weights[kDepth];
       for (int j = 0; j < depth; ++j) {
         const T* const at = rows + j * call.weight_stride + n;
-        weights[j] = load_columns(at, columns - n);
+        weights[j] = load_part(at, columns - n);
         if (k + kDepth + j < call.inputs) __builtin_prefetch(at + kDepth * call.weight_stride);
       }
       DJINN_UNROLL
@@ -219,7 +185,7 @@ void inputs_first(const Linear& call, int64_t begin, int64_t end) {
   all_rows(call, begin, end, kBlocks, kPanel);
 }
 
-constexpr LinearKernels kOfThisLevel = {
+constexpr LinearKernels kLinearOfThisLevel = {
     {&outputs_first<float>, &outputs_first<BFloat16>, &outputs_first<Float16>},
     {&inputs_first<float>, &inputs_first<BFloat16>, &inputs_first<Float16>}};
 

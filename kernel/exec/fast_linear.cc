@@ -15,7 +15,7 @@
 #include <algorithm>
 #include <optional>
 
-#include "kernel/exec/kernels/linear.h"
+#include "kernel/exec/fast_rows.h"
 #include "kernel/exec/own_operators.h"
 #include "kernel/exec/torch_headers.h"
 #include "kernel/srg/rewrite/rewrite.h"
@@ -32,34 +32,6 @@ at::Tensor as_before(const at::Tensor& input, const at::Tensor& weight, const Bi
                      bool turned) {
   if (!turned) return at::linear(input, weight, bias);
   return bias ? at::addmm(*bias, input, weight) : at::matmul(input, weight);
-}
-
-std::optional<kernels::Element> element_of(at::ScalarType type) {
-  switch (type) {
-    case at::kFloat:
-      return kernels::Element::kFloat32;
-    case at::kBFloat16:
-      return kernels::Element::kBFloat16;
-    case at::kHalf:
-      return kernels::Element::kFloat16;
-    default:
-      return std::nullopt;
-  }
-}
-
-// Gives the distance of two rows where those of [..., K] lie at even distances, dense in
-// themselves.
-std::optional<int64_t> row_stride(const at::Tensor& tensor) {
-  if (tensor.stride(-1) != 1 && tensor.size(-1) > 1) return {};
-  std::optional<int64_t> stride;  // of the rows
-  int64_t next = 0;               // what the next dimension's must be
-  for (int64_t d = tensor.dim() - 2; d >= 0; --d) {
-    if (tensor.size(d) == 1) continue;
-    if (stride && tensor.stride(d) != next) return {};
-    if (!stride) stride = tensor.stride(d);
-    next = tensor.stride(d) * tensor.size(d);
-  }
-  return stride.value_or(0);
 }
 
 // Tells whether the product is one of our kernels', of a few rows.
@@ -101,7 +73,7 @@ at::Tensor linear_rows(const at::Tensor& given, const at::Tensor& weight, const 
   call.y_stride = outputs;
   call.rows = input.numel() / input.size(-1);
   call.inputs = input.size(-1);
-  static const kernels::LinearKernels& kernels = kernels::linear_kernels(kernels::best_isa_level());
+  const kernels::LinearKernels& kernels = fast_kernels().linear;
   const auto element = static_cast<size_t>(*element_of(weight.scalar_type()));
   const kernels::LinearKernel kernel =
       inputs_dense ? kernels.outputs_first[element] : kernels.inputs_first[element];
@@ -112,7 +84,7 @@ at::Tensor linear_rows(const at::Tensor& given, const at::Tensor& weight, const 
 
 }  // namespace
 
-void define_linear_rows(OwnLibraries& libraries) {
+void define_fast_linear(OwnLibraries& libraries) {
   libraries.definition.def(
       "linear_rows(Tensor input, Tensor weight, Tensor? bias, bool turned) -> Tensor");
   libraries.cpu.impl("linear_rows", &linear_rows);
