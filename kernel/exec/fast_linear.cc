@@ -48,6 +48,29 @@ bool is_ours(const at::Tensor& input, const at::Tensor& weight, const Bias& bias
                    (bias->numel() == 1 || bias->numel() == outputs));
 }
 
+void run_outputs_first(const kernels::Linear& call, kernels::Element element) {
+  const kernels::LinearKernel kernel =
+      fast_kernels().linear.outputs_first[static_cast<size_t>(element)];
+  at::parallel_for(0, call.outputs, kGrain,
+                   [&](int64_t begin, int64_t end) { kernel(call, begin, end); });
+}
+
+void run_inputs_first(kernels::Linear call, kernels::Element element) {
+  const int64_t chunks = kernels::chunks_of(call.inputs);
+  const at::Tensor parts =
+      at::empty({chunks, call.rows, kernels::padded_outputs(call.outputs)}, at::kFloat);
+  call.parts = parts.mutable_data_ptr<float>();
+  const kernels::LinearKernels& linear = fast_kernels().linear;
+  const kernels::LinearKernel kernel = linear.inputs_first[static_cast<size_t>(element)];
+  const kernels::LinearKernel sum = linear.sum_chunks[static_cast<size_t>(element)];
+  at::parallel_for(0, chunks, 1, [&](int64_t begin, int64_t end) { kernel(call, begin, end); });
+  constexpr int64_t kLine = 16;  // outputs whose sums are whole vectors at all levels
+  const int64_t lines = kernels::padded_outputs(call.outputs) / kLine;
+  at::parallel_for(0, lines, kGrain, [&](int64_t begin, int64_t end) {
+    sum(call, begin * kLine, std::min(end * kLine, call.outputs));
+  });
+}
+
 at::Tensor linear_rows(const at::Tensor& given, const at::Tensor& weight, const Bias& given_bias,
                        bool turned) {
   if (!is_ours(given, weight, given_bias, turned)) {
@@ -73,12 +96,12 @@ at::Tensor linear_rows(const at::Tensor& given, const at::Tensor& weight, const 
   call.y_stride = outputs;
   call.rows = input.numel() / input.size(-1);
   call.inputs = input.size(-1);
-  const kernels::LinearKernels& kernels = fast_kernels().linear;
-  const auto element = static_cast<size_t>(*element_of(weight.scalar_type()));
-  const kernels::LinearKernel kernel =
-      inputs_dense ? kernels.outputs_first[element] : kernels.inputs_first[element];
-  at::parallel_for(0, outputs, kGrain,
-                   [&](int64_t begin, int64_t end) { kernel(call, begin, end); });
+  call.outputs = outputs;
+  if (inputs_dense) {
+    run_outputs_first(call, *element_of(weight.scalar_type()));
+  } else {
+    run_inputs_first(call, *element_of(weight.scalar_type()));
+  }
   return result;
 }
 

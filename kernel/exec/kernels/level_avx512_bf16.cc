@@ -29,6 +29,7 @@ struct Dot<BFloat16> : BFloat16Elements {
 #include "kernel/exec/kernels/rows_template.h"
 
 namespace djinn::kernels {
-extern const Kernels kKernelsAvx512Bf16 = {kLinearOfThisLevel, kRowsOfThisLevel, kAttendOfThisLevel};
+extern const Kernels kKernelsAvx512Bf16 = {kLinearOfThisLevel, kRowsOfThisLevel,
+                                           kAttendOfThisLevel};
 }  // namespace djinn::kernels
 #endif

@@ -29,7 +29,8 @@ struct Case {
     for (Matrix* one : {&x, &w, &bias}) one->fill(random);
   }
 
-  // begin, end: of the rows of x. cuts: where the outputs are shared out.
+  // begin, end: of the rows of x. cuts: where the outputs are shared out. The chunks of inputs are
+  // shared out, too, and the last of them comes first.
   Matrix run(IsaLevel level, int64_t begin, int64_t end, std::vector<int64_t> cuts = {}) {
     const int64_t outputs = bias.columns;
     Matrix y(element, end - begin, outputs);
@@ -43,10 +44,18 @@ struct Case {
     call.y_stride = y.stride();
     call.rows = end - begin;
     call.inputs = x.columns;
+    call.outputs = outputs;
+    const int64_t chunks = chunks_of(call.inputs);
+    std::vector<float> parts(static_cast<size_t>(chunks * call.rows * padded_outputs(outputs)),
+                             NAN);
+    call.parts = parts.data();
     const LinearKernels& kernels = kernels_of(level).linear;
     const auto number = static_cast<size_t>(element);
+    for (int64_t chunk = chunks; !outputs_first && chunk > 0; --chunk) {
+      kernels.inputs_first[number](call, chunk - 1, chunk);
+    }
     const LinearKernel kernel =
-        outputs_first ? kernels.outputs_first[number] : kernels.inputs_first[number];
+        outputs_first ? kernels.outputs_first[number] : kernels.sum_chunks[number];
     cuts.push_back(outputs);
     int64_t from = 0;
     for (const int64_t cut : cuts) {
@@ -106,10 +115,14 @@ TEST_P(LinearTest, a_row_is_the_same_alone_and_among_others_however_the_outputs_
     Case it(element, outputs_first, kRows, inputs, kOutputs);
     for (const IsaLevel level : levels()) {
       Matrix together = it.run(level, 0, kRows);
-      EXPECT_EQ(it.run(level, 0, kRows, {1, 3, 350, 513}).bytes, together.bytes);
+      EXPECT_EQ(it.run(level, 0, kRows,
+                       outputs_first ? std::vector<int64_t>{1, 3, 350, 513}
+                                     : std::vector<int64_t>{16, 32, 352, 512})
+                    .bytes,
+                together.bytes);
       for (const int64_t rows : {1, 2, 3, 5, 8}) {
         for (int64_t begin = 0; begin + rows <= kRows; begin += rows) {
-          Matrix some = it.run(level, begin, begin + rows, {kOutputs / 2});
+          Matrix some = it.run(level, begin, begin + rows, {kOutputs / 32 * 16});
           for (int64_t r = 0; r < rows; ++r) {
             ASSERT_EQ(std::memcmp(some.at(r, 0), together.at(begin + r, 0),
                                   static_cast<size_t>(kOutputs) * bytes_of(element)),
