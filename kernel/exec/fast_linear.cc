@@ -64,7 +64,7 @@ void run_inputs_first(kernels::Linear call, kernels::Element element) {
   const kernels::LinearKernel kernel = linear.inputs_first[static_cast<size_t>(element)];
   const kernels::LinearKernel sum = linear.sum_chunks[static_cast<size_t>(element)];
   at::parallel_for(0, chunks, 1, [&](int64_t begin, int64_t end) { kernel(call, begin, end); });
-  constexpr int64_t kLine = 16;  // outputs whose sums are whole vectors at all levels
+  constexpr int64_t kLine = kernels::padded_outputs(1);
   const int64_t lines = kernels::padded_outputs(call.outputs) / kLine;
   at::parallel_for(0, lines, kGrain, [&](int64_t begin, int64_t end) {
     sum(call, begin * kLine, std::min(end * kLine, call.outputs));

@@ -36,9 +36,9 @@ inline constexpr int64_t kChunkInputs = 64;
 [[nodiscard]] constexpr int64_t chunks_of(int64_t inputs) {
   return (inputs + kChunkInputs - 1) / kChunkInputs;
 }
-// A multiple of the lanes of all levels.
+// A multiple of the elements of a cache line.
 [[nodiscard]] constexpr int64_t padded_outputs(int64_t outputs) {
-  return (outputs + 15) / 16 * 16;
+  return (outputs + 31) / 32 * 32;
 }
 
 // Computes a share of a call. Any thread; threads may share a call.

@@ -72,42 +72,59 @@ void block_outputs_first(const Linear& call, int64_t row, int64_t begin, int64_t
 
 // --- inputs first: columns
 
-// Columns whose parts are in the first cache, beside what is read.
-constexpr int64_t kPanel = 4096;
+// Rows of weights whose next ones are fetched, in order, while they are computed. They are in the
+// second cache then, and are taken column by column, so that sums stay in registers.
+constexpr int kBlockInputs = 16;
+constexpr int kSecondCache = 2;  // of __builtin_prefetch
+static_assert(kChunkInputs % kBlockInputs == 0);
 
-// Rows of weights that are read side by side. Memory likes one; a part is loaded and stored for all
-// of them once, which counts where there are more rows of x.
-template <int M>
-constexpr int weights_at_once() {
-  if (M == 1) return 1;
-  return M < 4 ? 4 : 8;
-}
-
-// Adds rows of weights, times elements of x, to the parts of these columns.
-template <typename T, int M, int kCount>
-inline void add_rows(const Linear& call, const T* x, const T* w, int64_t columns, float* parts) {
-  Vector factors[M][kCount];
-  DJINN_UNROLL
-  for (int m = 0; m < M; ++m) {
-    DJINN_UNROLL
-    for (int j = 0; j < kCount; ++j) {
-      factors[m][j] = Level::broadcast(Dot<T>::widen(x[m * call.x_stride + j]));
+template <typename T, int M>
+struct Factors {
+  Factors(const Linear& call, const T* x, int64_t inputs) {
+    for (int m = 0; m < M; ++m) {
+      for (int64_t j = 0; j < inputs; ++j) of[m][j] = Dot<T>::widen(x[m * call.x_stride + j]);
     }
   }
+  float of[M][kBlockInputs];
+};
+
+// Adds rows of weights, times elements of x, to the parts.
+template <typename T, int M>
+void add_block(const Linear& call, const T* x, const T* w, int64_t inputs, float* parts) {
+  constexpr int kTile = kLineBytes / sizeof(T), kVectors = kTile / kLanes;
+  const Factors<T, M> factors(call, x, inputs);
   const int64_t stride = padded_outputs(call.outputs);
-  for (int64_t n = 0; n < columns; n += kLanes) {
-    Vector weights[kCount];
+  const T* ahead = w + inputs * call.weight_stride;
+  for (int64_t n = 0; n < call.outputs; n += kTile) {
+    Vector sums[M][kVectors];
     DJINN_UNROLL
-    for (int j = 0; j < kCount; ++j) {
-      weights[j] = load_part(w + j * call.weight_stride + n, columns - n);
-      prefetch(w + j * call.weight_stride + n);
+    for (int m = 0; m < M; ++m) {
+      DJINN_UNROLL
+      for (int v = 0; v < kVectors; ++v) {
+        sums[m][v] = Level::load_floats(parts + m * stride + n + v * kLanes);
+      }
+    }
+    for (int64_t j = 0; j < inputs; ++j) {
+      const T* const row = w + j * call.weight_stride + n;
+      __builtin_prefetch(ahead, 0, kSecondCache);
+      ahead += kTile;
+      DJINN_UNROLL
+      for (int v = 0; v < kVectors; ++v) {
+        const int64_t left = call.outputs - n - v * kLanes;
+        if (left <= 0) break;
+        const Vector weights = load_part(row + v * kLanes, left);
+        DJINN_UNROLL
+        for (int m = 0; m < M; ++m) {
+          sums[m][v] = Level::fma(Level::broadcast(factors.of[m][j]), weights, sums[m][v]);
+        }
+      }
     }
     DJINN_UNROLL
     for (int m = 0; m < M; ++m) {
-      Vector part = Level::load_floats(parts + m * stride + n);
       DJINN_UNROLL
-      for (int j = 0; j < kCount; ++j) part = Level::fma(factors[m][j], weights[j], part);
-      Level::store_floats(parts + m * stride + n, part);
+      for (int v = 0; v < kVectors; ++v) {
+        Level::store_floats(parts + m * stride + n + v * kLanes, sums[m][v]);
+      }
     }
   }
 }
@@ -115,7 +132,6 @@ inline void add_rows(const Linear& call, const T* x, const T* w, int64_t columns
 // The rows of weights of one chunk, for a block of rows of x.
 template <typename T, int M>
 void chunk_of_inputs(const Linear& call, int64_t row, int64_t chunk) {
-  constexpr int kCount = weights_at_once<M>();
   const int64_t stride = padded_outputs(call.outputs);
   float* const parts = call.parts + (chunk * call.rows + row) * stride;
   memset(parts, 0, static_cast<size_t>(M * stride) * sizeof(float));
@@ -123,15 +139,8 @@ void chunk_of_inputs(const Linear& call, int64_t row, int64_t chunk) {
   const int64_t end = smaller(call.inputs, begin + kChunkInputs);
   const T* const x = static_cast<const T*>(call.x) + row * call.x_stride;
   const T* const w = static_cast<const T*>(call.weight);
-  for (int64_t n = 0; n < call.outputs; n += kPanel) {
-    const int64_t columns = smaller(call.outputs - n, kPanel);
-    int64_t k = begin;
-    for (; k + kCount <= end; k += kCount) {
-      add_rows<T, M, kCount>(call, x + k, w + k * call.weight_stride + n, columns, parts + n);
-    }
-    for (; k < end; ++k) {
-      add_rows<T, M, 1>(call, x + k, w + k * call.weight_stride + n, columns, parts + n);
-    }
+  for (int64_t k = begin; k < end; k += kBlockInputs) {
+    add_block<T, M>(call, x + k, w + k * call.weight_stride, smaller(end - k, kBlockInputs), parts);
   }
 }
 
