@@ -23,8 +23,10 @@
 namespace djinn::exec {
 namespace {
 
-// Outputs that are worth a thread.
+// Lines of outputs that are worth a thread, where their parts are summed.
 constexpr int64_t kGrain = 64;
+// Of weights, that a thread takes at once.
+constexpr int64_t kShareBytes = 128 * 1024;
 
 using Bias = std::optional<at::Tensor>;
 
@@ -48,11 +50,13 @@ bool is_ours(const at::Tensor& input, const at::Tensor& weight, const Bias& bias
                    (bias->numel() == 1 || bias->numel() == outputs));
 }
 
-void run_outputs_first(const kernels::Linear& call, kernels::Element element) {
+void run_outputs_first(const kernels::Linear& call, kernels::Element element, int64_t row_bytes) {
   const kernels::LinearKernel kernel =
       fast_kernels().linear.outputs_first[static_cast<size_t>(element)];
-  at::parallel_for(0, call.outputs, kGrain,
-                   [&](int64_t begin, int64_t end) { kernel(call, begin, end); });
+  const int64_t share = std::max<int64_t>(kShareBytes / row_bytes, 1);
+  for_each_share((call.outputs + share - 1) / share, [&](int64_t i) {
+    kernel(call, i * share, std::min((i + 1) * share, call.outputs));
+  });
 }
 
 void run_inputs_first(kernels::Linear call, kernels::Element element) {
@@ -63,7 +67,7 @@ void run_inputs_first(kernels::Linear call, kernels::Element element) {
   const kernels::LinearKernels& linear = fast_kernels().linear;
   const kernels::LinearKernel kernel = linear.inputs_first[static_cast<size_t>(element)];
   const kernels::LinearKernel sum = linear.sum_chunks[static_cast<size_t>(element)];
-  at::parallel_for(0, chunks, 1, [&](int64_t begin, int64_t end) { kernel(call, begin, end); });
+  for_each_share(chunks, [&](int64_t i) { kernel(call, i, i + 1); });
   constexpr int64_t kLine = kernels::padded_outputs(1);
   const int64_t lines = kernels::padded_outputs(call.outputs) / kLine;
   at::parallel_for(0, lines, kGrain, [&](int64_t begin, int64_t end) {
@@ -98,7 +102,8 @@ at::Tensor linear_rows(const at::Tensor& given, const at::Tensor& weight, const 
   call.inputs = input.size(-1);
   call.outputs = outputs;
   if (inputs_dense) {
-    run_outputs_first(call, *element_of(weight.scalar_type()));
+    const auto element_bytes = static_cast<int64_t>(weight.element_size());
+    run_outputs_first(call, *element_of(weight.scalar_type()), call.inputs * element_bytes);
   } else {
     run_inputs_first(call, *element_of(weight.scalar_type()));
   }
