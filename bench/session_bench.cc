@@ -20,6 +20,7 @@
 #include <thread>
 
 #include "bench/daemon_process.h"
+#include "kernel/base/alignment.h"
 #include "kernel/base/bytes.h"
 #include "kernel/exec/cpu_executor.h"
 #include "kernel/load/identity.h"
@@ -240,10 +241,11 @@ class ForwardHere {
     options.threads = threads;
     options.grow_slab = [this](uint64_t bytes,
                                const exec::OnProgress&) -> Outcome<std::span<std::byte>> {
-      slab_.resize(bytes + 64);
+      slab_.resize(bytes + kTensorAlignment);
       void* at = slab_.data();
       size_t room = slab_.size();
-      return std::span(static_cast<std::byte*>(std::align(64, bytes, at, room)), bytes);
+      return std::span(static_cast<std::byte*>(std::align(kTensorAlignment, bytes, at, room)),
+                       bytes);
     };
     lane_ = must(executor_.make_lane(std::move(options)), state);
     program_ = must(executor_.admit(forward_graph(), weights_, {UINT64_MAX}), state);

@@ -22,6 +22,7 @@
 #include "kernel/exec/program.h"
 #include "kernel/exec/torch_headers.h"
 #include "kernel/srg/expr.h"
+#include "kernel/srg/operands.h"
 #include "kernel/srg/rewrite/rewrite.h"
 #include "kernel/srg/sequence_reach.h"
 
@@ -113,16 +114,19 @@ class Admission {
   // at each run.
   Status bind_values() {
     const size_t count = program_.graph.values.size();
-    std::vector<bool> defined(count, false);
+    std::vector<bool> defined(count, false), is_inside(count, author_ == Author::kRewrite);
     for (const srg::Node& node : program_.graph.nodes) {
       for (const srg::ValueId id : node.outputs) {
         DJINN_ASSERT(id < count);
         defined[id] = true;
       }
+      srg::for_each_operand(node, [&](srg::ValueId id) { is_inside[id] = false; });
     }
     program_.constants.resize(count);
     for (srg::ValueId id = 0; id < count; ++id) {
-      if (!defined[id]) DJINN_CHECK(bind_value_of(id));
+      // Of a rewritten graph a value may be inside of a node that stands for several.
+      const bool is_local = program_.graph.values[id].storage == srg::kLocalStorage;
+      if (!defined[id] && !(is_local && is_inside[id])) DJINN_CHECK(bind_value_of(id));
     }
     return {};
   }
@@ -155,6 +159,7 @@ class Admission {
       DJINN_CHECK(limits_.go_on());
       auto step = make_step(node);
       if (!step) return located(std::move(step).error(), describe(node));
+      step->node = program_.steps.size();
       program_.steps.push_back(*std::move(step));
     }
     return {};
@@ -386,8 +391,8 @@ Status make_fast(AdmittedGraph& program, const WeightTable& weights,
     auto fast = admit_graph(std::move(rewriting.graph), weights, limits, Author::kRewrite);
     DJINN_CHECK(limits.go_on());  // the admission may have ended with what this says
     if (fast && have_one_interface(program, *fast)) {
-      // Names are the client's, for whoever is told of a node.
-      DJINN_ASSERT(fast->graph.nodes.size() == program.graph.nodes.size());
+      // Whoever is told of a node is told of the client's.
+      for (Step& step : fast->steps) step.node = rewriting.origins.at(step.node);
       fast->graph.nodes = std::move(program.graph.nodes);
       program = *std::move(fast);
       program.fast_nodes = rewriting.fired();

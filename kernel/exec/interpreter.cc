@@ -218,15 +218,16 @@ Status run_steps(const AdmittedGraph& program, std::span<const c10::Storage> sto
   size_t at = 0;
   Status status = catching([&]() -> Status {
     for (; at < program.steps.size(); ++at) {
-      if (frame.pulse && !frame.pulse(program.graph.nodes[at].op)) return given_up();
+      const srg::Node& node = program.graph.nodes[program.steps[at].node];
+      if (frame.pulse && !frame.pulse(node.op)) return given_up();
       DJINN_CHECK(run_step(program, program.steps[at], storages, frame, stack));
     }
     return {};
   });
   if (frame.pulse) frame.pulse({});
   if (status || status.error().code == ErrorCode::kCancelled) return status;
-  frame.failed_at = at;
-  return located(std::move(status).error(), describe(program.graph.nodes[at]));
+  frame.failed_at = program.steps[at].node;
+  return located(std::move(status).error(), describe(program.graph.nodes[*frame.failed_at]));
 }
 
 }  // namespace djinn::exec

@@ -9,9 +9,11 @@ void register_operators() {
   // because the dispatcher may be gone first at exit.
   static const OwnLibraries* const libraries = [] {
     auto* const made = new OwnLibraries;
+    define_fast_attend(*made);
+    define_fast_linear(*made);
+    define_fast_rows(*made);
     define_kv_append(*made);
     define_linear_backward(*made);
-    define_linear_rows(*made);
     define_random(*made);
     return made;
   }();

@@ -23,7 +23,9 @@ void register_operators();
 
 void define_kv_append(OwnLibraries& libraries);
 void define_linear_backward(OwnLibraries& libraries);
-void define_linear_rows(OwnLibraries& libraries);
+void define_fast_attend(OwnLibraries& libraries);
+void define_fast_linear(OwnLibraries& libraries);
+void define_fast_rows(OwnLibraries& libraries);
 void define_random(OwnLibraries& libraries);
 
 }  // namespace djinn::exec

@@ -3,7 +3,8 @@
 // Inside of a CpuProgram: what admission makes and the interpreter runs.
 //
 //   AdmittedGraph  the graph with its steps, its constants, and what is known of a run beforehand
-//   Step           one node, ready to call: operator handle, stack template, what to patch into it
+//   Step           a node, or several that are one, ready to call: operator handle, stack template,
+//                  what to patch into it
 //   Patch          one argument that depends on the run: a tensor, or an expression in the symbols
 //   Write          a storage that existed before the run and that a step changes
 //   Layout         what the graph claims of one output: its strides, on a storage of its own
@@ -64,6 +65,7 @@ struct Step {
   explicit Step(const Operator& resolved) : op(&resolved) {}
 
   const Operator* op;
+  size_t node = 0;                 // of the graph; the first of those that it stands for
   std::vector<c10::IValue> stack;  // one entry for each schema argument
   std::vector<Patch> patches;
   std::vector<srg::ValueId> outputs;
@@ -141,7 +143,7 @@ struct Frame {
   std::function<bool(std::string_view)> pulse;  // Lane::set_pulse
   Placer* placer = nullptr;                     // null: no output has a place
   std::span<const OutputPlace> places;          // by graph output
-  std::optional<size_t> failed_at;              // the step that failed
+  std::optional<size_t> failed_at;              // the node that failed
 };
 
 // "aten::linear at encoder.layer.3", for error messages.

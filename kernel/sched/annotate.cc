@@ -10,12 +10,14 @@
 #include <vector>
 
 #include "kernel/sched/operators.h"
+#include "kernel/srg/operands.h"
 
 namespace djinn::sched {
 namespace {
 
 using srg::Annotation;
 using srg::Argument;
+using srg::for_each_operand;
 using srg::Graph;
 using srg::InputRole;
 using srg::kLocalStorage;
@@ -29,23 +31,10 @@ using srg::Symbol;
 using srg::SymbolRole;
 using srg::Value;
 using srg::ValueId;
-using srg::ValueList;
 using srg::ValueRef;
 
 using NodeIndex = uint32_t;
 constexpr NodeIndex kNoNode = UINT32_MAX;
-
-template <typename Visit>
-void for_each_operand(const Node& node, Visit visit) {
-  for (const Argument& argument : node.arguments) {
-    if (const auto* ref = std::get_if<ValueRef>(&argument.value)) visit(ref->id);
-    const auto* list = std::get_if<ValueList>(&argument.value);
-    if (list == nullptr) continue;
-    for (const auto& id : list->ids) {
-      if (id) visit(*id);
-    }
-  }
-}
 
 bool is_backward(const Node& node) {
   return base_name(node.op).ends_with("_backward");

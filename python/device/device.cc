@@ -590,10 +590,11 @@ Segment Device::settle(const Log& log, std::span<const Operand> outputs, bool cl
 
 void Device::run_program(ProgramRun run) {
   Turn turn(mutex_);
-  hand_over(turn);
   uint64_t bytes = 0;
   for (const auto& [number, storage] : run.inputs) bytes += storage->bytes;
-  generations_.make_way(turn, bytes, run.inputs.size() + 1);
+  do {  // another thread may record something for the inputs while this one waits for room
+    hand_over(turn);
+  } while (generations_.make_way(turn, bytes, run.inputs.size() + 1));
   session_.refuse_ended(run.session);
   ipc::RunBlock block;
   block.sequence = run.sequence;

@@ -99,8 +99,10 @@ void Generations::wait_until(Turn& turn, const std::function<bool(Link&)>& holds
   }
 }
 
-void Generations::make_way(Turn& turn, uint64_t bytes, size_t runs) {
-  if (any() && !session_.client().has_room(bytes, runs)) wait(turn);
+bool Generations::make_way(Turn& turn, uint64_t bytes, size_t runs) {
+  if (!any() || session_.client().has_room(bytes, runs)) return false;
+  wait(turn);
+  return true;
 }
 
 // In the child of a fork this ends, because none of the threads that waited are there.

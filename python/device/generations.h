@@ -49,8 +49,8 @@ class Generations {
   // Waits until that holds for the link, or its session has ended. Throws what a signal's handler
   // raised.
   void wait_until(Turn& turn, const std::function<bool(Link&)>& holds);
-  // Waits for them if there is no room for so much beside them.
-  void make_way(Turn& turn, uint64_t bytes, size_t runs);
+  // Waits for them if there is no room for so much beside them. Tells whether it has.
+  bool make_way(Turn& turn, uint64_t bytes, size_t runs);
   // Before follow(): waits until nobody waits for generations.
   void queue_up(Turn& turn);
   // Runs one of that session until its end. Where on_tokens says false, or a signal's handler

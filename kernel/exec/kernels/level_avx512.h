@@ -5,12 +5,14 @@
 
 #include <immintrin.h>
 #include <stddef.h>
+#include <stdint.h>
 
 namespace djinn::kernels {
 namespace {
 
 struct Level {
   using Vector = __m512;
+  typedef int32_t Ints __attribute__((vector_size(64)));
   static constexpr int kLanes = 16;
   static constexpr int kRegisters = 32;
   static Vector zero() { return _mm512_setzero_ps(); }
@@ -30,7 +32,7 @@ struct Level {
 }  // namespace
 }  // namespace djinn::kernels
 
-#include "kernel/exec/kernels/widened_dot.h"
+#include "kernel/exec/kernels/vectors.h"
 
 namespace djinn::kernels {
 namespace {
@@ -45,6 +47,10 @@ inline Level::Vector widened_bfloat16(const BFloat16* from) {
 template <>
 struct Dot<Float16> : WidenedDot<Float16> {
   static Level::Vector to_vector(const Float16* from) { return _mm512_cvtph_ps(load_halves(from)); }
+  static void from_vector(Float16* to, Level::Vector value) {
+    const __m256i halves = _mm512_cvtps_ph(value, _MM_FROUND_TO_NEAREST_INT);
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), halves);
+  }
   static float widen(Float16 value) { return _cvtsh_ss(value.bits); }
   static Float16 round(float value) {
     return {static_cast<uint16_t>(_cvtss_sh(value, _MM_FROUND_TO_NEAREST_INT))};

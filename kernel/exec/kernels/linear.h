@@ -10,12 +10,9 @@
 
 #include <stdint.h>
 
-#include "kernel/exec/kernels/isa_level.h"
+#include "kernel/exec/kernels/element.h"
 
 namespace djinn::kernels {
-
-enum class Element : uint8_t { kFloat32, kBFloat16, kFloat16 };
-inline constexpr uint8_t kElements = 3;
 
 // y[m, n] = sum over k of x[m, k] * w[n, k], plus bias[n], for m < rows. All have one element type;
 // sums are float32, rounded once. Strides are elements. Nothing overlaps; alignment is any.
@@ -29,25 +26,28 @@ struct Linear {
   int64_t y_stride = 0;
   int64_t rows = 0;
   int64_t inputs = 0;
+  int64_t outputs = 0;
+  float* parts = nullptr;  // inputs first: [chunks_of(inputs), rows, padded_outputs(outputs)]
 };
 
-// Computes the outputs [begin, end) of all rows. Any thread; threads may share a call's outputs.
+// Where the inputs are first, memory is one stream for each thread if each reads whole rows of
+// weights. So chunks of them are summed by themselves, into parts, and then the parts, in order.
+inline constexpr int64_t kChunkInputs = 64;
+[[nodiscard]] constexpr int64_t chunks_of(int64_t inputs) {
+  return (inputs + kChunkInputs - 1) / kChunkInputs;
+}
+// A multiple of the elements of a cache line.
+[[nodiscard]] constexpr int64_t padded_outputs(int64_t outputs) {
+  return (outputs + 31) / 32 * 32;
+}
+
+// Computes a share of a call. Any thread; threads may share a call.
 using LinearKernel = void (*)(const Linear& call, int64_t begin, int64_t end);
 
-struct LinearKernels {
-  LinearKernel outputs_first[kElements];  // by Element
-  LinearKernel inputs_first[kElements];
+struct LinearKernels {                    // by Element
+  LinearKernel outputs_first[kElements];  // the outputs [begin, end)
+  LinearKernel inputs_first[kElements];   // the parts of the chunks [begin, end)
+  LinearKernel sum_chunks[kElements];     // behind that, the outputs [begin, end); begin % 16 == 0
 };
-
-// The level must be one that this machine has.
-[[nodiscard]] const LinearKernels& linear_kernels(IsaLevel level);
-
-// Each level's, by the file that is compiled for it.
-extern const LinearKernels kLinearBase;
-#if defined(__x86_64__)
-extern const LinearKernels kLinearAvx2;
-extern const LinearKernels kLinearAvx512;
-extern const LinearKernels kLinearAvx512Bf16;
-#endif
 
 }  // namespace djinn::kernels

@@ -1,18 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// The linear kernels, for a level that has been described before this is included. A file that is
-// compiled for a level includes C headers, intrinsics and this alone: the linker may take one
-// file's copy of an inline function of the standard library for all others, and machines without
-// the level would meet its instructions.
-//
-// A level is a struct:
-//   Vector, kLanes      floats
-//   kRegisters          how many vectors the machine holds
-//   zero, broadcast, load_floats, store_floats, add, fma, sum
-//                       sum: of the lanes, in a fixed order
-// and for each element type T a struct Dot<T>:
-//   Operand, kStep      elements that one step multiplies
-//   load(const T*), step(sum, a, b), to_vector(const T*) of kLanes, round(float)
+// The linear kernels of a level (vectors.h).
 #pragma once
 
 #include <stddef.h>
@@ -20,9 +8,7 @@
 #include <string.h>
 
 #include "kernel/exec/kernels/linear.h"
-
-// Sums are in registers where loops over them are unrolled, which -O2 alone does not do.
-#define DJINN_UNROLL _Pragma("GCC unroll 8")
+#include "kernel/exec/kernels/vectors.h"
 
 namespace djinn::kernels {
 namespace {
@@ -32,18 +18,6 @@ constexpr int64_t kTileOutputs = 64;  // their weights stay in the second cache 
 constexpr int64_t kAheadBytes = 8192;
 constexpr int64_t kLineBytes = 64;
 
-// How many rows of weights are read side by side, for so many rows of x.
-template <int M>
-constexpr int rows_of_weights() {
-  if (M <= 2) return 4;
-  if (Level::kRegisters >= 32) return M <= 4 ? 4 : 3;
-  return M <= 4 ? 2 : 1;
-}
-
-inline int64_t smaller(int64_t a, int64_t b) {
-  return a < b ? a : b;
-}
-
 template <typename T>
 inline void prefetch(const T* at) {
   __builtin_prefetch(reinterpret_cast<const char*>(at) + kAheadBytes);
@@ -51,139 +25,141 @@ inline void prefetch(const T* at) {
 
 // --- outputs first: dot products
 
-// The elements that are left over, and zeros behind them.
-template <typename T, int kCount>
-inline void copy_tail(T (&to)[kCount], const T* from, int64_t count) {
-  memset(to, 0, sizeof to);
-  memcpy(to, from, static_cast<size_t>(count) * sizeof(T));
-}
-
-template <typename T, int M, int R>
+// The row of weights n. One row after the other is read, so that memory is one stream.
+template <typename T, int M>
 inline void dots(const Linear& call, const T* x, const T* w, T* y, const T* bias) {
   using D = Dot<T>;
-  typename Level::Vector sums[M][R];
+  Vector sums[M];
   DJINN_UNROLL
-  for (int m = 0; m < M; ++m) {
-    DJINN_UNROLL
-    for (int r = 0; r < R; ++r) sums[m][r] = Level::zero();
-  }
+  for (int m = 0; m < M; ++m) sums[m] = Level::zero();
   int64_t k = 0;
   for (; k + D::kStep <= call.inputs; k += D::kStep) {
-    typename D::Operand weights[R];
-    DJINN_UNROLL
-    for (int r = 0; r < R; ++r) {
-      weights[r] = D::load(w + r * call.weight_stride + k);
-      prefetch(w + r * call.weight_stride + k);
-    }
+    const typename D::Operand weights = D::load(w + k);
+    prefetch(w + k);
     DJINN_UNROLL
     for (int m = 0; m < M; ++m) {
-      const typename D::Operand row = D::load(x + m * call.x_stride + k);
-      DJINN_UNROLL
-      for (int r = 0; r < R; ++r) sums[m][r] = D::step(sums[m][r], row, weights[r]);
+      sums[m] = D::step(sums[m], D::load(x + m * call.x_stride + k), weights);
     }
   }
   if (k < call.inputs) {
     T tail[D::kStep];
-    typename D::Operand weights[R];
-    DJINN_UNROLL
-    for (int r = 0; r < R; ++r) {
-      copy_tail(tail, w + r * call.weight_stride + k, call.inputs - k);
-      weights[r] = D::load(tail);
-    }
+    copy_tail(tail, w + k, call.inputs - k);
+    const typename D::Operand weights = D::load(tail);
     DJINN_UNROLL
     for (int m = 0; m < M; ++m) {
       copy_tail(tail, x + m * call.x_stride + k, call.inputs - k);
-      const typename D::Operand row = D::load(tail);
-      DJINN_UNROLL
-      for (int r = 0; r < R; ++r) sums[m][r] = D::step(sums[m][r], row, weights[r]);
+      sums[m] = D::step(sums[m], D::load(tail), weights);
     }
   }
   DJINN_UNROLL
   for (int m = 0; m < M; ++m) {
-    DJINN_UNROLL
-    for (int r = 0; r < R; ++r) {
-      float sum = Level::sum(sums[m][r]);
-      if (bias != nullptr) sum += D::widen(bias[r]);
-      y[m * call.y_stride + r] = D::round(sum);
-    }
+    float sum = Level::sum(sums[m]);
+    if (bias != nullptr) sum += D::widen(*bias);
+    y[m * call.y_stride] = D::round(sum);
   }
 }
 
 template <typename T, int M>
 void block_outputs_first(const Linear& call, int64_t row, int64_t begin, int64_t end) {
-  constexpr int R = rows_of_weights<M>();
   const T* const x = static_cast<const T*>(call.x) + row * call.x_stride;
   const T* const w = static_cast<const T*>(call.weight);
   const T* const bias = static_cast<const T*>(call.bias);
   T* const y = static_cast<T*>(call.y) + row * call.y_stride;
-  int64_t n = begin;
-  for (; n + R <= end; n += R) {
-    dots<T, M, R>(call, x, w + n * call.weight_stride, y + n, bias == nullptr ? bias : bias + n);
-  }
-  for (; n < end; ++n) {
-    dots<T, M, 1>(call, x, w + n * call.weight_stride, y + n, bias == nullptr ? bias : bias + n);
+  for (int64_t n = begin; n < end; ++n) {
+    dots<T, M>(call, x, w + n * call.weight_stride, y + n, bias == nullptr ? bias : bias + n);
   }
 }
 
 // --- inputs first: columns
 
-constexpr int64_t kPanel = 512;  // columns whose sums stay in the first cache
-constexpr int kDepth = 8;        // rows of weights that a sum takes in before it is stored
+// Rows of weights whose next ones are fetched, in order, while they are computed. They are in the
+// second cache then, and are taken column by column, so that sums stay in registers.
+constexpr int kBlockInputs = 16;
+constexpr int kSecondCache = 2;  // of __builtin_prefetch
+static_assert(kChunkInputs % kBlockInputs == 0);
+
+template <typename T, int M>
+struct Factors {
+  Factors(const Linear& call, const T* x, int64_t inputs) {
+    for (int m = 0; m < M; ++m) {
+      for (int64_t j = 0; j < inputs; ++j) of[m][j] = Dot<T>::widen(x[m * call.x_stride + j]);
+    }
+  }
+  float of[M][kBlockInputs];
+};
+
+// Adds rows of weights, times elements of x, to the parts.
+template <typename T, int M>
+void add_block(const Linear& call, const T* x, const T* w, int64_t inputs, float* parts) {
+  constexpr int kTile = kLineBytes / sizeof(T), kVectors = kTile / kLanes;
+  const Factors<T, M> factors(call, x, inputs);
+  const int64_t stride = padded_outputs(call.outputs);
+  const T* ahead = w + inputs * call.weight_stride;
+  for (int64_t n = 0; n < call.outputs; n += kTile) {
+    Vector sums[M][kVectors];
+    DJINN_UNROLL
+    for (int m = 0; m < M; ++m) {
+      DJINN_UNROLL
+      for (int v = 0; v < kVectors; ++v) {
+        sums[m][v] = Level::load_floats(parts + m * stride + n + v * kLanes);
+      }
+    }
+    for (int64_t j = 0; j < inputs; ++j) {
+      const T* const row = w + j * call.weight_stride + n;
+      __builtin_prefetch(ahead, 0, kSecondCache);
+      ahead += kTile;
+      DJINN_UNROLL
+      for (int v = 0; v < kVectors; ++v) {
+        const int64_t left = call.outputs - n - v * kLanes;
+        if (left <= 0) break;
+        const Vector weights = load_part(row + v * kLanes, left);
+        DJINN_UNROLL
+        for (int m = 0; m < M; ++m) {
+          sums[m][v] = Level::fma(Level::broadcast(factors.of[m][j]), weights, sums[m][v]);
+        }
+      }
+    }
+    DJINN_UNROLL
+    for (int m = 0; m < M; ++m) {
+      DJINN_UNROLL
+      for (int v = 0; v < kVectors; ++v) {
+        Level::store_floats(parts + m * stride + n + v * kLanes, sums[m][v]);
+      }
+    }
+  }
+}
+
+// The rows of weights of one chunk, for a block of rows of x.
+template <typename T, int M>
+void chunk_of_inputs(const Linear& call, int64_t row, int64_t chunk) {
+  const int64_t stride = padded_outputs(call.outputs);
+  float* const parts = call.parts + (chunk * call.rows + row) * stride;
+  memset(parts, 0, static_cast<size_t>(M * stride) * sizeof(float));
+  const int64_t begin = chunk * kChunkInputs;
+  const int64_t end = smaller(call.inputs, begin + kChunkInputs);
+  const T* const x = static_cast<const T*>(call.x) + row * call.x_stride;
+  const T* const w = static_cast<const T*>(call.weight);
+  for (int64_t k = begin; k < end; k += kBlockInputs) {
+    add_block<T, M>(call, x + k, w + k * call.weight_stride, smaller(end - k, kBlockInputs), parts);
+  }
+}
 
 template <typename T>
-inline typename Level::Vector load_columns(const T* from, int64_t count) {
-  if (count >= Level::kLanes) return Dot<T>::to_vector(from);
-  T tail[Level::kLanes];
-  copy_tail(tail, from, count);
-  return Dot<T>::to_vector(tail);
-}
-
-template <typename T, int M>
-void panel(const Linear& call, int64_t row, int64_t begin, int64_t end) {
-  using D = Dot<T>;
-  using Vector = typename Level::Vector;
-  alignas(kLineBytes) float sums[M][kPanel];
-  memset(sums, 0, sizeof sums);
-  const T* const x = static_cast<const T*>(call.x) + row * call.x_stride;
-  const T* const w = static_cast<const T*>(call.weight) + begin;
-  const int64_t columns = end - begin;
-  for (int64_t k = 0; k < call.inputs; k += kDepth) {
-    const int depth = static_cast<int>(smaller(kDepth, call.inputs - k));
-    const T* const rows = w + k * call.weight_stride;
-    for (int64_t n = 0; n < columns; n += Level::kLanes) {
-      Vector weights[kDepth];
-      for (int j = 0; j < depth; ++j) {
-        const T* const at = rows + j * call.weight_stride + n;
-        weights[j] = load_columns(at, columns - n);
-        if (k + kDepth + j < call.inputs) __builtin_prefetch(at + kDepth * call.weight_stride);
-      }
-      DJINN_UNROLL
-      for (int m = 0; m < M; ++m) {
-        // A sum of few terms first: errors grow with the number of additions to one sum.
-        Vector part = Level::zero();
-        for (int j = 0; j < depth; ++j) {
-          const Vector factor = Level::broadcast(D::widen(x[m * call.x_stride + k + j]));
-          part = Level::fma(factor, weights[j], part);
-        }
-        Level::store_floats(sums[m] + n, Level::add(Level::load_floats(sums[m] + n), part));
-      }
-    }
-  }
+void sum_chunks(const Linear& call, int64_t begin, int64_t end) {
+  const int64_t stride = padded_outputs(call.outputs), chunks = chunks_of(call.inputs);
   const T* const bias = static_cast<const T*>(call.bias);
-  DJINN_UNROLL
-  for (int m = 0; m < M; ++m) {
-    T* const y = static_cast<T*>(call.y) + (row + m) * call.y_stride;
-    for (int64_t n = begin; n < end; ++n) {
-      const float sum = sums[m][n - begin];
-      y[n] = D::round(bias != nullptr ? sum + D::widen(bias[n]) : sum);
+  for (int64_t row = 0; row < call.rows; ++row) {
+    T* const y = static_cast<T*>(call.y) + row * call.y_stride;
+    for (int64_t n = begin; n < end; n += kLanes) {
+      Vector sum = Level::zero();
+      for (int64_t chunk = 0; chunk < chunks; ++chunk) {
+        // What lies behind the last output is padding.
+        const float* const part = call.parts + (chunk * call.rows + row) * stride + n;
+        sum = Level::add(sum, Level::load_floats(part));
+      }
+      if (bias != nullptr) sum = Level::add(sum, load_part(bias + n, end - n));
+      store_part(y + n, sum, end - n);
     }
-  }
-}
-
-template <typename T, int M>
-void block_inputs_first(const Linear& call, int64_t row, int64_t begin, int64_t end) {
-  for (int64_t n = begin; n < end; n += kPanel) {
-    panel<T, M>(call, row, n, smaller(end, n + kPanel));
   }
 }
 
@@ -191,37 +167,39 @@ void block_inputs_first(const Linear& call, int64_t row, int64_t begin, int64_t 
 
 using Block = void (*)(const Linear& call, int64_t row, int64_t begin, int64_t end);
 
-inline void all_rows(const Linear& call, int64_t begin, int64_t end,
-                     const Block (&blocks)[kRowsMax], int64_t tile) {
-  for (int64_t n = begin; n < end; n += tile) {
-    const int64_t tile_end = smaller(end, n + tile);
-    for (int64_t row = 0; row < call.rows; row += kRowsMax) {
-      blocks[smaller(call.rows - row, kRowsMax) - 1](call, row, n, tile_end);
-    }
-  }
-}
-
 template <typename T>
 void outputs_first(const Linear& call, int64_t begin, int64_t end) {
   static constexpr Block kBlocks[kRowsMax] = {
       &block_outputs_first<T, 1>, &block_outputs_first<T, 2>, &block_outputs_first<T, 3>,
       &block_outputs_first<T, 4>, &block_outputs_first<T, 5>, &block_outputs_first<T, 6>,
       &block_outputs_first<T, 7>, &block_outputs_first<T, 8>};
-  all_rows(call, begin, end, kBlocks, kTileOutputs);
+  for (int64_t n = begin; n < end; n += kTileOutputs) {
+    const int64_t tile_end = smaller(end, n + kTileOutputs);
+    for (int64_t row = 0; row < call.rows; row += kRowsMax) {
+      kBlocks[smaller(call.rows - row, kRowsMax) - 1](call, row, n, tile_end);
+    }
+  }
 }
+
+using Chunk = void (*)(const Linear& call, int64_t row, int64_t chunk);
 
 template <typename T>
 void inputs_first(const Linear& call, int64_t begin, int64_t end) {
-  static constexpr Block kBlocks[kRowsMax] = {&block_inputs_first<T, 1>, &block_inputs_first<T, 2>,
-                                              &block_inputs_first<T, 3>, &block_inputs_first<T, 4>,
-                                              &block_inputs_first<T, 5>, &block_inputs_first<T, 6>,
-                                              &block_inputs_first<T, 7>, &block_inputs_first<T, 8>};
-  all_rows(call, begin, end, kBlocks, kPanel);
+  static constexpr Chunk kChunks[kRowsMax] = {&chunk_of_inputs<T, 1>, &chunk_of_inputs<T, 2>,
+                                              &chunk_of_inputs<T, 3>, &chunk_of_inputs<T, 4>,
+                                              &chunk_of_inputs<T, 5>, &chunk_of_inputs<T, 6>,
+                                              &chunk_of_inputs<T, 7>, &chunk_of_inputs<T, 8>};
+  for (int64_t chunk = begin; chunk < end; ++chunk) {
+    for (int64_t row = 0; row < call.rows; row += kRowsMax) {
+      kChunks[smaller(call.rows - row, kRowsMax) - 1](call, row, chunk);
+    }
+  }
 }
 
-constexpr LinearKernels kOfThisLevel = {
+constexpr LinearKernels kLinearOfThisLevel = {
     {&outputs_first<float>, &outputs_first<BFloat16>, &outputs_first<Float16>},
-    {&inputs_first<float>, &inputs_first<BFloat16>, &inputs_first<Float16>}};
+    {&inputs_first<float>, &inputs_first<BFloat16>, &inputs_first<Float16>},
+    {&sum_chunks<float>, &sum_chunks<BFloat16>, &sum_chunks<Float16>}};
 
 }  // namespace
 }  // namespace djinn::kernels

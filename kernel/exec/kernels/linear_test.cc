@@ -2,11 +2,8 @@
 
 // Each level that this machine has, against the same sum in double, and against itself: with other
 // rows beside, and with the outputs shared out otherwise.
-#include "kernel/exec/kernels/linear.h"
-
 #include <gtest/gtest.h>
 
-#include <bit>
 #include <cmath>
 #include <cstring>
 #include <random>
@@ -15,88 +12,11 @@
 #include <utility>
 #include <vector>
 
-#include "kernel/base/half.h"
+#include "kernel/exec/kernels/kernels.h"
+#include "kernel/exec/kernels/matrix_for_tests.h"
 
 namespace djinn::kernels {
 namespace {
-
-constexpr int64_t kGap = 3;  // elements behind each row, which nobody reads or writes
-
-std::vector<IsaLevel> levels() {
-  std::vector<IsaLevel> found;
-  for (uint8_t i = 0; i <= static_cast<uint8_t>(best_isa_level()); ++i) {
-    found.push_back(static_cast<IsaLevel>(i));
-  }
-  return found;
-}
-
-const char* name_of(IsaLevel level) {
-  static constexpr const char* kNames[kIsaLevels] = {"base", "AVX2", "AVX-512", "AVX-512 BF16"};
-  return kNames[static_cast<size_t>(level)];
-}
-
-size_t bytes_of(Element element) {
-  return element == Element::kFloat32 ? 4 : 2;
-}
-
-template <typename T>
-void put(std::byte* at, T value) {
-  std::memcpy(at, &value, sizeof value);
-}
-template <typename T>
-T got(const std::byte* at) {
-  T value;
-  std::memcpy(&value, at, sizeof value);
-  return value;
-}
-
-// Of the value, or of one near it that the element type has.
-void store(Element element, std::byte* at, float value) {
-  switch (element) {
-    case Element::kFloat32:
-      return put(at, value);
-    case Element::kBFloat16:
-      return put(at, uint16_t(std::bit_cast<uint32_t>(value) >> 16));
-    case Element::kFloat16:
-      return put(at, static_cast<_Float16>(value));
-  }
-}
-
-float load(Element element, const std::byte* at) {
-  switch (element) {
-    case Element::kFloat32:
-      return got<float>(at);
-    case Element::kBFloat16:
-      return as_float(got<djinn::BFloat16>(at));
-    case Element::kFloat16:
-      return as_float(got<djinn::Half>(at));
-  }
-  return 0;
-}
-
-// Rows of elements, with a gap behind each.
-struct Matrix {
-  Matrix(Element kind, int64_t row_count, int64_t column_count)
-      : element(kind),
-        rows(row_count),
-        columns(column_count),
-        bytes(static_cast<size_t>(rows * stride()) * bytes_of(kind)) {}
-  void fill(std::mt19937& random) {
-    std::normal_distribution<float> normal;
-    for (int64_t r = 0; r < rows; ++r) {
-      for (int64_t c = 0; c < columns; ++c) store(element, at(r, c), normal(random));
-    }
-  }
-  [[nodiscard]] int64_t stride() const { return columns + kGap; }
-  std::byte* at(int64_t r, int64_t c) {
-    return bytes.data() + static_cast<size_t>(r * stride() + c) * bytes_of(element);
-  }
-  float get(int64_t r, int64_t c) { return load(element, at(r, c)); }
-
-  Element element;
-  int64_t rows, columns;
-  std::vector<std::byte> bytes;
-};
 
 struct Case {
   Case(Element kind, bool outputs_are_first, int64_t rows, int64_t inputs, int64_t outputs)
@@ -109,7 +29,8 @@ struct Case {
     for (Matrix* one : {&x, &w, &bias}) one->fill(random);
   }
 
-  // begin, end: of the rows of x. cuts: where the outputs are shared out.
+  // begin, end: of the rows of x. cuts: where the outputs are shared out. The chunks of inputs are
+  // shared out, too, and the last of them comes first.
   Matrix run(IsaLevel level, int64_t begin, int64_t end, std::vector<int64_t> cuts = {}) {
     const int64_t outputs = bias.columns;
     Matrix y(element, end - begin, outputs);
@@ -123,10 +44,18 @@ struct Case {
     call.y_stride = y.stride();
     call.rows = end - begin;
     call.inputs = x.columns;
-    const LinearKernels& kernels = linear_kernels(level);
+    call.outputs = outputs;
+    const int64_t chunks = chunks_of(call.inputs);
+    std::vector<float> parts(static_cast<size_t>(chunks * call.rows * padded_outputs(outputs)),
+                             NAN);
+    call.parts = parts.data();
+    const LinearKernels& kernels = kernels_of(level).linear;
     const auto number = static_cast<size_t>(element);
+    for (int64_t chunk = chunks; !outputs_first && chunk > 0; --chunk) {
+      kernels.inputs_first[number](call, chunk - 1, chunk);
+    }
     const LinearKernel kernel =
-        outputs_first ? kernels.outputs_first[number] : kernels.inputs_first[number];
+        outputs_first ? kernels.outputs_first[number] : kernels.sum_chunks[number];
     cuts.push_back(outputs);
     int64_t from = 0;
     for (const int64_t cut : cuts) {
@@ -152,11 +81,6 @@ struct Case {
   bool outputs_first;
   Matrix x, w, bias;
 };
-
-double ulp_of(Element element) {
-  if (element == Element::kFloat32) return std::ldexp(1.0, -24);
-  return std::ldexp(1.0, element == Element::kBFloat16 ? -8 : -11);
-}
 
 using Form = std::tuple<Element, bool>;
 
@@ -191,10 +115,14 @@ TEST_P(LinearTest, a_row_is_the_same_alone_and_among_others_however_the_outputs_
     Case it(element, outputs_first, kRows, inputs, kOutputs);
     for (const IsaLevel level : levels()) {
       Matrix together = it.run(level, 0, kRows);
-      EXPECT_EQ(it.run(level, 0, kRows, {1, 3, 350, 513}).bytes, together.bytes);
+      EXPECT_EQ(it.run(level, 0, kRows,
+                       outputs_first ? std::vector<int64_t>{1, 3, 350, 513}
+                                     : std::vector<int64_t>{16, 32, 352, 512})
+                    .bytes,
+                together.bytes);
       for (const int64_t rows : {1, 2, 3, 5, 8}) {
         for (int64_t begin = 0; begin + rows <= kRows; begin += rows) {
-          Matrix some = it.run(level, begin, begin + rows, {kOutputs / 2});
+          Matrix some = it.run(level, begin, begin + rows, {kOutputs / 32 * 16});
           for (int64_t r = 0; r < rows; ++r) {
             ASSERT_EQ(std::memcmp(some.at(r, 0), together.at(begin + r, 0),
                                   static_cast<size_t>(kOutputs) * bytes_of(element)),
@@ -221,15 +149,12 @@ TEST_P(LinearTest, writes_nothing_but_its_outputs) {
 }
 
 std::string form_name(const ::testing::TestParamInfo<Form>& info) {
-  static constexpr const char* kNames[] = {"float32", "bfloat16", "float16"};
-  return std::string(kNames[static_cast<size_t>(std::get<0>(info.param))]) +
-         (std::get<1>(info.param) ? "_outputs_first" : "_inputs_first");
+  const auto [element, outputs_first] = info.param;
+  return std::string(name_of(element)) + (outputs_first ? "_outputs_first" : "_inputs_first");
 }
 
 INSTANTIATE_TEST_SUITE_P(Forms, LinearTest,
-                         ::testing::Combine(::testing::Values(Element::kFloat32, Element::kBFloat16,
-                                                              Element::kFloat16),
-                                            ::testing::Bool()),
+                         ::testing::Combine(::testing::ValuesIn(kAllElements), ::testing::Bool()),
                          form_name);
 
 }  // namespace

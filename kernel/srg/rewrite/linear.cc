@@ -15,7 +15,9 @@
 #include <vector>
 
 #include "kernel/srg/rewrite/constant_matrix.h"
+#include "kernel/srg/rewrite/match.h"
 #include "kernel/srg/rewrite/passes.h"
+#include "kernel/srg/rewrite/rewrite.h"
 
 namespace djinn::srg {
 namespace {
@@ -27,15 +29,9 @@ struct Product {
   bool turned = false;  // the matrix is [inputs, outputs]
 };
 
-std::optional<ValueId> value_at(const Node& node, size_t position) {
-  if (position >= node.arguments.size() || !node.arguments[position].name.empty()) return {};
-  const auto* const ref = std::get_if<ValueRef>(&node.arguments[position].value);
-  return ref == nullptr ? std::nullopt : std::optional(ref->id);
-}
-
 struct Form {
   std::string_view op;
-  size_t arguments;  // how many: with beta and alpha aten::addmm would have five
+  size_t arguments;  // how many, but for those that are named and one
   size_t input;      // which argument; the weight is the next one
   std::optional<size_t> bias;
   bool turned;
@@ -49,11 +45,18 @@ constexpr std::array<Form, 5> kForms{{
     {"aten::matmul", 2, 0, std::nullopt, true},
 }};
 
+// Counts the factors beta and alpha that change nothing.
+size_t ones_named(const Node& node) {
+  return static_cast<size_t>(std::ranges::count_if(node.arguments, [](const Argument& one) {
+    return (one.name == "beta" || one.name == "alpha") && number_of(one.value) == 1.0;
+  }));
+}
+
 // Gives the node as a product if it is one of those above, whatever its weight is.
 std::optional<Product> product_of(const Node& node) {
-  const auto form = std::ranges::find_if(kForms, [&](const Form& one) {
-    return one.op == node.op && one.arguments == node.arguments.size();
-  });
+  const size_t arguments = node.arguments.size() - ones_named(node);
+  const auto form = std::ranges::find_if(
+      kForms, [&](const Form& one) { return one.op == node.op && one.arguments == arguments; });
   if (form == kForms.end() || node.outputs.size() != 1) return {};
   const auto input = value_at(node, form->input), weight = value_at(node, form->input + 1);
   if (!input || !weight) return {};
@@ -89,28 +92,32 @@ std::string_view why_not(const Graph& graph, const Product& product,
   return {};
 }
 
-void replace(Node& node, Product product) {
-  node.op = "djinn::linear_rows";
-  node.arguments = {{"", ValueRef{product.input}},
-                    {"", ValueRef{product.weight}},
-                    {"", std::move(product.bias)},
-                    {"", product.turned}};
+Node made_of(Product product, std::vector<ValueId> outputs) {
+  return {"djinn::linear_rows",
+          {{"", ValueRef{product.input}},
+           {"", ValueRef{product.weight}},
+           {"", std::move(product.bias)},
+           {"", product.turned}},
+          std::move(outputs),
+          {}};
 }
 
 }  // namespace
 
-PassReport rewrite_linear(Graph& graph) {
+PassReport rewrite_linear(Draft& draft) {
   PassReport report{"linear", 0, {}};
-  const ConstantMatrices matrices(graph);
-  for (Node& node : graph.nodes) {
-    std::optional<Product> product = product_of(node);
+  const ConstantMatrices matrices(draft.graph());
+  for (NodeIndex i = 0; i < draft.node_count(); ++i) {
+    if (!draft.is_there(i)) continue;
+    std::optional<Product> product = product_of(draft.node(i));
     if (!product) continue;
     const auto matrix = matrices.find(product->weight);
-    if (const std::string_view reason = why_not(graph, *product, matrix); !reason.empty()) {
+    const std::string_view reason = why_not(draft.graph(), *product, matrix);
+    if (!reason.empty()) {
       ++report.reasons[std::string(reason)];
       continue;
     }
-    replace(node, *std::move(product));
+    draft.replace(i, made_of(*std::move(product), draft.node(i).outputs));
     ++report.fired;
   }
   return report;

@@ -1,13 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// The passes, each in a file of its own. They change the graph's nodes and count what they did.
+// The passes, each in a file of its own. They change the draft, and count what they did.
 #pragma once
 
-#include "kernel/srg/rewrite/rewrite.h"
+#include "kernel/srg/pass_report.h"
+#include "kernel/srg/rewrite/draft.h"
 
 namespace djinn::srg {
 
+// In the order in which they run: what one makes, the next ones look for.
+
+// Copies into zeros of another dtype become aten::_to_copy.
+[[nodiscard]] PassReport rewrite_casts(Draft& draft);
 // Products with a constant matrix become djinn::linear_rows(input, weight, bias, turned).
-[[nodiscard]] PassReport rewrite_linear(Graph& graph);
+[[nodiscard]] PassReport rewrite_linear(Draft& draft);
+// Composed root mean square norms become djinn::rms_norm(x, weight, epsilon, from_one).
+[[nodiscard]] PassReport rewrite_norms(Draft& draft);
+// Activations and the products behind them become djinn::gate(x, factor, activation).
+[[nodiscard]] PassReport rewrite_gates(Draft& draft);
+// Rotary position embeddings become djinn::rope(x, cos, sin).
+[[nodiscard]] PassReport rewrite_ropes(Draft& draft);
+// Attention of token steps becomes djinn::attend(query, key, value, mask, scale, grouped).
+[[nodiscard]] PassReport rewrite_attention(Draft& draft);
 
 }  // namespace djinn::srg

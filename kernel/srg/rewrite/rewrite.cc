@@ -15,9 +15,14 @@ uint32_t Rewriting::fired() const {
 }
 
 Rewriting rewrite(Graph graph) {
-  Rewriting rewriting{std::move(graph), {}};
-  rewriting.passes.push_back(rewrite_linear(rewriting.graph));
-  return rewriting;
+  Draft draft(std::move(graph));
+  std::vector<PassReport> passes;
+  for (const auto pass : {&rewrite_casts, &rewrite_linear, &rewrite_norms, &rewrite_gates,
+                          &rewrite_ropes, &rewrite_attention}) {
+    passes.push_back(pass(draft));
+  }
+  Draft::Finished finished = std::move(draft).finish();
+  return {std::move(finished.graph), std::move(finished.origins), std::move(passes)};
 }
 
 }  // namespace djinn::srg

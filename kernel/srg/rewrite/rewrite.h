@@ -3,7 +3,8 @@
 // rewrite(): the graph that our own kernels compute in place of a graph whose numerics are fast.
 //
 // invariant: symbols, storages, values and outputs stay as they are, so whoever binds the one can
-// bind the other; nodes change, and their annotations are those of what they replace.
+// bind the other. Nodes change, and one may stand for several: its annotation is that of the one
+// whose place it has. A value inside of it is made by nobody.
 // invariant: what comes out names internal operators, which admission takes from here alone.
 #pragma once
 
@@ -20,6 +21,7 @@ inline constexpr int64_t kLinearRowsMax = 32;
 
 struct Rewriting {
   Graph graph;
+  std::vector<uint32_t> origins;  // by node: the first of the graph's nodes that it stands for
   std::vector<PassReport> passes;
   // Nodes that the passes replaced.
   [[nodiscard]] uint32_t fired() const;

@@ -2,8 +2,10 @@
 
 #include "kernel/srg/rewrite/rewrite.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <string>
 #include <string_view>
 
@@ -13,6 +15,8 @@
 namespace djinn::srg {
 namespace {
 
+using ::testing::HasSubstr;
+
 Graph parsed(const std::string& body) {
   Result<Graph> graph = parse_text("srg 1 \"test\"\n" + body);
   EXPECT_TRUE(graph.ok()) << graph.error().message;
@@ -20,9 +24,13 @@ Graph parsed(const std::string& body) {
   return *std::move(graph);
 }
 
+PassReport pass(const Rewriting& rewriting, std::string_view name) {
+  const auto found = std::ranges::find(rewriting.passes, name, &PassReport::name);
+  EXPECT_NE(found, rewriting.passes.end()) << name;
+  return *found;
+}
 PassReport linear(const Rewriting& rewriting) {
-  EXPECT_EQ(rewriting.passes.at(0).name, "linear");
-  return rewriting.passes.at(0);
+  return pass(rewriting, "linear");
 }
 
 // What stands in place of `%y = ...` in a graph with the inputs and weights that follow.
@@ -52,6 +60,8 @@ TEST(rewrite_linear, products_with_a_weight_become_ours) {
   EXPECT_EQ(rewritten("%y = aten::linear(%x, %w, %b)\n"), "djinn::linear_rows(%x, %w, %b, false)");
   EXPECT_EQ(rewritten("%y = aten::linear(%x, %w)\n"), "djinn::linear_rows(%x, %w, none, false)");
   EXPECT_EQ(rewritten("%y = aten::addmm(%b, %x, %k)\n"), "djinn::linear_rows(%x, %k, %b, true)");
+  EXPECT_EQ(rewritten("%y = aten::addmm(%b, %x, %k, beta=1, alpha=1)\n"),
+            "djinn::linear_rows(%x, %k, %b, true)");
   EXPECT_EQ(rewritten("%y = aten::mm(%x, %k)\n"), "djinn::linear_rows(%x, %k, none, true)");
   EXPECT_EQ(rewritten("%y = aten::matmul(%x, %k)\n"), "djinn::linear_rows(%x, %k, none, true)");
 }
@@ -91,6 +101,179 @@ TEST(rewrite, what_is_bound_from_outside_stays_as_it_is) {
   EXPECT_EQ(rewriting.graph.nodes[0].annotation, graph.nodes[0].annotation);
   EXPECT_EQ(rewriting.graph.nodes[1], graph.nodes[1]);
   EXPECT_TRUE(verify(rewriting.graph).ok());
+}
+
+// The nodes of a graph after all passes, a line each.
+std::string nodes_of(const Rewriting& rewriting) {
+  EXPECT_EQ(rewriting.origins.size(), rewriting.graph.nodes.size());
+  std::string lines;
+  for (const Node& node : rewriting.graph.nodes) {
+    lines += node.op + (node.outputs.size() == 1 ? "" : " of several") + "\n";
+  }
+  return lines;
+}
+
+// A graph that uses %x, and makes %y of it.
+Rewriting all_passes(const std::string& body) {
+  return rewrite(
+      parsed("symbol tokens 1..512 tokens\n"
+             "input %x : bfloat16[1, tokens, 64]\n"
+             "input %f : float32[1, tokens, 64]\n"
+             "weight %w \"w\" : bfloat16[64]\n"
+             "weight %v \"v\" : float32[64]\n" +
+             body + "output %y\n"));
+}
+
+const std::string kToFloat =
+    "%z = aten::zeros([64*tokens], dtype=float32)\n"
+    "%h = aten::as_strided(%z, [1, tokens, 64], [64*tokens, 64, 1], 0)\n"
+    "%c = aten::copy_(%h, %x, false)\n";
+
+TEST(rewrite_casts, a_copy_into_zeros_is_a_cast) {
+  const Rewriting cast = all_passes(kToFloat + "%y = aten::relu(%h)\n");
+  EXPECT_EQ(nodes_of(cast), "aten::_to_copy\naten::relu\n");
+  EXPECT_EQ(cast.origins, (std::vector<uint32_t>{0, 3}));
+}
+
+TEST(rewrite_casts, others_that_see_the_zeros_or_where_it_lies_keep_it_as_it_is) {
+  for (const char* const use :
+       {"%y = aten::relu(%z)\n", "%y = aten::as_strided(%h, [64], [1], 0)\n",
+        "%y = aten::relu_(%h)\n", "%q = aten::relu(%c)\n%y = aten::relu(%h)\n"}) {
+    EXPECT_EQ(pass(all_passes(kToFloat + use), "casts").fired, 0u) << use;
+  }
+  const std::string early =
+      "%z = aten::zeros([64*tokens], dtype=float32)\n"
+      "%h = aten::as_strided(%z, [1, tokens, 64], [64*tokens, 64, 1], 0)\n"
+      "%y = aten::relu(%h)\n"
+      "%c = aten::copy_(%h, %x, false)\n";
+  EXPECT_EQ(pass(all_passes(early), "casts").fired, 0u) << "zeros are read";
+  const std::string part =
+      "%z = aten::zeros([96*tokens], dtype=float32)\n"
+      "%h = aten::as_strided(%z, [1, tokens, 64], [96*tokens, 96, 1], 0)\n"
+      "%c = aten::copy_(%h, %x, false)\n%y = aten::relu(%h)\n";
+  EXPECT_EQ(pass(all_passes(part), "casts").fired, 0u) << "gaps";
+  const std::string broadcast =
+      "%z = aten::zeros([64*tokens], dtype=float32)\n"
+      "%h = aten::as_strided(%z, [1, tokens, 64], [64*tokens, 64, 1], 0)\n"
+      "%c = aten::copy_(%h, %w, false)\n%y = aten::relu(%h)\n";
+  EXPECT_EQ(pass(all_passes(broadcast), "casts").fired, 0u) << "another size";
+}
+
+std::string mean_square(const std::string& of) {
+  return "%p = aten::pow.Tensor_Scalar(" + of + ", 2)\n" +
+         "%m = aten::mean.dim(%p, [-1], true)\n"
+         "%a = aten::add.Tensor(%m, 1e-06, alpha=1)\n"
+         "%r = aten::rsqrt(%a)\n"
+         "%n : float32[1, tokens, 64] = aten::mul.Tensor(" +
+         of + ", %r)\n";
+}
+
+const std::string kFromFloat =
+    "%zz = aten::zeros([64*tokens], dtype=bfloat16)\n"
+    "%nn = aten::as_strided(%zz, [1, tokens, 64], [64*tokens, 64, 1], 0)\n"
+    "%cc = aten::copy_(%nn, %n, false)\n";
+
+TEST(rewrite_norms, the_forms_of_llama_and_gemma_are_norms) {
+  const Rewriting half =
+      all_passes(kToFloat + mean_square("%h") + kFromFloat + "%y = aten::mul.Tensor(%w, %nn)\n");
+  EXPECT_EQ(nodes_of(half), "djinn::rms_norm\n");
+  EXPECT_THAT(print_text(half.graph), HasSubstr("%y = djinn::rms_norm(%x, %w, 1e-06, false)"));
+  const Rewriting whole = all_passes(mean_square("%f") + "%y = aten::mul.Tensor(%v, %n)\n");
+  EXPECT_THAT(print_text(whole.graph), HasSubstr("%y = djinn::rms_norm(%f, %v, 1e-06, false)"));
+  const Rewriting from_one = all_passes(mean_square("%f") +
+                                        "%o = aten::add.Tensor(%v, 1.0, alpha=1)\n"
+                                        "%y = aten::mul.Tensor(%n, %o)\n");
+  EXPECT_EQ(nodes_of(from_one), "djinn::rms_norm\n");
+  EXPECT_THAT(print_text(from_one.graph), HasSubstr("djinn::rms_norm(%f, %v, 1e-06, true)"));
+  const Rewriting half_from_one = all_passes(kToFloat + mean_square("%h") +
+                                             "%wide = aten::_to_copy(%w, dtype=float32)\n"
+                                             "%o = aten::add.Tensor(%wide, 1.0, alpha=1)\n"
+                                             "%s = aten::mul.Tensor(%n, %o)\n"
+                                             "%y = aten::_to_copy(%s, dtype=bfloat16)\n");
+  EXPECT_EQ(nodes_of(half_from_one), "djinn::rms_norm\n");
+}
+
+TEST(rewrite_norms, what_is_like_one_stays) {
+  const std::string norm = mean_square("%f");
+  for (const std::string& body :
+       {norm + "%y = aten::mul.Tensor(%w, %n)\n",                           // another dtype
+        norm + "%y = aten::mul.Tensor(%x, %n)\n",                           // no weight
+        norm + "%y = aten::mul.Tensor(%v, %n)\n%q = aten::relu(%r)\n",      // the root is used
+        norm + "%q = aten::relu_(%f)\n%y = aten::mul.Tensor(%v, %n)\n"}) {  // written amid it
+    EXPECT_EQ(pass(all_passes(body), "norm").fired, 0u) << body;
+  }
+  std::string other = norm;
+  other.replace(other.find("[-1]"), 4, "[-2]");
+  EXPECT_EQ(pass(all_passes(other + "%y = aten::mul.Tensor(%v, %n)\n"), "norm").fired, 0u);
+  EXPECT_EQ(pass(all_passes(other + "%y = aten::mul.Tensor(%v, %n)\n"), "norm").reasons.size(), 1u);
+}
+
+TEST(rewrite_gates, activations_take_the_product_behind_them_along) {
+  EXPECT_THAT(print_text(all_passes("%s = aten::silu(%x)\n%y = aten::mul.Tensor(%s, %x)\n").graph),
+              HasSubstr("%y = djinn::gate(%x, %x, \"silu\")"));
+  EXPECT_THAT(print_text(all_passes("%g = aten::relu(%x)\n"
+                                    "%s = aten::gelu(%x, approximate=\"tanh\")\n"
+                                    "%y = aten::mul.Tensor(%g, %s)\n")
+                             .graph),
+              HasSubstr("%y = djinn::gate(%x, %g, \"gelu_tanh\")"));
+  EXPECT_EQ(pass(all_passes("%s = aten::gelu(%x)\n%y = aten::mul.Tensor(%s, %x)\n"), "gated").fired,
+            0u)
+      << "without tanh";
+}
+
+std::string composed_gelu(const std::string& cubed_by) {
+  return "%s = aten::mul.Tensor(%x, 0.5)\n"
+         "%p = aten::pow.Tensor_Scalar(%x, " +
+         cubed_by +
+         ")\n"
+         "%q = aten::mul.Tensor(%p, 0.044715)\n"
+         "%a = aten::add.Tensor(%x, %q, alpha=1)\n"
+         "%b = aten::mul.Tensor(%a, 0.7978845608028654)\n"
+         "%t = aten::tanh(%b)\n"
+         "%o = aten::add.Tensor(%t, 1.0, alpha=1)\n"
+         "%y = aten::mul.Tensor(%s, %o)\n";
+}
+
+TEST(rewrite_gates, eight_nodes_are_gelu) {
+  const Rewriting gelu = all_passes(composed_gelu("3.0"));
+  EXPECT_EQ(nodes_of(gelu), "djinn::gate\n");
+  EXPECT_THAT(print_text(gelu.graph), HasSubstr("djinn::gate(%x, none, \"gelu_tanh\")"));
+  EXPECT_EQ(pass(all_passes(composed_gelu("2.0")), "gated").fired, 0u);
+}
+
+std::string rope(const std::string& second_half) {
+  return "%b = aten::as_strided(%x, [1, 4, tokens, 16], [64*tokens, 16, 64, 1], 0)\n"
+         "%cos = aten::as_strided(%f, [1, 1, tokens, 16], [64*tokens, 64*tokens, 64, 1], 0)\n"
+         "%c = aten::mul.Tensor(%b, %cos)\n"
+         "%x2 = aten::as_strided(%x, [1, 4, tokens, 8], [64*tokens, 16, 64, 1], " +
+         second_half +
+         ")\n"
+         "%neg = aten::neg(%x2)\n"
+         "%x1 = aten::as_strided(%x, [1, 4, tokens, 8], [64*tokens, 16, 64, 1], 0)\n"
+         "%t = aten::cat([%neg, %x1], -1)\n"
+         "%s = aten::mul.Tensor(%t, %cos)\n"
+         "%y = aten::add.Tensor(%c, %s, alpha=1)\n";
+}
+
+TEST(rewrite_ropes, a_turn_of_the_halves_is_one_node) {
+  const Rewriting turned = all_passes(rope("8"));
+  EXPECT_EQ(nodes_of(turned), "aten::as_strided\naten::as_strided\ndjinn::rope\n");
+  EXPECT_THAT(print_text(turned.graph), HasSubstr("%y = djinn::rope(%b, %cos, %cos)"));
+  EXPECT_EQ(pass(all_passes(rope("9")), "rope").fired, 0u) << "other halves";
+}
+
+TEST(rewrite_attention, a_prompts_stays_and_says_so) {
+  const auto attention = [](const std::string& causal) {
+    return all_passes(
+        "%q = aten::as_strided(%x, [1, 4, tokens, 16], [64*tokens, 16, 64, 1], 0)\n"
+        "%y = aten::scaled_dot_product_attention(%q, %q, %q, none, 0.0, " +
+        causal + ", scale=0.25, enable_gqa=false)\n");
+  };
+  EXPECT_THAT(print_text(attention("false").graph),
+              HasSubstr("%y = djinn::attend(%q, %q, %q, none, 0.25, false)"));
+  const PassReport report = pass(attention("true"), "attend");
+  EXPECT_EQ(report.fired, 0u);
+  EXPECT_EQ(report.reasons.begin()->first, "it is a prompt's");
 }
 
 }  // namespace

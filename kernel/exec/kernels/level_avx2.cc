@@ -3,12 +3,14 @@
 #if defined(__x86_64__)
 #include <immintrin.h>
 #include <stddef.h>
+#include <stdint.h>
 
 namespace djinn::kernels {
 namespace {
 
 struct Level {
   using Vector = __m256;
+  typedef int32_t Ints __attribute__((vector_size(32)));
   static constexpr int kLanes = 8;
   static constexpr int kRegisters = 16;
   static Vector zero() { return _mm256_setzero_ps(); }
@@ -27,7 +29,7 @@ struct Level {
 }  // namespace
 }  // namespace djinn::kernels
 
-#include "kernel/exec/kernels/widened_dot.h"
+#include "kernel/exec/kernels/vectors.h"
 
 namespace djinn::kernels {
 namespace {
@@ -45,6 +47,10 @@ struct Dot<BFloat16> : WidenedDot<BFloat16>, BFloat16Elements {
 template <>
 struct Dot<Float16> : WidenedDot<Float16> {
   static Level::Vector to_vector(const Float16* from) { return _mm256_cvtph_ps(load_halves(from)); }
+  static void from_vector(Float16* to, Level::Vector value) {
+    const __m128i halves = _mm256_cvtps_ph(value, _MM_FROUND_TO_NEAREST_INT);
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(to), halves);
+  }
   static float widen(Float16 value) { return _cvtsh_ss(value.bits); }
   static Float16 round(float value) {
     return {static_cast<uint16_t>(_cvtss_sh(value, _MM_FROUND_TO_NEAREST_INT))};
@@ -54,9 +60,12 @@ struct Dot<Float16> : WidenedDot<Float16> {
 }  // namespace
 }  // namespace djinn::kernels
 
+#include "kernel/exec/kernels/attend_template.h"
+#include "kernel/exec/kernels/kernels.h"
 #include "kernel/exec/kernels/linear_template.h"
+#include "kernel/exec/kernels/rows_template.h"
 
 namespace djinn::kernels {
-extern const LinearKernels kLinearAvx2 = kOfThisLevel;
+extern const Kernels kKernelsAvx2 = {kLinearOfThisLevel, kRowsOfThisLevel, kAttendOfThisLevel};
 }  // namespace djinn::kernels
 #endif

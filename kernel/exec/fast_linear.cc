@@ -15,7 +15,7 @@
 #include <algorithm>
 #include <optional>
 
-#include "kernel/exec/kernels/linear.h"
+#include "kernel/exec/fast_rows.h"
 #include "kernel/exec/own_operators.h"
 #include "kernel/exec/torch_headers.h"
 #include "kernel/srg/rewrite/rewrite.h"
@@ -23,8 +23,10 @@
 namespace djinn::exec {
 namespace {
 
-// Outputs that are worth a thread.
+// Lines of outputs that are worth a thread, where their parts are summed.
 constexpr int64_t kGrain = 64;
+// Of weights, that a thread takes at once.
+constexpr int64_t kShareBytes = 128 * 1024;
 
 using Bias = std::optional<at::Tensor>;
 
@@ -32,34 +34,6 @@ at::Tensor as_before(const at::Tensor& input, const at::Tensor& weight, const Bi
                      bool turned) {
   if (!turned) return at::linear(input, weight, bias);
   return bias ? at::addmm(*bias, input, weight) : at::matmul(input, weight);
-}
-
-std::optional<kernels::Element> element_of(at::ScalarType type) {
-  switch (type) {
-    case at::kFloat:
-      return kernels::Element::kFloat32;
-    case at::kBFloat16:
-      return kernels::Element::kBFloat16;
-    case at::kHalf:
-      return kernels::Element::kFloat16;
-    default:
-      return std::nullopt;
-  }
-}
-
-// Gives the distance of two rows where those of [..., K] lie at even distances, dense in
-// themselves.
-std::optional<int64_t> row_stride(const at::Tensor& tensor) {
-  if (tensor.stride(-1) != 1 && tensor.size(-1) > 1) return {};
-  std::optional<int64_t> stride;  // of the rows
-  int64_t next = 0;               // what the next dimension's must be
-  for (int64_t d = tensor.dim() - 2; d >= 0; --d) {
-    if (tensor.size(d) == 1) continue;
-    if (stride && tensor.stride(d) != next) return {};
-    if (!stride) stride = tensor.stride(d);
-    next = tensor.stride(d) * tensor.size(d);
-  }
-  return stride.value_or(0);
 }
 
 // Tells whether the product is one of our kernels', of a few rows.
@@ -74,6 +48,31 @@ bool is_ours(const at::Tensor& input, const at::Tensor& weight, const Bias& bias
   if (input.scalar_type() != type || !element_of(type)) return false;
   return !bias || (bias->scalar_type() == type && bias->dim() <= 1 &&
                    (bias->numel() == 1 || bias->numel() == outputs));
+}
+
+void run_outputs_first(const kernels::Linear& call, kernels::Element element, int64_t row_bytes) {
+  const kernels::LinearKernel kernel =
+      fast_kernels().linear.outputs_first[static_cast<size_t>(element)];
+  const int64_t share = std::max<int64_t>(kShareBytes / row_bytes, 1);
+  for_each_share((call.outputs + share - 1) / share, [&](int64_t i) {
+    kernel(call, i * share, std::min((i + 1) * share, call.outputs));
+  });
+}
+
+void run_inputs_first(kernels::Linear call, kernels::Element element) {
+  const int64_t chunks = kernels::chunks_of(call.inputs);
+  const at::Tensor parts =
+      at::empty({chunks, call.rows, kernels::padded_outputs(call.outputs)}, at::kFloat);
+  call.parts = parts.mutable_data_ptr<float>();
+  const kernels::LinearKernels& linear = fast_kernels().linear;
+  const kernels::LinearKernel kernel = linear.inputs_first[static_cast<size_t>(element)];
+  const kernels::LinearKernel sum = linear.sum_chunks[static_cast<size_t>(element)];
+  for_each_share(chunks, [&](int64_t i) { kernel(call, i, i + 1); });
+  constexpr int64_t kLine = kernels::padded_outputs(1);
+  const int64_t lines = kernels::padded_outputs(call.outputs) / kLine;
+  at::parallel_for(0, lines, kGrain, [&](int64_t begin, int64_t end) {
+    sum(call, begin * kLine, std::min(end * kLine, call.outputs));
+  });
 }
 
 at::Tensor linear_rows(const at::Tensor& given, const at::Tensor& weight, const Bias& given_bias,
@@ -101,18 +100,19 @@ at::Tensor linear_rows(const at::Tensor& given, const at::Tensor& weight, const 
   call.y_stride = outputs;
   call.rows = input.numel() / input.size(-1);
   call.inputs = input.size(-1);
-  static const kernels::LinearKernels& kernels = kernels::linear_kernels(kernels::best_isa_level());
-  const auto element = static_cast<size_t>(*element_of(weight.scalar_type()));
-  const kernels::LinearKernel kernel =
-      inputs_dense ? kernels.outputs_first[element] : kernels.inputs_first[element];
-  at::parallel_for(0, outputs, kGrain,
-                   [&](int64_t begin, int64_t end) { kernel(call, begin, end); });
+  call.outputs = outputs;
+  if (inputs_dense) {
+    const auto element_bytes = static_cast<int64_t>(weight.element_size());
+    run_outputs_first(call, *element_of(weight.scalar_type()), call.inputs * element_bytes);
+  } else {
+    run_inputs_first(call, *element_of(weight.scalar_type()));
+  }
   return result;
 }
 
 }  // namespace
 
-void define_linear_rows(OwnLibraries& libraries) {
+void define_fast_linear(OwnLibraries& libraries) {
   libraries.definition.def(
       "linear_rows(Tensor input, Tensor weight, Tensor? bias, bool turned) -> Tensor");
   libraries.cpu.impl("linear_rows", &linear_rows);

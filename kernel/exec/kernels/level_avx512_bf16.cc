@@ -23,9 +23,13 @@ struct Dot<BFloat16> : BFloat16Elements {
 }  // namespace
 }  // namespace djinn::kernels
 
+#include "kernel/exec/kernels/attend_template.h"
+#include "kernel/exec/kernels/kernels.h"
 #include "kernel/exec/kernels/linear_template.h"
+#include "kernel/exec/kernels/rows_template.h"
 
 namespace djinn::kernels {
-extern const LinearKernels kLinearAvx512Bf16 = kOfThisLevel;
+extern const Kernels kKernelsAvx512Bf16 = {kLinearOfThisLevel, kRowsOfThisLevel,
+                                           kAttendOfThisLevel};
 }  // namespace djinn::kernels
 #endif

@@ -9,6 +9,7 @@ namespace {
 
 struct Level {
   typedef float Vector __attribute__((vector_size(16)));
+  typedef int32_t Ints __attribute__((vector_size(16)));
   static constexpr int kLanes = 4;
   static constexpr int kRegisters = 16;
   static Vector zero() { return Vector{}; }
@@ -27,7 +28,7 @@ struct Level {
 }  // namespace
 }  // namespace djinn::kernels
 
-#include "kernel/exec/kernels/widened_dot.h"
+#include "kernel/exec/kernels/vectors.h"
 
 namespace djinn::kernels {
 namespace {
@@ -45,6 +46,9 @@ struct Dot<BFloat16> : WidenedDot<BFloat16>, BFloat16Elements {
 template <>
 struct Dot<Float16> : WidenedDot<Float16> {
   static Level::Vector to_vector(const Float16* from) { return widened(from); }
+  static void from_vector(Float16* to, Level::Vector value) {
+    for (int i = 0; i < Level::kLanes; ++i) to[i] = round(value[i]);
+  }
   static float widen(Float16 value) {
     _Float16 half;
     memcpy(&half, &value, sizeof half);
@@ -61,8 +65,11 @@ struct Dot<Float16> : WidenedDot<Float16> {
 }  // namespace
 }  // namespace djinn::kernels
 
+#include "kernel/exec/kernels/attend_template.h"
+#include "kernel/exec/kernels/kernels.h"
 #include "kernel/exec/kernels/linear_template.h"
+#include "kernel/exec/kernels/rows_template.h"
 
 namespace djinn::kernels {
-extern const LinearKernels kLinearBase = kOfThisLevel;
+extern const Kernels kKernelsBase = {kLinearOfThisLevel, kRowsOfThisLevel, kAttendOfThisLevel};
 }  // namespace djinn::kernels

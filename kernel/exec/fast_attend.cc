@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// djinn::attend(Tensor query, Tensor key, Tensor value, Tensor? mask, float? scale, bool grouped)
+//     -> Tensor
+//
+// An internal operator: what kernel/srg/rewrite makes of attention over the buffers of a sequence
+// group. query is [rows, heads, tokens, width], key and value are [rows, heads or fewer that are
+// shared, keys, width], mask is bool, [rows, 1, tokens, keys] or broadcast. A few tokens are
+// computed by our own kernel, which reads keys and values where they lie; all else is
+// aten::scaled_dot_product_attention, as the graph said before.
+#include <ATen/Parallel.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/scaled_dot_product_attention.h>
+
+#include <cmath>
+#include <optional>
+
+#include "kernel/exec/fast_rows.h"
+#include "kernel/exec/own_operators.h"
+#include "kernel/exec/torch_headers.h"
+
+namespace djinn::exec {
+namespace {
+
+constexpr int64_t kTokensMax = 32;
+
+using Mask = std::optional<at::Tensor>;
+
+at::Tensor as_before(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
+                     const Mask& mask, std::optional<double> scale, bool grouped) {
+  return at::scaled_dot_product_attention(query, key, value, mask, 0.0, false, scale, grouped);
+}
+
+bool is_ours(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value) {
+  if (query.dim() != 4 || key.dim() != 4 || key.sizes() != value.sizes()) return false;
+  const at::ScalarType type = query.scalar_type();
+  if (!element_of(type) || key.scalar_type() != type || value.scalar_type() != type) return false;
+  const int64_t width = query.size(3), heads = query.size(1), shared = key.size(1);
+  return width > 0 && width <= kernels::kHeadWidthMax && key.size(3) == width &&
+         key.size(0) == query.size(0) && query.size(2) <= kTokensMax && query.numel() > 0 &&
+         shared > 0 && heads % shared == 0 && query.stride(3) == 1 && key.stride(3) == 1 &&
+         value.stride(3) == 1;
+}
+
+bool is_ours(const Mask& mask, const at::Tensor& query, const at::Tensor& key) {
+  if (!mask) return true;
+  const auto fits = [&](int64_t dimension, int64_t size) {
+    return mask->size(dimension) == size || mask->size(dimension) == 1;
+  };
+  return mask->scalar_type() == at::kBool && mask->dim() == 4 && mask->size(1) == 1 &&
+         fits(0, query.size(0)) && fits(2, query.size(2)) && fits(3, key.size(2));
+}
+
+// Where a vector of [rows, heads, tokens, width] is.
+template <typename Byte>
+Byte* place(Byte* data, const at::Tensor& tensor, int64_t row, int64_t head, int64_t token) {
+  const int64_t offset =
+      row * tensor.stride(0) + head * tensor.stride(1) + token * tensor.stride(2);
+  return data + offset * static_cast<int64_t>(tensor.element_size());
+}
+
+int64_t step(const at::Tensor& mask, int64_t dimension) {
+  return mask.size(dimension) == 1 ? 0 : mask.stride(dimension);
+}
+
+at::Tensor attend(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
+                  const Mask& mask, std::optional<double> scale, bool grouped) {
+  if (!is_ours(query, key, value) || !is_ours(mask, query, key) ||
+      (!grouped && query.size(1) != key.size(1))) {
+    return as_before(query, key, value, mask, scale, grouped);
+  }
+  const int64_t rows = query.size(0), heads = query.size(1), tokens = query.size(2);
+  const int64_t shared = key.size(1), group = heads / shared;
+  const at::Tensor out =
+      at::empty({rows, tokens, heads, query.size(3)}, query.options()).transpose(1, 2);
+  const auto* const query_data = static_cast<const std::byte*>(query.const_data_ptr());
+  const auto* const key_data = static_cast<const std::byte*>(key.const_data_ptr());
+  const auto* const value_data = static_cast<const std::byte*>(value.const_data_ptr());
+  const bool* const mask_data = mask ? mask->const_data_ptr<bool>() : nullptr;
+  auto* const out_data = static_cast<std::byte*>(out.mutable_data_ptr());
+  const auto element = static_cast<size_t>(*element_of(query.scalar_type()));
+  const kernels::AttendKernel kernel = fast_kernels().attend.attend[element];
+
+  at::parallel_for(0, rows * shared * tokens, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      const int64_t row = i / (shared * tokens), head = i / tokens % shared, token = i % tokens;
+      kernels::Attend call;
+      call.query = place(query_data, query, row, head * group, token);
+      call.query_stride = query.stride(1);
+      call.key = place(key_data, key, row, head, 0);
+      call.key_stride = key.stride(2);
+      call.value = place(value_data, value, row, head, 0);
+      call.value_stride = value.stride(2);
+      if (mask_data != nullptr) {
+        call.mask = mask_data + row * step(*mask, 0) + token * step(*mask, 2);
+        call.mask_stride = step(*mask, 3);
+      }
+      call.out = place(out_data, out, row, head * group, token);
+      call.out_stride = out.stride(1);
+      call.heads = group;
+      call.keys = key.size(2);
+      call.width = query.size(3);
+      call.scale =
+          static_cast<float>(scale.value_or(1.0 / std::sqrt(static_cast<double>(query.size(3)))));
+      kernel(call);
+    }
+  });
+  return out;
+}
+
+// Its shape and how it lies. Admission has seen the operator that it stands for fit.
+at::Tensor shape_of(const at::Tensor& query, const at::Tensor& /*key*/, const at::Tensor& value,
+                    const Mask& /*mask*/, std::optional<double> /*scale*/, bool /*grouped*/) {
+  return at::empty({query.size(0), query.size(2), query.size(1), value.size(3)}, query.options())
+      .transpose(1, 2);
+}
+
+}  // namespace
+
+void define_fast_attend(OwnLibraries& libraries) {
+  libraries.definition.def(
+      "attend(Tensor query, Tensor key, Tensor value, Tensor? mask, float? scale, bool grouped) -> "
+      "Tensor");
+  libraries.cpu.impl("attend", &attend);
+  libraries.meta.impl("attend", &shape_of);
+}
+
+}  // namespace djinn::exec

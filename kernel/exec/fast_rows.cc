@@ -1,0 +1,204 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// djinn::rms_norm(Tensor x, Tensor weight, float epsilon, bool from_one) -> Tensor
+// djinn::gate(Tensor x, Tensor? factor, str activation) -> Tensor
+// djinn::rope(Tensor x, Tensor cos, Tensor sin) -> Tensor
+//
+// Internal operators: what kernel/srg/rewrite makes of the nodes that compute a norm, an activation
+// with the product behind it, and a rotary position embedding. Tensors of other types, or that lie
+// otherwise, than the kernels take are computed as the graph said before.
+#include "kernel/exec/fast_rows.h"
+
+#include <ATen/Parallel.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/gelu.h>
+#include <ATen/ops/silu.h>
+
+#include <algorithm>
+#include <string_view>
+
+#include "kernel/exec/own_operators.h"
+
+namespace djinn::exec {
+namespace {
+
+// Elements that are worth a thread.
+constexpr int64_t kGrain = 16 * 1024;
+
+at::Tensor dense_rows(const at::Tensor& tensor) {
+  return row_stride(tensor) ? tensor : tensor.contiguous();
+}
+
+int64_t rows_of(const at::Tensor& tensor) {
+  return tensor.numel() / tensor.size(-1);
+}
+
+// --- djinn::rms_norm
+
+at::Tensor rms_norm_as_before(const at::Tensor& x, const at::Tensor& weight, double epsilon,
+                              bool from_one) {
+  const at::Tensor wide = x.to(at::kFloat);
+  const at::Tensor mean = wide.square().mean(-1, true);
+  const at::Tensor normed = wide * (mean + epsilon).rsqrt();
+  if (from_one) return (normed * (weight.to(at::kFloat) + 1)).to(x.scalar_type());
+  return weight * normed.to(x.scalar_type());
+}
+
+at::Tensor rms_norm(const at::Tensor& given, const at::Tensor& weight, double epsilon,
+                    bool from_one) {
+  const auto element = element_of(given.scalar_type());
+  if (!element || weight.scalar_type() != given.scalar_type() || given.dim() < 1 ||
+      given.numel() == 0 || weight.dim() != 1 || weight.size(0) != given.size(-1) ||
+      weight.stride(0) != 1) {
+    return rms_norm_as_before(given, weight, epsilon, from_one);
+  }
+  const at::Tensor x = dense_rows(given);
+  const at::Tensor y = at::empty(x.sizes(), x.options());
+  kernels::RmsNorm call;
+  call.x = x.const_data_ptr();
+  call.x_stride = row_stride(x).value();
+  call.weight = weight.const_data_ptr();
+  call.weight_offset = from_one ? 1.0f : 0.0f;
+  call.epsilon = static_cast<float>(epsilon);
+  call.y = y.mutable_data_ptr();
+  call.y_stride = y.size(-1);
+  call.width = x.size(-1);
+  const kernels::RmsNormKernel kernel = fast_kernels().rows.rms_norm[static_cast<size_t>(*element)];
+  at::parallel_for(0, rows_of(x), std::max<int64_t>(kGrain / call.width, 1),
+                   [&](int64_t begin, int64_t end) { kernel(call, begin, end); });
+  return y;
+}
+
+// --- djinn::gate
+
+constexpr std::string_view kSilu = "silu";  // the other one is gelu's with tanh
+
+at::Tensor gate_as_before(const at::Tensor& x, const std::optional<at::Tensor>& factor,
+                          c10::string_view activation) {
+  const at::Tensor activated = activation == kSilu ? at::silu(x) : at::gelu(x, "tanh");
+  return factor ? activated * *factor : activated;
+}
+
+at::Tensor gate(const at::Tensor& given, const std::optional<at::Tensor>& given_factor,
+                c10::string_view activation) {
+  const auto element = element_of(given.scalar_type());
+  if (!element || (given_factor && (given_factor->scalar_type() != given.scalar_type() ||
+                                    given_factor->sizes() != given.sizes()))) {
+    return gate_as_before(given, given_factor, activation);
+  }
+  const at::Tensor x = given.contiguous();
+  const at::Tensor factor = given_factor ? given_factor->contiguous() : at::Tensor();
+  const at::Tensor y = at::empty(x.sizes(), x.options());
+  kernels::Gate call;
+  call.activation =
+      activation == kSilu ? kernels::Activation::kSilu : kernels::Activation::kGeluTanh;
+  call.x = x.const_data_ptr();
+  call.factor = factor.defined() ? factor.const_data_ptr() : nullptr;
+  call.y = y.mutable_data_ptr();
+  const kernels::GateKernel kernel = fast_kernels().rows.gate[static_cast<size_t>(*element)];
+  at::parallel_for(0, x.numel(), kGrain,
+                   [&](int64_t begin, int64_t end) { kernel(call, begin, end); });
+  return y;
+}
+
+// --- djinn::rope
+
+at::Tensor rope_as_before(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin) {
+  const int64_t half = x.size(-1) / 2;
+  const at::Tensor turned = at::cat({-x.narrow(-1, half, half), x.narrow(-1, 0, half)}, -1);
+  return x * cos + turned * sin;
+}
+
+// Tells whether each row of x, of [rows, heads, tokens, width], has a row of the other, broadcast.
+bool has_row_for_each(const at::Tensor& x, const at::Tensor& other) {
+  if (other.dim() != 4 || other.scalar_type() != x.scalar_type()) return false;
+  if (other.size(3) != x.size(3) || other.stride(3) != 1) return false;
+  for (int64_t d = 0; d < 3; ++d) {
+    if (other.size(d) != x.size(d) && other.size(d) != 1) return false;
+  }
+  return true;
+}
+
+int64_t step(const at::Tensor& tensor, int64_t dimension) {
+  return tensor.size(dimension) == 1 ? 0 : tensor.stride(dimension);
+}
+
+at::Tensor rope(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin) {
+  const auto element = element_of(x.scalar_type());
+  if (!element || x.dim() != 4 || x.numel() == 0 || x.size(3) % 2 != 0 || x.stride(3) != 1 ||
+      !has_row_for_each(x, cos) || !has_row_for_each(x, sin)) {
+    return rope_as_before(x, cos, sin);
+  }
+  const at::Tensor y = at::empty_like(x);  // as dense as x, in x's order of dimensions
+  if (y.stride(3) != 1) return rope_as_before(x, cos, sin);
+  const kernels::RopeKernel kernel = fast_kernels().rows.rope[static_cast<size_t>(*element)];
+  const auto bytes = static_cast<int64_t>(x.element_size());
+  const int64_t heads = x.size(1), tokens = x.size(2);
+  const auto place = [&](const at::Tensor& tensor, int64_t i) {
+    const int64_t row = i / (heads * tokens), head = i / tokens % heads, token = i % tokens;
+    return (row * step(tensor, 0) + head * step(tensor, 1) + token * step(tensor, 2)) * bytes;
+  };
+  const auto* const x_data = static_cast<const std::byte*>(x.const_data_ptr());
+  const auto* const cos_data = static_cast<const std::byte*>(cos.const_data_ptr());
+  const auto* const sin_data = static_cast<const std::byte*>(sin.const_data_ptr());
+  auto* const y_data = static_cast<std::byte*>(y.mutable_data_ptr());
+  at::parallel_for(0, x.size(0) * heads * tokens, std::max<int64_t>(kGrain / x.size(3), 1),
+                   [&](int64_t begin, int64_t end) {
+                     for (int64_t i = begin; i < end; ++i) {
+                       kernel({x_data + place(x, i), cos_data + place(cos, i),
+                               sin_data + place(sin, i), y_data + place(y, i), x.size(3)});
+                     }
+                   });
+  return y;
+}
+
+}  // namespace
+
+const kernels::Kernels& fast_kernels() {
+  static const kernels::Kernels& kernels = kernels::kernels_of(kernels::best_isa_level());
+  return kernels;
+}
+
+std::optional<kernels::Element> element_of(at::ScalarType type) {
+  switch (type) {
+    case at::kFloat:
+      return kernels::Element::kFloat32;
+    case at::kBFloat16:
+      return kernels::Element::kBFloat16;
+    case at::kHalf:
+      return kernels::Element::kFloat16;
+    default:
+      return std::nullopt;
+  }
+}
+
+std::optional<int64_t> row_stride(const at::Tensor& tensor) {
+  if (tensor.stride(-1) != 1 && tensor.size(-1) > 1) return {};
+  std::optional<int64_t> stride;  // of the rows
+  int64_t next = 0;               // what the next dimension's must be
+  for (int64_t d = tensor.dim() - 2; d >= 0; --d) {
+    if (tensor.size(d) == 1) continue;
+    if (stride && tensor.stride(d) != next) return {};
+    if (!stride) stride = tensor.stride(d);
+    next = tensor.stride(d) * tensor.size(d);
+  }
+  return stride.value_or(0);
+}
+
+void define_fast_rows(OwnLibraries& libraries) {
+  libraries.definition.def(
+      "rms_norm(Tensor x, Tensor weight, float epsilon, bool from_one) -> Tensor");
+  libraries.cpu.impl("rms_norm", &rms_norm);
+  libraries.meta.impl("rms_norm", &rms_norm_as_before);
+  libraries.definition.def("gate(Tensor x, Tensor? factor, str activation) -> Tensor");
+  libraries.cpu.impl("gate", &gate);
+  libraries.meta.impl("gate", &gate_as_before);
+  libraries.definition.def("rope(Tensor x, Tensor cos, Tensor sin) -> Tensor");
+  libraries.cpu.impl("rope", &rope);
+  libraries.meta.impl("rope", &rope_as_before);
+}
+
+}  // namespace djinn::exec

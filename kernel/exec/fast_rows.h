@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// What our own operators share: how a tensor's rows lie, and the kernels of this machine.
+#pragma once
+
+#include <ATen/Parallel.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
+#include <optional>
+
+#include "kernel/exec/kernels/kernels.h"
+#include "kernel/exec/torch_headers.h"
+
+namespace djinn::exec {
+
+// Of the level that was chosen at the start.
+[[nodiscard]] const kernels::Kernels& fast_kernels();
+
+// Nothing where our kernels do not compute on the type.
+[[nodiscard]] std::optional<kernels::Element> element_of(at::ScalarType type);
+
+// The distance of two rows where those of [..., K] lie at even distances, dense in themselves.
+[[nodiscard]] std::optional<int64_t> row_stride(const at::Tensor& tensor);
+
+// Calls f(i) for each i of [0, count), each once, on this lane's threads: who is done takes the
+// next one, since a share takes as long as memory takes, and threads wait for each other at the
+// end.
+template <typename F>
+void for_each_share(int64_t count, const F& f) {
+  std::atomic<int64_t> next = 0;
+  const int64_t threads = std::min<int64_t>(count, at::get_num_threads());
+  at::parallel_for(0, threads, 1, [&](int64_t, int64_t) {
+    for (int64_t i = next++; i < count; i = next++) f(i);
+  });
+}
+
+}  // namespace djinn::exec

@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Attend: a query of one row, head and token over the keys and values of its row, as they lie in
+// the buffers of a sequence group. Heads of queries that share keys go together.
+//
+// invariant (the row contract): what a query gets depends on the keys that it sees, in order, and
+// on the instruction level alone: keys before the first that it sees, as padding has them, change
+// nothing, and neither do other heads, tokens and rows.
+#pragma once
+
+#include <stdint.h>
+
+#include "kernel/exec/kernels/element.h"
+
+namespace djinn::kernels {
+
+inline constexpr int64_t kHeadWidthMax = 512;
+
+// out = sum over j of softmax_j(scale * (query . key[j]) + bias[j]) * value[j], for the keys j that
+// the mask lets through; zeros where it lets none through. Elements of a vector are dense; strides
+// are elements. Sums are float32, in blocks whose greatest score is known (Milakov and Gimelshein,
+// 2018).
+struct Attend {
+  const void* query = nullptr;  // [heads, width]
+  int64_t query_stride = 0;
+  const void* key = nullptr;  // [keys, width]
+  int64_t key_stride = 0;
+  const void* value = nullptr;  // [keys, width]
+  int64_t value_stride = 0;
+  const bool* mask = nullptr;  // [keys], or none: all are seen
+  int64_t mask_stride = 0;
+  void* out = nullptr;  // [heads, width]
+  int64_t out_stride = 0;
+  int64_t heads = 0;  // that share keys and values
+  int64_t keys = 0;
+  int64_t width = 0;  // at most kHeadWidthMax
+  float scale = 1;
+};
+using AttendKernel = void (*)(const Attend& call);
+
+struct AttendKernels {
+  AttendKernel attend[kElements];  // by Element
+};
+
+}  // namespace djinn::kernels

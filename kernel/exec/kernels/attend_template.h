@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// The attention of a level (vectors.h).
+#pragma once
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "kernel/exec/kernels/attend.h"
+#include "kernel/exec/kernels/vectors.h"
+
+namespace djinn::kernels {
+namespace {
+
+constexpr int kHeadsAtOnce = 8;
+constexpr int kKeysAtOnce = 64;
+constexpr int kChunk = 4;  // vectors of an output that are in registers
+static_assert(kKeysAtOnce % kLanes == 0 && kHeadWidthMax % (kChunk * kLanes) == 0);
+
+// Some heads, over the keys from the first that they see.
+template <typename T>
+class HeadsAttention {
+ public:
+  HeadsAttention(const Attend& call, int64_t head, int64_t first)
+      : call_(call),
+        head_(head),
+        heads_(static_cast<int>(smaller(call.heads - head, kHeadsAtOnce))),
+        first_(first) {}
+
+  void run() {
+    take_queries();
+    for (int64_t begin = first_; begin < call_.keys; begin += kKeysAtOnce) {
+      const int count = static_cast<int>(smaller(call_.keys - begin, kKeysAtOnce));
+      score(begin, count);
+      for (int h = 0; h < heads_; ++h) weigh(h);
+      for (int h = 0; h < heads_; ++h) mix(h, begin, count);
+    }
+    for (int h = 0; h < heads_; ++h) put(h);
+  }
+
+ private:
+  void take_queries() {
+    for (int h = 0; h < heads_; ++h) {
+      memset(sums_[h], 0, sizeof sums_[h]);
+      const T* const query = static_cast<const T*>(call_.query) + (head_ + h) * call_.query_stride;
+      for (int64_t k = 0; k < call_.width; k += kLanes) {
+        Level::store_floats(queries_[h] + k, load_part(query + k, call_.width - k) * call_.scale);
+      }
+      greatest_[h] = -__builtin_inff();
+      weights_of_[h] = Level::zero();
+    }
+  }
+
+  [[nodiscard]] bool is_seen(int64_t key) const {
+    return call_.mask == nullptr || call_.mask[key * call_.mask_stride];
+  }
+
+  void score(int64_t begin, int count) {
+    for (int j = 0; j < kKeysAtOnce; ++j) {
+      if (j < count && is_seen(begin + j)) {
+        score_key(static_cast<const T*>(call_.key) + (begin + j) * call_.key_stride, j);
+      } else {
+        for (int h = 0; h < heads_; ++h) scores_[h][j] = -__builtin_inff();
+      }
+    }
+  }
+
+  void score_key(const T* key, int j) {
+    Vector products[kHeadsAtOnce];
+    DJINN_UNROLL
+    for (int h = 0; h < kHeadsAtOnce; ++h) products[h] = Level::zero();
+    for (int64_t k = 0; k < call_.width; k += kLanes) {
+      const Vector part = load_part(key + k, call_.width - k);
+      for (int h = 0; h < heads_; ++h) {
+        products[h] = Level::fma(Level::load_floats(queries_[h] + k), part, products[h]);
+      }
+    }
+    for (int h = 0; h < heads_; ++h) scores_[h][j] = Level::sum(products[h]);
+  }
+
+  // Scores become weights, by the greatest that was met.
+  void weigh(int h) {
+    float greatest = greatest_[h];
+    for (const float score : scores_[h]) greatest = score > greatest ? score : greatest;
+    if (greatest != greatest_[h]) {
+      scale_sums(h, exp_of(Level::broadcast(greatest_[h] - greatest)));
+      greatest_[h] = greatest;
+    }
+    for (int j = 0; j < kKeysAtOnce; j += kLanes) {
+      const Vector weights = exp_of(Level::load_floats(scores_[h] + j) - greatest);
+      Level::store_floats(scores_[h] + j, weights);
+      weights_of_[h] = Level::add(weights_of_[h], weights);
+    }
+  }
+
+  void scale_sums(int h, Vector factor) {
+    weights_of_[h] = weights_of_[h] * factor;
+    for (int64_t k = 0; k < call_.width; k += kLanes) {
+      Level::store_floats(sums_[h] + k, Level::load_floats(sums_[h] + k) * factor);
+    }
+  }
+
+  void mix(int h, int64_t begin, int count) {
+    for (int64_t k = 0; k < call_.width; k += kChunk * kLanes) {
+      if (k + kChunk * kLanes <= call_.width) {
+        mix_chunk<false>(h, k, begin, count);
+      } else {
+        mix_chunk<true>(h, k, begin, count);
+      }
+    }
+  }
+
+  template <bool kIsPart>
+  void mix_chunk(int h, int64_t k, int64_t begin, int count) {
+    Vector sums[kChunk];
+    DJINN_UNROLL
+    for (int c = 0; c < kChunk; ++c) sums[c] = Level::load_floats(sums_[h] + k + c * kLanes);
+    for (int j = 0; j < count; ++j) {
+      if (!is_seen(begin + j)) continue;
+      const T* const value =
+          static_cast<const T*>(call_.value) + (begin + j) * call_.value_stride + k;
+      const Vector weight = Level::broadcast(scores_[h][j]);
+      DJINN_UNROLL
+      for (int c = 0; c < kChunk; ++c) {
+        const int64_t left = call_.width - k - c * kLanes;
+        if (kIsPart && left <= 0) break;
+        const T* const at = value + c * kLanes;
+        const Vector part = kIsPart ? load_part(at, left) : Dot<T>::to_vector(at);
+        sums[c] = Level::fma(weight, part, sums[c]);
+      }
+    }
+    DJINN_UNROLL
+    for (int c = 0; c < kChunk; ++c) Level::store_floats(sums_[h] + k + c * kLanes, sums[c]);
+  }
+
+  void put(int h) {
+    const float all = Level::sum(weights_of_[h]);
+    T* const out = static_cast<T*>(call_.out) + (head_ + h) * call_.out_stride;
+    for (int64_t k = 0; k < call_.width; k += kLanes) {
+      store_part(out + k, Level::load_floats(sums_[h] + k) / all, call_.width - k);
+    }
+  }
+
+  const Attend& call_;
+  const int64_t head_;
+  const int heads_;
+  const int64_t first_;
+  float greatest_[kHeadsAtOnce];
+  Vector weights_of_[kHeadsAtOnce];  // sums of weights, lane by lane
+  alignas(64) float queries_[kHeadsAtOnce][kHeadWidthMax];
+  alignas(64) float scores_[kHeadsAtOnce][kKeysAtOnce];
+  alignas(64) float sums_[kHeadsAtOnce][kHeadWidthMax];
+};
+
+template <typename T>
+void attend(const Attend& call) {
+  int64_t first = 0;
+  while (first < call.keys && call.mask != nullptr && !call.mask[first * call.mask_stride]) ++first;
+  if (first < call.keys) {
+    for (int64_t head = 0; head < call.heads; head += kHeadsAtOnce) {
+      HeadsAttention<T>(call, head, first).run();
+    }
+    return;
+  }
+  for (int64_t head = 0; head < call.heads; ++head) {
+    memset(static_cast<T*>(call.out) + head * call.out_stride, 0,
+           static_cast<size_t>(call.width) * sizeof(T));
+  }
+}
+
+constexpr AttendKernels kAttendOfThisLevel = {
+    {&attend<float>, &attend<BFloat16>, &attend<Float16>}};
+
+}  // namespace
+}  // namespace djinn::kernels

@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Attention of token steps,
+//
+//   aten::scaled_dot_product_attention(q, k, v, mask or none, 0.0, false, scale=, enable_gqa=)
+//
+// becomes djinn::attend(q, k, v, mask, scale, enable_gqa), which computes a few tokens, whose mask
+// is bool, by our own kernel, and all else as before.
+#include <optional>
+#include <string_view>
+
+#include "kernel/srg/rewrite/match.h"
+#include "kernel/srg/rewrite/passes.h"
+
+namespace djinn::srg {
+namespace {
+
+// Gives why the node stays as it is, or nothing.
+std::string_view why_not(const Node& node) {
+  if (node.arguments.size() != 8 || node.outputs.size() != 1) return "it has other arguments";
+  for (const size_t position : {0, 1, 2}) {
+    if (!value_at(node, position)) return "it has other arguments";
+  }
+  const ArgumentValue* const causal = argument_at(node, 5);
+  const ArgumentValue* const scale = argument_named(node, "scale");
+  const ArgumentValue* const grouped = argument_named(node, "enable_gqa");
+  if (number_at(node, 4) != 0.0) return "it drops out weights";
+  if (causal == nullptr || *causal != ArgumentValue(false)) return "it is a prompt's";
+  if (scale == nullptr || grouped == nullptr || !std::holds_alternative<bool>(*grouped)) {
+    return "it has other arguments";
+  }
+  return {};
+}
+
+}  // namespace
+
+PassReport rewrite_attention(Draft& draft) {
+  PassReport report{"attend", 0, {}};
+  for (NodeIndex i = 0; i < draft.node_count(); ++i) {
+    const Node& node = draft.node(i);
+    if (!draft.is_there(i) || node.op != "aten::scaled_dot_product_attention") continue;
+    if (const std::string_view reason = why_not(node); !reason.empty()) {
+      ++report.reasons[std::string(reason)];
+      continue;
+    }
+    draft.replace(i, {"djinn::attend",
+                      {node.arguments[0],
+                       node.arguments[1],
+                       node.arguments[2],
+                       node.arguments[3],
+                       {"", *argument_named(node, "scale")},
+                       {"", *argument_named(node, "enable_gqa")}},
+                      node.outputs,
+                      {}});
+    ++report.fired;
+  }
+  return report;
+}
+
+}  // namespace djinn::srg

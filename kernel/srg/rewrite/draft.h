@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Draft: a graph while passes change it. A pass finds nodes by what makes a value and who uses it,
+// and puts one node in the place of some.
+//
+// invariant: each node stands for nodes of the client's graph, of which it names the first.
+// invariant: what a replaced node made is made by the node in its place, or is used by nobody.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "kernel/srg/graph.h"
+
+namespace djinn::srg {
+
+using NodeIndex = uint32_t;
+
+class Draft {
+ public:
+  explicit Draft(Graph graph);
+
+  [[nodiscard]] const Graph& graph() const noexcept { return graph_; }
+  [[nodiscard]] NodeIndex node_count() const noexcept {
+    return static_cast<NodeIndex>(graph_.nodes.size());
+  }
+  [[nodiscard]] const Node& node(NodeIndex index) const { return graph_.nodes.at(index); }
+  [[nodiscard]] const Value& value(ValueId id) const { return graph_.values.at(id); }
+  // Whether it is still in the graph.
+  [[nodiscard]] bool is_there(NodeIndex index) const { return !gone_.at(index); }
+  // The node that makes the value; nothing where none does.
+  [[nodiscard]] std::optional<NodeIndex> maker(ValueId value) const;
+  // The same, where the value has one use alone.
+  [[nodiscard]] std::optional<NodeIndex> lone_maker(ValueId value) const;
+  // Nodes that read the value, once for each argument that names it; in no order.
+  [[nodiscard]] std::span<const NodeIndex> readers(ValueId value) const {
+    return readers_.at(value);
+  }
+  // The readers, and one more where the value is an output of the graph.
+  [[nodiscard]] size_t uses(ValueId value) const {
+    return readers_.at(value).size() + (is_output_.at(value) ? 1 : 0);
+  }
+
+  // Whether what the first of these nodes reads, and the others, may be read at any of them: no
+  // node from the first to the last writes an argument.
+  [[nodiscard]] bool may_move(NodeIndex first, NodeIndex last) const;
+
+  // Puts `made` at one of the nodes, which all go. Precondition: what they make is made by `made`,
+  // or is used by them alone; what `made` reads is made before that place, and may_move() says yes.
+  void fuse(std::span<const NodeIndex> nodes, NodeIndex at, Node made);
+  void replace(NodeIndex at, Node made) { fuse({&at, 1}, at, std::move(made)); }
+
+  // Gives the graph without what is gone, and for each node the first of the client's that it
+  // stands for.
+  struct Finished {
+    Graph graph;
+    std::vector<NodeIndex> origins;
+  };
+  [[nodiscard]] Finished finish() &&;
+
+ private:
+  Graph graph_;
+  std::vector<std::optional<NodeIndex>> makers_;  // by value
+  std::vector<std::vector<NodeIndex>> readers_;   // by value
+  std::vector<bool> is_output_;                   // by value
+  std::vector<bool> gone_;                        // by node
+  std::vector<NodeIndex> origins_;                // by node
+};
+
+}  // namespace djinn::srg

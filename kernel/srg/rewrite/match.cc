@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "kernel/srg/rewrite/match.h"
+
+#include <algorithm>
+
+namespace djinn::srg {
+
+const ArgumentValue* argument_at(const Node& node, size_t position) {
+  if (position >= node.arguments.size() || !node.arguments[position].name.empty()) return nullptr;
+  return &node.arguments[position].value;
+}
+
+std::optional<ValueId> value_at(const Node& node, size_t position) {
+  const auto* const argument = argument_at(node, position);
+  const auto* const ref = argument == nullptr ? nullptr : std::get_if<ValueRef>(argument);
+  return ref == nullptr ? std::nullopt : std::optional(ref->id);
+}
+
+std::optional<double> number_of(const ArgumentValue& value) {
+  if (const auto* const real = std::get_if<double>(&value)) return *real;
+  const auto* const whole = std::get_if<Expr>(&value);
+  if (whole == nullptr || !whole->is_constant()) return {};
+  return static_cast<double>(whole->constant);
+}
+
+std::optional<double> number_at(const Node& node, size_t position) {
+  const auto* const argument = argument_at(node, position);
+  return argument == nullptr ? std::nullopt : number_of(*argument);
+}
+
+const ExprList* list_at(const Node& node, size_t position) {
+  const auto* const argument = argument_at(node, position);
+  return argument == nullptr ? nullptr : std::get_if<ExprList>(argument);
+}
+
+const ArgumentValue* argument_named(const Node& node, std::string_view name) {
+  const auto found = std::ranges::find(node.arguments, name, &Argument::name);
+  return found == node.arguments.end() ? nullptr : &found->value;
+}
+
+std::optional<NodeIndex> made_by(const Draft& draft, ValueId value, std::string_view op) {
+  const auto maker = draft.lone_maker(value);
+  return maker && draft.node(*maker).op == op ? maker : std::nullopt;
+}
+
+bool has_two_arguments(const Node& node) {
+  if (node.outputs.size() != 1 || node.arguments.size() < 2) return false;
+  if (node.arguments.size() == 2) return true;
+  const ArgumentValue* const alpha = argument_named(node, "alpha");
+  return node.arguments.size() == 3 && alpha != nullptr && number_of(*alpha) == 1.0;
+}
+
+std::optional<Pair> operands(const Node& node) {
+  const auto first = value_at(node, 0), second = value_at(node, 1);
+  if (!first || !second || !has_two_arguments(node)) return {};
+  return Pair{*first, *second};
+}
+
+std::optional<ValueId> operand_beside(const Node& node, double number) {
+  if (!has_two_arguments(node) || number_at(node, 1) != number) return {};
+  return value_at(node, 0);
+}
+
+std::optional<ValueId> cast_from(const Node& node, DType dtype) {
+  if (node.op != "aten::_to_copy" || node.arguments.size() != 2) return {};
+  const ArgumentValue* const to = argument_named(node, "dtype");
+  if (to == nullptr || !std::holds_alternative<DType>(*to) || std::get<DType>(*to) != dtype) {
+    return {};
+  }
+  return value_at(node, 0);
+}
+
+std::optional<View> view_of(const Draft& draft, ValueId value) {
+  const auto maker = draft.maker(value);
+  if (!maker || draft.node(*maker).op != "aten::as_strided") return {};
+  const Node& node = draft.node(*maker);
+  const auto base = value_at(node, 0);
+  const ExprList* const sizes = list_at(node, 1);
+  const ExprList* const strides = list_at(node, 2);
+  const auto* const argument = argument_at(node, 3);
+  const auto* const offset = argument == nullptr ? nullptr : std::get_if<Expr>(argument);
+  if (!base || sizes == nullptr || strides == nullptr || offset == nullptr) return {};
+  if (sizes->items.size() != strides->items.size()) return {};
+  return View{*base, sizes->items, strides->items, *offset};
+}
+
+}  // namespace djinn::srg

@@ -1,0 +1,200 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// The root mean square norm, as models compose it,
+//
+//   h = x in float32;  n = h * rsqrt(mean(h ^ 2, over the last dimension) + epsilon)
+//   weight * (n in x's dtype), or (n * (weight in float32 + 1)) in x's dtype
+//
+// becomes djinn::rms_norm(x, weight, epsilon, whether the weight is counted from 1 on). Casts to
+// the dtype that a value has already are left out by models.
+#include <algorithm>
+#include <optional>
+#include <vector>
+
+#include "kernel/srg/rewrite/match.h"
+#include "kernel/srg/rewrite/passes.h"
+
+namespace djinn::srg {
+namespace {
+
+struct Norm {
+  ValueId x = 0;
+  ValueId weight = 0;
+  double epsilon = 0;
+  bool from_one = false;
+  bool is_widened = false;   // h is x in float32, and not x itself
+  bool is_narrowed = false;  // the result, or n, is cast to the weight's dtype
+  std::vector<NodeIndex> nodes;
+};
+
+bool is_vector_of_weights(const Draft& draft, ValueId id) {
+  const Value& value = draft.value(id);
+  return value.storage != kLocalStorage && value.sizes.size() == 1 && value.strides.empty() &&
+         draft.graph().storages[value.storage].kind == StorageKind::kWeight;
+}
+
+// Gives what a cast was made of, noting the cast, or the value itself. Others may use the value.
+ValueId without_cast(const Draft& draft, ValueId value, DType dtype,
+                     std::vector<NodeIndex>& nodes) {
+  const auto maker = draft.maker(value);
+  const auto from = maker ? cast_from(draft.node(*maker), dtype) : std::nullopt;
+  if (!from) return value;
+  nodes.push_back(*maker);
+  return *from;
+}
+
+// mean(h ^ 2) + epsilon, under the root.
+struct MeanSquare {
+  ValueId of = 0;
+  double epsilon = 0;
+};
+
+std::optional<MeanSquare> mean_square(const Draft& draft, ValueId value,
+                                      std::vector<NodeIndex>& nodes) {
+  const auto add = made_by(draft, value, "aten::add.Tensor");
+  if (!add || !has_two_arguments(draft.node(*add))) return {};
+  const auto mean_value = value_at(draft.node(*add), 0);
+  const auto epsilon = number_at(draft.node(*add), 1);
+  if (!mean_value || !epsilon) return {};
+  const auto mean = made_by(draft, *mean_value, "aten::mean.dim");
+  if (!mean || draft.node(*mean).arguments.size() != 3) return {};
+  const ExprList* const dimensions = list_at(draft.node(*mean), 1);
+  const ArgumentValue* const keeps = argument_at(draft.node(*mean), 2);
+  if (dimensions == nullptr || dimensions->items != std::vector<Expr>{Expr(-1)}) return {};
+  if (keeps == nullptr || *keeps != ArgumentValue(true)) return {};
+  const auto power_value = value_at(draft.node(*mean), 0);
+  const auto power =
+      power_value ? made_by(draft, *power_value, "aten::pow.Tensor_Scalar") : std::nullopt;
+  const auto of = power ? operand_beside(draft.node(*power), 2) : std::nullopt;
+  if (!of) return {};
+  nodes.insert(nodes.end(), {*add, *mean, *power});
+  return MeanSquare{*of, *epsilon};
+}
+
+// h * rsqrt(...): x and epsilon.
+std::optional<Norm> normed(const Draft& draft, ValueId value) {
+  const auto product = made_by(draft, value, "aten::mul.Tensor");
+  const auto pair = product ? operands(draft.node(*product)) : std::nullopt;
+  if (!pair) return {};
+  for (const auto& [h, root_value] : {*pair, Pair{pair->second, pair->first}}) {
+    const auto root = made_by(draft, root_value, "aten::rsqrt");
+    const auto under = root ? value_at(draft.node(*root), 0) : std::nullopt;
+    Norm norm;
+    norm.nodes = {*product};
+    const auto square = under ? mean_square(draft, *under, norm.nodes) : std::nullopt;
+    if (!square || square->of != h) continue;
+    norm.nodes.push_back(*root);
+    norm.epsilon = square->epsilon;
+    // Nobody else may need the float32 of x.
+    norm.x = draft.uses(h) == 2 ? without_cast(draft, h, DType::kFloat32, norm.nodes) : h;
+    norm.is_widened = norm.x != h;
+    return norm;
+  }
+  return {};
+}
+
+// weight * (n in x's dtype), whose product is the node.
+std::optional<Norm> plain_norm(const Draft& draft, NodeIndex product) {
+  if (draft.node(product).op != "aten::mul.Tensor") return {};
+  const auto pair = operands(draft.node(product));
+  if (!pair) return {};
+  for (const auto& [weight, factor] : {*pair, Pair{pair->second, pair->first}}) {
+    if (!is_vector_of_weights(draft, weight) || draft.uses(factor) != 1) continue;
+    std::vector<NodeIndex> cast;
+    const ValueId n = without_cast(draft, factor, draft.value(weight).dtype, cast);
+    auto norm = normed(draft, n);
+    if (!norm) continue;
+    norm->weight = weight;
+    norm->is_narrowed = !cast.empty();
+    norm->nodes.insert(norm->nodes.end(), cast.begin(), cast.end());
+    norm->nodes.push_back(product);
+    return norm;
+  }
+  return {};
+}
+
+// n * (weight + 1), and in x's dtype where there is a cast: the node is the last of them.
+std::optional<Norm> norm_from_one(const Draft& draft, NodeIndex last) {
+  std::vector<NodeIndex> nodes{last};
+  NodeIndex product = last;
+  if (draft.node(last).op == "aten::_to_copy") {
+    const auto from = value_at(draft.node(last), 0);
+    const auto maker = from ? made_by(draft, *from, "aten::mul.Tensor") : std::nullopt;
+    if (!maker) return {};
+    nodes.push_back(product = *maker);
+  }
+  if (draft.node(product).op != "aten::mul.Tensor") return {};
+  const auto pair = operands(draft.node(product));
+  if (!pair) return {};
+  for (const auto& [n, factor] : {*pair, Pair{pair->second, pair->first}}) {
+    const auto add = made_by(draft, factor, "aten::add.Tensor");
+    const auto wide = add ? operand_beside(draft.node(*add), 1) : std::nullopt;
+    if (!wide || draft.uses(*wide) == 0) continue;
+    std::vector<NodeIndex> cast;
+    const ValueId weight = without_cast(draft, *wide, DType::kFloat32, cast);
+    if (!is_vector_of_weights(draft, weight) || (!cast.empty() && draft.uses(*wide) != 1)) continue;
+    auto norm = normed(draft, n);
+    if (!norm) continue;
+    norm->weight = weight;
+    norm->from_one = true;
+    norm->is_narrowed = last != product;
+    norm->nodes.insert(norm->nodes.end(), nodes.begin(), nodes.end());
+    norm->nodes.insert(norm->nodes.end(), cast.begin(), cast.end());
+    norm->nodes.push_back(*add);
+    return norm;
+  }
+  return {};
+}
+
+// kInvalid where nothing tells it.
+DType dtype_of(const Draft& draft, ValueId value) {
+  const auto view = view_of(draft, value);
+  return draft.value(view ? view->base : value).dtype;
+}
+
+// Tells whether x, the weight and the result are of one dtype. A float32 that is not narrowed makes
+// the result one.
+bool has_one_dtype(const Draft& draft, const Norm& norm, NodeIndex last) {
+  const DType dtype = draft.value(norm.weight).dtype;
+  if (dtype_of(draft, norm.x) != dtype) return false;
+  if (dtype == DType::kFloat32) return true;
+  const bool ends_in_cast = cast_from(draft.node(last), dtype).has_value();
+  return norm.is_widened && norm.is_narrowed && (!norm.from_one || ends_in_cast);
+}
+
+bool is_named_after(std::string_view op) {
+  return op == "aten::mul.Tensor" || op == "aten::_to_copy";
+}
+
+}  // namespace
+
+PassReport rewrite_norms(Draft& draft) {
+  PassReport report{"norm", 0, {}};
+  for (NodeIndex i = 0; i < draft.node_count(); ++i) {
+    if (!draft.is_there(i) || !is_named_after(draft.node(i).op)) continue;
+    auto norm = plain_norm(draft, i);
+    if (!norm) norm = norm_from_one(draft, i);
+    if (!norm || !has_one_dtype(draft, *norm, i)) continue;
+    if (!draft.may_move(std::ranges::min(norm->nodes), i)) {
+      ++report.reasons["something is written amid it"];
+      continue;
+    }
+    draft.fuse(norm->nodes, i,
+               {"djinn::rms_norm",
+                {{"", ValueRef{norm->x}},
+                 {"", ValueRef{norm->weight}},
+                 {"", norm->epsilon},
+                 {"", norm->from_one}},
+                draft.node(i).outputs,
+                {}});
+    ++report.fired;
+  }
+  for (NodeIndex i = 0; i < draft.node_count(); ++i) {
+    if (draft.is_there(i) && draft.node(i).op == "aten::rsqrt") {
+      ++report.reasons["a root is no norm's, or one of another form"];
+    }
+  }
+  return report;
+}
+
+}  // namespace djinn::srg

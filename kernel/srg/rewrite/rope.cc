@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Rotary position embedding whose pairs are the halves of a head,
+//
+//   x * cos + cat([-x2, x1], -1) * sin, where x1 and x2 are views of x's halves
+//
+// becomes djinn::rope(x, cos, sin).
+#include <algorithm>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "kernel/srg/expr.h"
+#include "kernel/srg/rewrite/match.h"
+#include "kernel/srg/rewrite/passes.h"
+
+namespace djinn::srg {
+namespace {
+
+struct Rope {
+  ValueId x = 0;
+  ValueId cos = 0;
+  ValueId sin = 0;
+  std::vector<NodeIndex> nodes;
+};
+
+struct Halves {
+  View first;
+  View second;
+  std::vector<NodeIndex> nodes;
+};
+
+// cat([-x2, x1], -1)
+std::optional<Halves> turned_halves(const Draft& draft, ValueId value) {
+  const auto cat = made_by(draft, value, "aten::cat");
+  if (!cat) return {};
+  const Node& node = draft.node(*cat);
+  const ArgumentValue* const parts = argument_at(node, 0);
+  const auto* const list = parts == nullptr ? nullptr : std::get_if<ValueList>(parts);
+  if (list == nullptr || list->ids.size() != 2 || !list->ids[0] || !list->ids[1]) return {};
+  if (number_at(node, 1) != -1.0) return {};
+  const auto negation = made_by(draft, *list->ids[0], "aten::neg");
+  const auto negated = negation ? value_at(draft.node(*negation), 0) : std::nullopt;
+  if (!negated) return {};
+  const auto second_viewer = made_by(draft, *negated, "aten::as_strided");
+  const auto first_viewer = made_by(draft, *list->ids[1], "aten::as_strided");
+  if (!first_viewer || !second_viewer) return {};
+  auto first = view_of(draft, *list->ids[1]), second = view_of(draft, *negated);
+  if (!first || !second) return {};
+  return Halves{
+      *std::move(first), *std::move(second), {*cat, *negation, *first_viewer, *second_viewer}};
+}
+
+// Tells whether they are the halves of the last dimension of x.
+bool are_halves(const View& x, const Halves& halves) {
+  if (x.sizes.empty() || halves.first.sizes.size() != x.sizes.size()) return false;
+  const size_t last = x.sizes.size() - 1;
+  if (!x.sizes[last].is_constant() || x.sizes[last].constant % 2 != 0) return false;
+  std::vector<Expr> sizes = x.sizes;
+  sizes[last] = x.sizes[last].constant / 2;
+  const auto is_half = [&](const View& half, const Expr& offset) {
+    return half.base == x.base && half.sizes == sizes && half.strides == x.strides &&
+           half.offset == offset;
+  };
+  return is_half(halves.first, x.offset) &&
+         is_half(halves.second, x.offset + x.strides[last] * sizes[last].constant);
+}
+
+std::optional<Rope> rope_of(const Draft& draft, NodeIndex sum) {
+  if (draft.node(sum).op != "aten::add.Tensor") return {};
+  const auto terms = operands(draft.node(sum));
+  if (!terms) return {};
+  const auto plain = made_by(draft, terms->first, "aten::mul.Tensor");
+  const auto turned = made_by(draft, terms->second, "aten::mul.Tensor");
+  if (!plain || !turned) return {};
+  const auto with_cos = operands(draft.node(*plain)), with_sin = operands(draft.node(*turned));
+  if (!with_cos || !with_sin) return {};
+  auto halves = turned_halves(draft, with_sin->first);
+  const auto x = view_of(draft, with_cos->first);
+  if (!halves || !x || !are_halves(*x, *halves)) return {};
+  Rope rope{with_cos->first, with_cos->second, with_sin->second, std::move(halves->nodes)};
+  rope.nodes.insert(rope.nodes.end(), {*plain, *turned, sum});
+  return rope;
+}
+
+}  // namespace
+
+PassReport rewrite_ropes(Draft& draft) {
+  PassReport report{"rope", 0, {}};
+  for (NodeIndex i = 0; i < draft.node_count(); ++i) {
+    if (!draft.is_there(i)) continue;
+    const auto rope = rope_of(draft, i);
+    if (!rope) continue;
+    if (!draft.may_move(std::ranges::min(rope->nodes), i)) {
+      ++report.reasons["something is written amid it"];
+      continue;
+    }
+    draft.fuse(rope->nodes, i,
+               {"djinn::rope",
+                {{"", ValueRef{rope->x}}, {"", ValueRef{rope->cos}}, {"", ValueRef{rope->sin}}},
+                draft.node(i).outputs,
+                {}});
+    ++report.fired;
+  }
+  return report;
+}
+
+}  // namespace djinn::srg
