@@ -67,7 +67,8 @@ void run_inputs_first(kernels::Linear call, kernels::Element element) {
   const kernels::LinearKernels& linear = fast_kernels().linear;
   const kernels::LinearKernel kernel = linear.inputs_first[static_cast<size_t>(element)];
   const kernels::LinearKernel sum = linear.sum_chunks[static_cast<size_t>(element)];
-  for_each_share(chunks, [&](int64_t i) { kernel(call, i, i + 1); });
+  // A thread's chunks are neighbours, since each fetches the beginning of the next one.
+  at::parallel_for(0, chunks, 1, [&](int64_t begin, int64_t end) { kernel(call, begin, end); });
   constexpr int64_t kLine = kernels::padded_outputs(1);
   const int64_t lines = kernels::padded_outputs(call.outputs) / kLine;
   at::parallel_for(0, lines, kGrain, [&](int64_t begin, int64_t end) {
