@@ -114,6 +114,12 @@ class FdStoreTest : public ::testing::Test {
     while (notifier_->has_room(1)) notifier_->say("X=1");
   }
 
+  static std::string this_boot() {
+    const Fd file(::open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC));
+    std::string id(36, ' ');
+    EXPECT_EQ(::read(file.get(), id.data(), id.size()), 36);
+    return id;
+  }
   // As systemd is told.
   static std::string given(const std::string& part) {
     return "FDSTORE=1\nFDNAME=model." + text_of(kModel) + "." + part;
@@ -121,7 +127,26 @@ class FdStoreTest : public ::testing::Test {
   static std::string taken_out(const std::string& part) {
     return "FDSTOREREMOVE=1\nFDNAME=model." + text_of(kModel) + "." + part;
   }
+  // What is known of the model when it is taken back with a record that says so.
+  uint64_t huge_bytes_back(uint64_t told) {
+    ipc::KeptModel record;
+    record.boot = this_boot();
+    record.id = kModel;
+    record.domain = kRoot.number();
+    record.extent_bytes = {kExtentBytes};
+    record.huge_bytes = told;
+    std::map<std::string, Fd> kept;
+    const std::string name = "model." + text_of(kModel) + ".";
+    kept[name + "record.4"] = *pal::make_sealed_memfd("record", ipc::encode(record));
+    kept[name + "manifest.0"] = std::move(models_[kModel].manifest);
+    kept[name + "extent.0"] = std::move(models_[kModel].extents[0]);
+    const std::vector<Model> back = fd_store_->take_back(std::move(kept));
+    EXPECT_EQ(back.size(), 1u);
+    return back.empty() ? 0 : back.front().huge_bytes;
+  }
   const sockaddr* address() const { return reinterpret_cast<const sockaddr*>(&address_); }
+
+  static constexpr uint64_t kExtentBytes = sizeof "extent";
 
   std::string directory_;
   sockaddr_un address_{};
@@ -176,12 +201,20 @@ TEST_F(FdStoreTest, a_record_of_another_boot_is_refused_and_taken_out_with_all_i
   EXPECT_EQ(fd_store_->descriptors(), 0u);
 }
 
+TEST_F(FdStoreTest, what_lay_in_huge_pages_is_known_after_a_restart) {
+  listen();
+  EXPECT_EQ(huge_bytes_back(4), 4u);
+}
+
+TEST_F(FdStoreTest, no_record_says_more_of_huge_pages_than_the_model_has_bytes) {
+  listen();
+  EXPECT_EQ(huge_bytes_back(100), kExtentBytes);
+}
+
 TEST_F(FdStoreTest, a_model_of_a_device_that_is_gone_is_taken_out_with_all_its_parts) {
   listen();
   ipc::KeptModel record;
-  const Fd boot(::open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC));
-  record.boot.resize(36);
-  ASSERT_EQ(::read(boot.get(), record.boot.data(), record.boot.size()), 36);
+  record.boot = this_boot();
   record.id = kModel;
   record.device = "fake:0";
   std::map<std::string, Fd> kept;
