@@ -6,17 +6,13 @@
 #include <utility>
 
 #include "kernel/base/assert.h"
+#include "kernel/srg/rewrite/match.h"
 
 namespace djinn::srg {
 namespace {
 
 bool are_two_constants(const std::vector<Expr>& items) {
   return items.size() == 2 && std::ranges::all_of(items, &Expr::is_constant);
-}
-
-const ExprList* list_at(const Node& node, size_t position) {
-  if (position >= node.arguments.size() || !node.arguments[position].name.empty()) return nullptr;
-  return std::get_if<ExprList>(&node.arguments[position].value);
 }
 
 }  // namespace
