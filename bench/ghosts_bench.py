@@ -16,7 +16,16 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.append(str(ROOT / "tests" / "e2e"))
 
-from ghost_models import LONG, SHORT, both, generate, gpt2, qwen, tiny_llama, token_seconds  # noqa: E402
+from ghost_models import (  # noqa: E402
+    LONG,
+    SHORT,
+    both,
+    generate,
+    gpt2,
+    qwen,
+    tiny_llama,
+    token_seconds,
+)
 from private_daemon import THREADS, running  # noqa: E402
 from report import Entry, entry, report, seconds_of  # noqa: E402
 
