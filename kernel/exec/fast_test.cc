@@ -7,14 +7,18 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "kernel/base/random.h"
+#include "kernel/exec/allow_list.h"
 #include "kernel/exec/executor_for_tests.h"
 #include "kernel/exec/guarded_memory_fuzz.h"
+#include "kernel/exec/own_operators.h"
+#include "kernel/srg/rewrite/draft.h"
 
 namespace djinn::exec {
 namespace {
@@ -277,6 +281,19 @@ TEST(FastOnly, a_graph_without_a_fast_form_is_refused_with_the_reasons) {
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().code, ErrorCode::kUnsupported);
   EXPECT_THAT(refused.error().message, HasSubstr("linear: its weight is computed"));
+}
+
+TEST(Rewriting, knows_by_their_names_which_operators_write_an_argument) {
+  register_operators();
+  for (const std::string_view name : allowed_operators()) {
+    const auto op = resolve_operator(name);
+    if (!op) continue;  // not of this LibTorch
+    const auto& arguments = (*op)->handle.schema().arguments();
+    const bool writes = std::any_of(arguments.begin(), arguments.end(), [](const auto& argument) {
+      return argument.alias_info() != nullptr && argument.alias_info()->isWrite();
+    });
+    EXPECT_EQ(srg::writes_an_argument(name), writes) << name;
+  }
 }
 
 TEST(InternalOperators, are_no_clients) {

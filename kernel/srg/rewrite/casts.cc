@@ -53,7 +53,7 @@ struct Cast {
 bool is_only_read_after(const Draft& draft, ValueId target, NodeIndex copy) {
   return std::ranges::all_of(draft.readers(target), [&](NodeIndex reader) {
     return reader == copy || (reader > copy && draft.node(reader).op != "aten::as_strided" &&
-                              draft.may_move(reader, reader));
+                              !draft.is_writer(reader));
   });
 }
 

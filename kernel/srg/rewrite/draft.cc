@@ -3,36 +3,42 @@
 #include "kernel/srg/rewrite/draft.h"
 
 #include <algorithm>
-#include <string_view>
+#include <array>
 #include <utility>
 
 #include "kernel/base/assert.h"
 #include "kernel/srg/operands.h"
 
 namespace djinn::srg {
-namespace {
 
-// Tells whether the operator writes an argument, by PyTorch's way of naming such:
-// "aten::add_.Tensor".
+// PyTorch's names of such end in "_" ("aten::add_.Tensor"), but for these.
 bool writes_an_argument(std::string_view op) {
-  const std::string_view base = op.substr(0, op.find('.', op.find("::")));
-  return base.ends_with('_') || op.ends_with("out");
+  constexpr std::array<std::string_view, 3> kOthers = {
+      "aten::_batch_norm_with_update", "aten::_native_batch_norm_legit", "djinn::kv_append"};
+  const std::string_view base = op.substr(0, op.find('.'));
+  return base.ends_with('_') || std::ranges::find(kOthers, base) != kOthers.end();
 }
-
-}  // namespace
 
 Draft::Draft(Graph graph)
     : graph_(std::move(graph)),
       makers_(graph_.values.size()),
       readers_(graph_.values.size()),
-      is_output_(graph_.values.size()),
+      uses_(graph_.values.size()),
       gone_(graph_.nodes.size()) {
   for (NodeIndex i = 0; i < graph_.nodes.size(); ++i) {
     origins_.push_back(i);
     for (const ValueId id : graph_.nodes[i].outputs) makers_.at(id) = i;
-    for_each_operand(graph_.nodes[i], [&](ValueId id) { readers_.at(id).push_back(i); });
+    note_reads(i);
+    if (writes_an_argument(graph_.nodes[i].op)) writers_.insert(i);
   }
-  for (const ValueId id : graph_.outputs) is_output_.at(id) = true;
+  for (const ValueId id : graph_.outputs) ++uses_.at(id);
+}
+
+void Draft::note_reads(NodeIndex index) {
+  for_each_operand(graph_.nodes[index], [&](ValueId id) {
+    readers_.at(id).push_back(index);
+    ++uses_.at(id);
+  });
 }
 
 std::optional<NodeIndex> Draft::maker(ValueId value) const {
@@ -44,10 +50,8 @@ std::optional<NodeIndex> Draft::lone_maker(ValueId value) const {
 }
 
 bool Draft::may_move(NodeIndex first, NodeIndex last) const {
-  for (NodeIndex i = first; i <= last; ++i) {
-    if (!gone_[i] && writes_an_argument(graph_.nodes[i].op)) return false;
-  }
-  return true;
+  const auto writer = writers_.lower_bound(first);
+  return writer == writers_.end() || *writer > last;
 }
 
 void Draft::fuse(std::span<const NodeIndex> nodes, NodeIndex at, Node made) {
@@ -57,13 +61,14 @@ void Draft::fuse(std::span<const NodeIndex> nodes, NodeIndex at, Node made) {
     DJINN_ASSERT(!gone_.at(i));
     gone_[i] = true;
     origins_[at] = std::min(origins_[at], origins_[i]);
-    for_each_operand(graph_.nodes[i], [&](ValueId id) { std::erase(readers_.at(id), i); });
+    for_each_operand(graph_.nodes[i], [&](ValueId id) { --uses_.at(id); });
+    writers_.erase(i);
     for (const ValueId id : graph_.nodes[i].outputs) makers_.at(id).reset();
   }
   gone_[at] = false;
-  for_each_operand(made, [&](ValueId id) { readers_.at(id).push_back(at); });
   for (const ValueId id : made.outputs) makers_.at(id) = at;
   graph_.nodes[at] = std::move(made);
+  note_reads(at);
 }
 
 Draft::Finished Draft::finish() && {

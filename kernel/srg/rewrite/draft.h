@@ -9,7 +9,9 @@
 
 #include <cstdint>
 #include <optional>
+#include <set>
 #include <span>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -18,6 +20,9 @@
 namespace djinn::srg {
 
 using NodeIndex = uint32_t;
+
+// Whether the operator writes one of its arguments: told by its name, for there is no schema here.
+[[nodiscard]] bool writes_an_argument(std::string_view op);
 
 class Draft {
  public:
@@ -35,18 +40,17 @@ class Draft {
   [[nodiscard]] std::optional<NodeIndex> maker(ValueId value) const;
   // The same, where the value has one use alone.
   [[nodiscard]] std::optional<NodeIndex> lone_maker(ValueId value) const;
-  // Nodes that read the value, once for each argument that names it; in no order.
+  // Nodes that read the value, or did before something took their place; in no order.
   [[nodiscard]] std::span<const NodeIndex> readers(ValueId value) const {
     return readers_.at(value);
   }
-  // The readers, and one more where the value is an output of the graph.
-  [[nodiscard]] size_t uses(ValueId value) const {
-    return readers_.at(value).size() + (is_output_.at(value) ? 1 : 0);
-  }
+  // How many arguments name the value, and one more where it is an output of the graph.
+  [[nodiscard]] uint32_t uses(ValueId value) const { return uses_.at(value); }
 
   // Whether what the first of these nodes reads, and the others, may be read at any of them: no
   // node from the first to the last writes an argument.
   [[nodiscard]] bool may_move(NodeIndex first, NodeIndex last) const;
+  [[nodiscard]] bool is_writer(NodeIndex index) const { return writers_.contains(index); }
 
   // Puts `made` at one of the nodes, which all go. Precondition: what they make is made by `made`,
   // or is used by them alone; what `made` reads is made before that place, and may_move() says yes.
@@ -62,12 +66,15 @@ class Draft {
   [[nodiscard]] Finished finish() &&;
 
  private:
+  void note_reads(NodeIndex index);
+
   Graph graph_;
   std::vector<std::optional<NodeIndex>> makers_;  // by value
   std::vector<std::vector<NodeIndex>> readers_;   // by value
-  std::vector<bool> is_output_;                   // by value
+  std::vector<uint32_t> uses_;                    // by value
   std::vector<bool> gone_;                        // by node
   std::vector<NodeIndex> origins_;                // by node
+  std::set<NodeIndex> writers_;                   // nodes that write an argument
 };
 
 }  // namespace djinn::srg
