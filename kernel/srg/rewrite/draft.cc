@@ -16,7 +16,7 @@ bool writes_an_argument(std::string_view op) {
   constexpr std::array<std::string_view, 3> kOthers = {
       "aten::_batch_norm_with_update", "aten::_native_batch_norm_legit", "djinn::kv_append"};
   const std::string_view base = op.substr(0, op.find('.'));
-  return base.ends_with('_') || std::ranges::find(kOthers, base) != kOthers.end();
+  return base.ends_with('_') || std::ranges::find(kOthers, op) != kOthers.end();
 }
 
 Draft::Draft(Graph graph)
