@@ -40,6 +40,7 @@ ALLOWED = re.compile(
     rf'|write\(\d+, "{BELL}|{RING}'
     r'|recvfrom\(\d+, "(\\1)+", 64,'
     r"|restart_syscall\("  # what a thread does that strace found asleep
+    r"|getpid\("  # a wait that lasts looks for signals, whose handlers may fork
 )
 CALL = re.compile(r"^(?:\d+ +)?(?!\+\+\+|---|<\.\.\. )(\w+\(.*)$", re.MULTILINE)
 MARK = "getpgid("
