@@ -9,7 +9,6 @@
 #include <cstdint>
 
 #include "djinnctl/subprocess.h"
-#include "ipc/limits.h"
 
 namespace djinn::ctl {
 namespace {
