@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <array>
 #include <chrono>
 #include <condition_variable>
 #include <mutex>
@@ -27,7 +28,7 @@ namespace {
 void tell_of_silence() {
   write_error(
       "djinnctl: djinnd has not answered yet. It may have much to do, or hang: 'journalctl -u "
-      "djinnd' says more; Ctrl-C ends this.\n");
+      "djinnd' says more, to root; Ctrl-C ends this.\n");
 }
 
 // Says once that djinnd has been silent for a while. A service that cannot start is started again
@@ -49,7 +50,7 @@ class SilenceNotice {
     if (stop.stop_requested()) return;
     write_error(
         "djinnctl: djinnd takes connections and has not answered yet. If its service does not "
-        "start, 'journalctl -u djinnd' says why; Ctrl-C ends this.\n");
+        "start, 'journalctl -u djinnd' says why, to root; Ctrl-C ends this.\n");
   }
 
   std::jthread thread_;
@@ -134,16 +135,15 @@ void add_options(CLI::App& app, Invocation& invocation, std::string& style) {
   app.set_version_flag("--version", std::string("djinnctl ") + DJINN_VERSION);
 }
 
-bool timeout_is_quiet = false;  // for the signal handler, which can be given nothing else
+// What the signal handler writes, which can be given nothing else. It is no object that goes while
+// the process ends, as the handler may run then.
+std::array<char, 1024> timeout_text{};
+size_t timeout_text_bytes = 0;
 
 // Runs in a signal handler, and so calls only what is safe there.
 [[noreturn]] void give_up(int) {
-  constexpr std::string_view kText =
-      "djinnctl: It is not done in the time that --timeout gives.\n"
-      "djinnd may be busy, or stand still.\n"
-      "Give it more time; 'systemctl status djinnd' and 'djinnctl diag' tell what there is.\n";
   give_terminal_back();
-  if (!timeout_is_quiet) write_error(kText);
+  if (timeout_text_bytes > 0) write_error({timeout_text.data(), timeout_text_bytes});
   ::_exit(static_cast<int>(ExitCode::kTimeout));
 }
 
@@ -151,7 +151,12 @@ bool timeout_is_quiet = false;  // for the signal handler, which can be given no
 // djinnd does so when the connection closes.
 void set_timeout(const Invocation& invocation) {
   if (invocation.timeout_ms == 0) return;
-  timeout_is_quiet = invocation.quiet;
+  const Error error{ErrorCode::kTimeout,
+                    "It is not done in the time that --timeout gives. djinnd may be busy, or stand "
+                    "still. Give it "
+                    "more time; 'systemctl status djinnd' and 'djinnctl diag' tell what there is."};
+  const std::string text = invocation.quiet ? "" : failure_text(error, invocation.json);
+  timeout_text_bytes = text.copy(timeout_text.data(), timeout_text.size());
   ::signal(SIGALRM, give_up);
   itimerval timer{};
   timer.it_value.tv_sec = static_cast<time_t>(invocation.timeout_ms / 1000);
@@ -184,17 +189,35 @@ std::vector<std::string> options_of(const CLI::App& app, const CLI::App& last) {
 
 Error no_such_option(const std::string& word, const std::string& words,
                      const std::vector<std::string>& known) {
-  const std::string_view near = nearest(word, known);
+  // Any letter is as near to another.
+  const std::string_view near = word.starts_with("--") ? nearest(word, known) : "";
   const std::string guess = near.empty() ? "." : fmt::format("; did you mean '{}'?", near);
   return {
       ErrorCode::kInvalidArgument,
       fmt::format("There is no option '{}'{} 'djinnctl {}--help' lists all.", word, guess, words)};
 }
 
-// Makes a sentence of the parser's message.
+// Says in our words what the parser says of an option without its value, "--timeout: 1 required
+// TIME missing", and of one with a word in place of a number, "Could not convert: --top-k = x".
+std::string in_our_words(const CLI::ParseError& stop) {
+  const std::string what = stop.what();
+  const std::string_view missing = ": 1 required ", end = " missing";
+  const std::string_view wrong = "Could not convert: ", equals = " = ";
+  if (const size_t at = what.find(missing); at != what.npos && what.ends_with(end)) {
+    const size_t value = at + missing.size();
+    return fmt::format("{} needs a value: {}.", what.substr(0, at),
+                       what.substr(value, what.size() - end.size() - value));
+  }
+  if (const size_t at = what.find(equals); at != what.npos && what.starts_with(wrong)) {
+    return fmt::format("{}: '{}' is no number that it may have.",
+                       what.substr(wrong.size(), at - wrong.size()),
+                       what.substr(at + equals.size()));
+  }
+  return what.ends_with('.') ? what : what + '.';
+}
+
 Error other_mistake(const CLI::ParseError& stop, const std::string& words) {
-  std::string what = stop.what();
-  if (!what.ends_with('.')) what += '.';
+  const std::string what = in_our_words(stop);
   return {ErrorCode::kInvalidArgument,
           fmt::format("{} 'djinnctl {}--help' tells what there is.", what, words)};
 }
@@ -218,10 +241,16 @@ Error mistake(const CLI::App& app, const CLI::ParseError& stop) {
   return other_mistake(stop, words);
 }
 
+// Gives what --json says where the rest of the command line is wrong.
+JsonStyle style_asked(const CLI::App& app) {
+  const std::vector<std::string>& given = app.get_option("--json")->results();
+  return given.empty() ? JsonStyle::kOff : json_style(given.back());
+}
+
 // Help and version are no mistakes. CLI11 writes them to stdout.
 int finish_parse(const CLI::App& app, const CLI::ParseError& stop, bool quiet) {
   if (stop.get_exit_code() == 0) return app.exit(stop);
-  if (!quiet) write_failure(mistake(app, stop));
+  if (!quiet) write_failure(mistake(app, stop), style_asked(app));
   return static_cast<int>(ExitCode::kUsage);
 }
 
@@ -273,7 +302,7 @@ int run(int argc, const char* const* argv) {
   set_timeout(invocation);
   const Status done = line.action()(invocation);
   if (done) return static_cast<int>(ExitCode::kOk);
-  if (!invocation.quiet) write_failure(done.error());
+  if (!invocation.quiet) write_failure(done.error(), invocation.json);
   return static_cast<int>(exit_code_of(done.error().code));
 }
 

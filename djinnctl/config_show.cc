@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdint>
 
 #include "djinnctl/subprocess.h"
 
@@ -54,10 +55,16 @@ void compare_with(const ipc::StatusReport& report, std::vector<ShownSetting>& se
     found->in_force = one.value;
     found->reloads = one.reloads;
   }
-  if (!report.users.empty()) return;  // which administrators are told of, too
+  // Pins of administrators have no quota.
+  const bool is_administrator =
+      !report.users.empty() || report.quota.pinned_max_bytes == UINT64_MAX;
+  const bool is_whole = report.settings.size() < limits::kListPage;  // of so many none is left out
   for (ShownSetting& setting : settings) {
     const bool is_section = setting.key.starts_with("user.") || setting.key.starts_with("group.");
-    setting.is_hidden = is_section && !setting.in_force;
+    if (!is_section || setting.in_force) continue;
+    setting.is_hidden = !is_administrator;
+    setting.is_missing = is_administrator && is_whole;
+    setting.reloads = true;
   }
 }
 

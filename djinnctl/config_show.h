@@ -19,8 +19,9 @@ struct ShownSetting {
   std::optional<std::string> in_force{};  // in the djinnd that runs, as far as that is known
   bool reloads = false;                   // a reload takes up what is written
   bool is_hidden = false;                 // a section: djinnd tells administrators what is in force
-  // Whether another value is in force.
-  [[nodiscard]] bool is_pending() const { return in_force && *in_force != value; }
+  bool is_missing = false;                // a section's: nothing is in force for it
+  // Whether another value is in force, or none.
+  [[nodiscard]] bool is_pending() const { return is_missing || (in_force && *in_force != value); }
 };
 
 // Lines as djinnd prints them: "KEY = VALUE  # ORIGIN". Errors: kMalformed.

@@ -48,6 +48,19 @@ TEST(ConfigShow, who_is_no_administrator_is_not_told_what_sections_have_in_force
   EXPECT_FALSE(settings[0].is_hidden) << "pending";
 }
 
+TEST(ConfigShow, a_section_that_is_written_and_not_in_force_is_pending_for_administrators) {
+  std::vector<ShownSetting> settings{{"user.ann.memory_quota", "8GiB", "a:1"},
+                                     {"user.bob.memory_quota", "8GiB", "a:3"}};
+  ipc::StatusReport report;
+  report.settings = {{"user.bob.memory_quota", "8GiB", true}};
+  report.quota.pinned_max_bytes = UINT64_MAX;  // an administrator, where nobody has anything
+  compare_with(report, settings);
+  EXPECT_TRUE(settings[0].is_pending());
+  EXPECT_TRUE(settings[0].reloads);
+  EXPECT_FALSE(settings[0].is_hidden);
+  EXPECT_FALSE(settings[1].is_pending());
+}
+
 TEST(ConfigShow, refuses_what_it_does_not_know) {
   EXPECT_EQ(parse_shown_config("memory.limit: 3\n").error().code, ErrorCode::kMalformed);
   EXPECT_EQ(parse_shown_config("memory.limit = 3\n").error().code, ErrorCode::kMalformed);

@@ -32,7 +32,7 @@ Status with_each_model(const Invocation& invocation, client::Client& client,
     if (done) continue;
     const std::string which = models.size() > 1 ? "Model " + id_text(model.model) + ": " : "";
     const Error why{done.error().code, which + done.error().message};
-    if (!first && !invocation.quiet) write_failure(why);
+    if (!first && !invocation.quiet) write_failure(why, invocation.json);
     if (first) first = why;
   }
   return first;

@@ -68,8 +68,16 @@ std::string error_text(const Error& error, const Terminal& terminal) {
   return out + '\n';
 }
 
-void write_failure(const Error& error) {
-  write_error(error_text(error, terminal_of(STDERR_FILENO)));
+std::string failure_text(const Error& error, JsonStyle style) {
+  if (style == JsonStyle::kOff) return error_text(error, terminal_of(STDERR_FILENO));
+  const Json item{{"error", name_of(error.code)},
+                  {"exit_status", static_cast<int>(exit_code_of(error.code))},
+                  {"message", error.message}};
+  return json_text("error", {item}, style);
+}
+
+void write_failure(const Error& error, JsonStyle style) {
+  write_error(failure_text(error, style));
 }
 
 }  // namespace djinn::ctl

@@ -3,6 +3,7 @@
 // What the process exits with, for scripts. Numbers are never reused, only added.
 #pragma once
 
+#include "djinnctl/json.h"
 #include "djinnctl/output.h"
 #include "libdjinn-client/client.h"
 
@@ -28,7 +29,8 @@ enum class ExitCode : int {
 // The error as at most three lines, each with its newline: "djinnctl: what", why, what next.
 // Messages quote names that others chose: see sentence_for().
 [[nodiscard]] std::string error_text(const Error& error, const Terminal& terminal);
-// On stderr.
-void write_failure(const Error& error);
+// What stands on stderr: error_text(), or with --json an envelope of its own, "djinn.error.v1".
+[[nodiscard]] std::string failure_text(const Error& error, JsonStyle style);
+void write_failure(const Error& error, JsonStyle style);
 
 }  // namespace djinn::ctl

@@ -95,7 +95,7 @@ std::string done_elsewhere(const std::string& word) {
   if (word == "list") return "'djinnctl ps' lists models, 'djinnctl sessions' sessions.";
   const bool is_of_service =
       word == "reload" || word == "start" || word == "stop" || word == "restart";
-  return is_of_service ? fmt::format("'systemctl {} djinnd' does it.", word) : "";
+  return is_of_service ? fmt::format("'systemctl {} djinnd' does it, as root.", word) : "";
 }
 
 Error no_such_verb(const std::string& word, const std::string& words,

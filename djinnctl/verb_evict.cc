@@ -82,7 +82,7 @@ Status evict_each(const Invocation& invocation, client::Client& client, const Ev
     const Error why{evicted.error().code,
                     "Model " + id_text(model.model) + " stays. " + evicted.error().message};
     progress.finish();
-    if (!first && !invocation.quiet) write_failure(why);
+    if (!first && !invocation.quiet) write_failure(why, invocation.json);
     if (first) first = why;
   }
   return first;

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // djinnctl load PATH brings a model into memory, where it stays until it is unloaded.
+#include <fmt/format.h>
+
 #include <optional>
 
 #include "djinnctl/command_line.h"
@@ -83,7 +85,10 @@ void add_load(CommandLine& line) {
       .called("TIME")
       .checked([](const std::string& text) {
         return stay_ms_of(text) ? std::string()
-                                : "no time with its unit, like 30s, 10m, 2h, nor 0, forever";
+                                : fmt::format(
+                                      "'{}' is no time with its unit, like 30s, 10m or 2h, "
+                                      "nor 0, nor forever.",
+                                      text);
       })
       .excludes(pin)
       .excludes(no_pin);

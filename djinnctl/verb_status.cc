@@ -22,7 +22,8 @@ void add_quota(Table& table, const ipc::QuotaReport& quota) {
   table.add({"your memory", of_most(quota.memory_bytes, quota.memory_max_bytes)});
   table.add({"your pins", of_most(quota.pinned_bytes, quota.pinned_max_bytes)});
   table.add({"your sessions", fmt::format("{} of {}", quota.sessions, quota.sessions_max)});
-  table.add({"your models", fmt::format("{} of {}", quota.models, quota.models_max)});
+  table.add(
+      {"your models", fmt::format("{} held or pinned, of {}", quota.models, quota.models_max)});
 }
 
 Table daemon_table(const ipc::StatusReport& report, uint64_t now_ns) {
@@ -52,6 +53,11 @@ Table daemon_table(const ipc::StatusReport& report, uint64_t now_ns) {
   }
   if (report.quota.is_own) add_quota(table, report.quota);
   return table;
+}
+
+// A worker that starts has no process yet, or none that djinnd knows.
+std::string pid_text(const ipc::WorkerReport& worker) {
+  return worker.pid == 0 ? "-" : std::to_string(worker.pid);
 }
 
 std::string confinement_of(const ipc::WorkerReport& worker) {
@@ -97,12 +103,12 @@ Table worker_table(const std::vector<ipc::WorkerReport>& workers) {
                {"TOKENS", kRight, kLeftOutLast},
                {"CONFINED", kLeft, kOptional}});
   for (const ipc::WorkerReport& worker : workers) {
-    table.add({worker.device, worker.owner, std::to_string(worker.pid),
-               std::string(state_text(worker.state)), std::to_string(worker.threads),
-               std::to_string(worker.restarts), size_text(worker.slab_bytes),
-               std::to_string(worker.runs), std::to_string(worker.planned_runs),
-               std::to_string(worker.plan_misses), std::to_string(worker.runs_repeated),
-               std::to_string(worker.tokens), confinement_of(worker)});
+    table.add({worker.device, worker.owner, pid_text(worker), std::string(state_text(worker.state)),
+               std::to_string(worker.threads), std::to_string(worker.restarts),
+               size_text(worker.slab_bytes), std::to_string(worker.runs),
+               std::to_string(worker.planned_runs), std::to_string(worker.plan_misses),
+               std::to_string(worker.runs_repeated), std::to_string(worker.tokens),
+               confinement_of(worker)});
   }
   return table;
 }

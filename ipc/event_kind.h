@@ -43,9 +43,12 @@ enum class EventKind : uint8_t {
   kConfigIgnored = 30,     // a line of it counts for nothing
   kSpillUnavailable = 31,  // sequence groups cannot go to disk
   kRunCancelled = 32,      // of a session that lives on, by djinnctl cancel
+  kModelPinned = 33,       // for a user, by djinnctl pin
+  kModelUnpinned = 34,     // by djinnctl unpin, or by an eviction that was forced
+  kConfigWarning = 35,     // a setting is taken as it is, and will hardly do what was meant
 };
-inline constexpr uint8_t kEventKinds = 33;
-static_assert(kEventKinds == static_cast<uint8_t>(EventKind::kRunCancelled) + 1);
+inline constexpr uint8_t kEventKinds = 36;
+static_assert(kEventKinds == static_cast<uint8_t>(EventKind::kConfigWarning) + 1);
 
 // "model-loaded"; empty for a number that is none.
 [[nodiscard]] std::string_view name_of(EventKind kind);

@@ -53,8 +53,9 @@ Error nobody_answers(const std::string& path, bool is_service) {
 
 Error not_as_djinnd_answers(ErrorCode code, const std::string& what) {
   return {code, what +
-                    " So it is no djinnd of this version. Compare 'djinnctl version', and restart "
-                    "djinnd, or set DJINN_HOST to where another one runs."};
+                    " So it is no djinnd of this version. Compare 'djinnctl version', and have "
+                    "djinnd restarted, by root where it is the service, or set DJINN_HOST to where "
+                    "another one runs."};
 }
 
 Stranger stranger_to(const std::string& path) {

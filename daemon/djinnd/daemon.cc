@@ -123,6 +123,8 @@ Daemon::~Daemon() {
 Status Daemon::start(ActivationFds passed) {
   DJINN_ASSERT(listener_ == nullptr);
   tell_problems(events_, EventKind::kConfigIgnored, options_.config_warnings);
+  tell_problems(events_, EventKind::kConfigWarning, options_.setting_warnings);
+  tell_of_admin_group();
   models_.take_back(fd_store_.take_back(std::move(passed.kept)));
   const Listener::Events take{[this](Fd socket, const ipc::PeerCredentials& peer) {
                                 arrivals_.connected(std::move(socket), peer);
@@ -149,6 +151,18 @@ Status Daemon::start(ActivationFds passed) {
   return {};
 }
 
+// The group of the packages may be missing where djinnd is started by hand, and nobody named it.
+void Daemon::tell_of_admin_group() {
+  if (authority_.has_admin_group() || options_.user_mode) return;
+  if (options_.admin_group == kAdminGroup) return;
+  tell_problems(
+      events_, EventKind::kConfigWarning,
+      {fmt::format("--admin-group names '{}', and there is no such group, or the system does not "
+                   "know it now: only root is an administrator. Make the group, or name another, "
+                   "and start djinnd anew.",
+                   options_.admin_group)});
+}
+
 void Daemon::stop() {
   emit(EventKind::kDaemonStopping, "stopping");
   service_.stopping();
@@ -167,6 +181,8 @@ void Daemon::stop() {
 void Daemon::serve(Fd socket, const ipc::PeerCredentials& peer) {
   const Status served = check_serves(peer.uid);
   if (!served) return turn_away(std::move(socket), peer, served.error());
+  // What this user does is logged with their name, which a thread looks up meanwhile.
+  reports_.want_name(Owner::of_user(peer.uid));
   sessions_.connected(std::move(socket), peer);
   hang_watchdog_.watch();
   service_.changed();

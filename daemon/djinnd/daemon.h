@@ -87,6 +87,7 @@ class Daemon final : public WorkerListener,
   void models_changed() override;
   void asked_for_memory(WorkerKey key, const ipc::GrantRequest& event);
   [[nodiscard]] bool is_healthy() override;
+  void tell_of_admin_group();
   void emit(EventKind kind, std::string text);
   [[nodiscard]] Service::StatusLine describe() const override;
 

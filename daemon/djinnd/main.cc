@@ -79,6 +79,10 @@ std::optional<Config> configured(const Options& given, int& exit_code) {
   Config config =
       read_config(given.root, given.check_config ? UnknownKeys::kRefused : UnknownKeys::kIgnored);
   look_up_names(config);
+  if (given.check_config && config.is_valid()) {
+    check_limit(config);
+    check_spill_directory(config);
+  }
   exit_code = config.is_valid() ? 0 : 1;
   const bool will_serve = config.is_valid() && !given.check_config && !given.show_config;
   if (will_serve) return config;

@@ -488,7 +488,7 @@ EventReport read_event(wire::EventReport::Reader in) {
   EventReport report;
   report.number = in.getNumber();
   report.wall_ns = in.getWallNs();
-  report.kind = read_enum(in.getKind(), EventKind::kDaemonStarted, EventKind::kRunCancelled);
+  report.kind = read_enum(in.getKind(), EventKind::kDaemonStarted, EventKind::kConfigWarning);
   report.text = read_name(in.getText());
   report.session = {in.getSession()};
   report.model = {in.getModel()};

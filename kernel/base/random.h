@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Random: a seeded stream for ids, jitter and tests. It is not for secrets, and not for sampling
-// tokens (that is kernel/exec's Philox, addressed by seed and offset).
+// Random: a seeded stream for ids, jitter, samples of files (kernel/load) and tests. It is not for
+// secrets, and not for drawing tokens (that is kernel/executor's Philox, by seed and offset).
 #pragma once
 
 #include <cstdint>

@@ -317,7 +317,8 @@ typedef struct djinn_input {
 } djinn_input;
 
 /* Where an output goes: into data if that is not NULL, else into a new ref, which the run fills in
- * and the caller releases. */
+ * and the caller releases. What is a view of an input gets no ref of its own
+ * (DJINN_INVALID_ARGUMENT): give it data, or clone it in the graph. */
 typedef struct djinn_output {
   const char* name;
   void* data;

@@ -29,6 +29,7 @@ import pytest
 from private_daemon import BIN, ROOT, Daemon, running, stopped, wait_until
 
 LIBRARY = BIN.parent / "lib" / "libdjinn-client.so.1"
+INVALID_ARGUMENT = 100
 IDS = [101, 7592, 2088, 1012, 102]
 DOUBLE = """srg 1 "double"
 symbol n 1..1000
@@ -322,6 +323,27 @@ def test_a_program_runs_on_buffers_and_on_refs(library: Library, client: ctypes.
     with pytest.raises(Failure) as stale:
         library("djinn_program_run", program, symbols, one, inputs, one, outputs, one)
     assert stale.value.code in (200, 201)
+    library.functions.djinn_program_close(program)
+
+
+def test_a_view_of_an_input_goes_to_data_and_gets_no_ref(
+    library: Library, client: ctypes.c_void_p
+) -> None:
+    text = 'srg 1 "view"\ninput %x : float32[4]\n%y = aten::view(%x, [2, 2])\noutput %y\n'
+    program = ctypes.c_void_p()
+    library("djinn_program_define", client, text.encode(), c_uint64(0), byref(program))
+    x = np.arange(4, dtype=np.float32)
+    y = np.zeros_like(x)
+    none, one = c_size_t(0), c_size_t(1)
+    inputs = (Input * 1)(Input(b"x", x.ctypes.data, x.nbytes))
+    wanted = (Output * 1)(Output(b"y", None, 0))
+    with pytest.raises(Failure, match="a view of an input") as refused:
+        library("djinn_program_run", program, None, none, inputs, one, wanted, one)
+    assert refused.value.code == INVALID_ARGUMENT
+    assert wanted[0].ref.generation == 0
+    outputs = (Output * 1)(Output(b"y", y.ctypes.data, y.nbytes))
+    library("djinn_program_run", program, None, none, inputs, one, outputs, one)
+    assert y.tolist() == x.tolist()
     library.functions.djinn_program_close(program)
 
 

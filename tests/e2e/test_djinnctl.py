@@ -2,6 +2,7 @@
 """djinnctl against a daemon: tables, JSON, ids, exit codes; what a model says."""
 
 import getpass
+import json
 import os
 import re
 import shutil
@@ -298,7 +299,10 @@ def test_a_name_that_two_models_have_lists_both(
         (["psx"], "no verb 'psx'; did you mean 'ps'?"),
         (["-j", "evct", "--all"], "no verb 'evct'; did you mean 'evict'?"),
         (["models"], "no verb 'models'. 'djinnctl --help' lists all."),
-        (["reload"], "no verb 'reload': 'systemctl reload djinnd' does it. 'djinnctl --help'"),
+        (
+            ["reload"],
+            "no verb 'reload': 'systemctl reload djinnd' does it, as root. 'djinnctl --help'",
+        ),
         (["config", "check"], "'djinnd --check-config' checks the configuration. 'djinnctl config"),
         (["config", "shw"], "no verb 'config shw'; did you mean 'config show'?"),
         (["help", "drian"], "no verb 'drian'; did you mean 'drain'?"),
@@ -310,6 +314,10 @@ def test_a_name_that_two_models_have_lists_both(
         (["--timeout", "0", "ps"], "'0' is no time from 1ms to 1000000s"),
         (["top", "--delay", "x"], "'x' is no time from 100ms to 1h"),
         (["generate", "x", "--prompt", "y", "--temperature", "-1"], "'-1' is no number from 0 on"),
+        (["load", "--keep-alive"], "--keep-alive needs a value: TIME. 'djinnctl load --help'"),
+        (["load", "--keep-alive", "5", "x"], "'5' is no time with its unit"),
+        (["generate", "x", "--prompt", "y", "--top-k", "z"], "--top-k: 'z' is no number"),
+        (["ps", "-x"], "There is no option '-x'. 'djinnctl ps --help' lists all."),
         (["ps", "extra"], "not expected: extra. 'djinnctl ps --help'"),
     ],
 )
@@ -388,6 +396,62 @@ def test_a_device_that_is_not_there_is_no_daemon_that_does_not_run(
         ended = ctl(daemon, *words, "--device", "cuda:0")
         assert (ended.code, "no device 'cuda:0'" in ended.err) == (4, True), ended.err
         assert ctl(daemon, "-H", "unix:/nonexistent", *words, "--device", "cpu:0").code == 3
+
+
+@pytest.mark.parametrize(
+    ("code", "kind", "words"),
+    [
+        (4, "not_found", ["show", "ffffffffffff"]),
+        (2, "invalid_argument", ["psx"]),
+        (2, "invalid_argument", ["drain", "--wait", "soon"]),
+        (3, "disconnected", ["-H", "unix:/nonexistent", "ps"]),
+    ],
+)
+def test_with_json_a_failure_is_one_object(
+    daemon: Daemon, code: int, kind: str, words: list[str]
+) -> None:
+    for style in ("-j", "--json=pretty"):
+        ended = ctl(daemon, style, *words)
+        told = json.loads(ended.err)
+        (item,) = told["items"]
+        assert (told["schema"], ended.code, ended.out) == ("djinn.error.v1", code, b"")
+        assert (item["error"], item["exit_status"]) == (kind, code)
+        assert item["message"]
+        assert ctl(daemon, "-q", style, *words).err == ""
+
+
+def test_with_json_a_timeout_is_one_object(tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as silent:
+        silent.bind(str(tmp_path / "silent"))
+        silent.listen()
+        command = [str(BIN / "djinnctl"), "-H", f"unix:{tmp_path}/silent", "-j"]
+        done = subprocess.run(
+            [*command, "--timeout", "200ms", "ps"], capture_output=True, text=True, timeout=60
+        )
+        assert done.returncode == 7
+        assert json.loads(done.stderr)["items"][0]["exit_status"] == 7
+
+
+def test_an_unpin_that_changes_nothing_says_so(daemon: Daemon, loaded: str) -> None:
+    assert ctl(daemon, "unpin", loaded).err == ""
+    ended = ctl(daemon, "unpin", loaded)
+    assert (ended.code, ended.err) == (0, f"djinnctl: model {loaded} was not pinned\n")
+    assert ctl(daemon, "-q", "unpin", loaded).err == ""
+
+
+def test_weights_that_do_not_fit_are_no_memory_for_load_and_for_generate(
+    byte_model: Path,
+) -> None:
+    # The one has no room for the model beside a session, the other not for the model alone.
+    with running("--memory", "12MiB") as own:
+        ended = ctl(own, "generate", str(byte_model), "--prompt", PROMPT)
+        assert (ended.code, "are needed" in ended.err) == (9, True), ended.err
+    with running("--memory", "2MiB") as own:
+        ended = ctl(own, "load", str(byte_model))
+        assert (ended.code, "are needed" in ended.err) == (9, True), ended.err
+        log = own.log.read_text()
+    # It is the first that djinnd hears of this user, and it knows the name.
+    assert f"of user {getpass.getuser()} could not be loaded" in log
 
 
 def test_quiet_leaves_the_exit_code_alone(daemon: Daemon) -> None:

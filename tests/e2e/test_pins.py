@@ -2,6 +2,7 @@
 """Who may keep a model in memory, for how long, and how much of it, and who sees who uses it, where
 users share it."""
 
+import json
 import os
 import pwd
 import shutil
@@ -103,6 +104,31 @@ def test_a_pin_belongs_to_its_user(served: Served, place: Path) -> None:
     assert ctl(served.systemd, "unpin", item["id"]).code == 0
     assert not served.shown()[0]["pinned"]
     assert served.ctl(FIRST, "unload", item["id"]).code == 0
+
+
+def test_each_pin_that_is_set_or_ended_is_an_event_of_its_user(served: Served, place: Path) -> None:
+    path = shared_file(place, "shared", 40 * KIB)
+    one, two = served.connect(FIRST), served.connect(SECOND)
+    model = load(FIRST, one, path)
+    load(SECOND, two, path)
+    assert served.ctl(FIRST, "pin", model.id).code == 0
+    assert served.ctl(FIRST, "pin", model.id).code == 0, "and nothing changes"
+    assert served.ctl(SECOND, "pin", model.id).code == 0
+    assert served.ctl(SECOND, "unpin", model.id).code == 0
+    assert ctl(served.systemd, "unpin", model.id).code == 0
+
+    def told(ended: Ended) -> list[tuple[str, str]]:
+        events = map(json.loads, filter(str.strip, ended.out.decode().split("\x1e")))
+        items = [item for event in events for item in event["items"]]
+        pins = [item for item in items if item["event"].endswith("pinned")]
+        assert all(item["model"] == model.id for item in pins)
+        return [(item["event"].removeprefix("model-"), item["user"]) for item in pins]
+
+    first = [("pinned", FIRST.name), ("unpinned", FIRST.name)]
+    second = [("pinned", SECOND.name), ("unpinned", SECOND.name)]
+    assert told(ctl(served.systemd, "events", "-j")) == [first[0], *second, first[1]]
+    assert told(served.ctl(FIRST, "events", "-j")) == first
+    assert told(served.ctl(SECOND, "events", "-j")) == second
 
 
 def test_a_user_sees_own_uses_of_a_model_and_administrators_all(

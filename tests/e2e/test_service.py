@@ -196,7 +196,10 @@ def test_a_directory_for_spilled_groups_that_cannot_be_is_told_at_the_start(
     systemd.start("--user", "--threads", "1", "--spill-directory", str(spilled))
     systemd.hear("READY=1")
     why = f"make {spilled}, memory.spill_directory: Not a directory"
-    systemd.stderr_line(f"no sequence group can go to disk: {why}")
+    line = systemd.stderr_line("no sequence group can go to disk")
+    assert line.endswith(
+        f'let djinnd write to memory.spill_directory, or set it to "" for none: {why}'
+    )
     (event,) = events_of(systemd, "spill-unavailable")
     assert event["reason"] == why
     assert f"impossible: {why}" in ctl(systemd, "status").out.decode()
@@ -217,6 +220,7 @@ def test_where_nobody_wants_a_directory_for_spilled_groups_nothing_is_told(
     ("option", "wrong", "next_step"),
     [
         ("--memory", "64MIB", 'write bytes like "12GiB", or a share like "80%"'),
+        ("--memory", "512MB", "units are KiB, MiB, GiB and TiB"),
         ("--memory", "64", 'write at least "1MiB"; 64 is 64 bytes, and not "64GiB"'),
         ("--session-quota", "much", 'write bytes like "4GiB"'),
         ("--keep-alive", "never", 'write a time like "5min", "0", or "forever"'),
@@ -288,6 +292,57 @@ def test_another_device_has_the_limit_that_is_written_for_it(systemd: Systemd) -
     assert ["device.fake:0.limit", "50%", "25%"] in shown.table()
     (pending,) = [line for line in shown.err.splitlines() if "starts anew" in line]
     assert "device.fake:0.limit" in pending and "fake:1" not in pending
+
+
+def test_a_limit_of_a_device_of_another_kind_is_told_alike_at_a_start_and_a_reload(
+    systemd: Systemd,
+) -> None:
+    root = systemd.directory
+    text = '[device."cuda:0"]\nlimit = "1GiB"\n'
+    path = write_config(root, text)
+    told = f"{path}:2: warning: device.cuda:0.limit is ignored: djinnd has no such device"
+    checked = check(root, "--check-config")
+    assert (checked.returncode, told in checked.stderr) == (0, True), checked.stderr
+    systemd.start("--root", str(root), "--threads", "1")
+    systemd.hear("READY=1")
+    (at_start,) = events_of(systemd, "config-ignored")
+    assert at_start["reason"].startswith(told)
+    reload(systemd, text)
+    (_, at_reload) = events_of(systemd, "config-ignored")
+    assert at_reload["reason"] == at_start["reason"]
+    assert events_of(systemd, "config-refused") == []
+
+
+def test_settings_that_will_hardly_do_what_was_meant_are_told(systemd: Systemd) -> None:
+    root = systemd.directory
+    (root / "file").touch()
+    nowhere = root / "file/spilled"
+    text = f'memory.limit = "999TiB"\nmemory.spill_directory = "{nowhere}"\n'
+    path = write_config(root, text)
+    checked = check(root, "--check-config")
+    limit = "memory.limit is 999TiB, and the machine has "
+    place = f"memory.spill_directory is {nowhere}, where no file can be made"
+    assert checked.returncode == 0
+    assert f"{path}:1: warning: {limit}" in checked.stderr
+    assert f"{path}:2: warning: {place}" in checked.stderr
+    write_config(root, 'memory.limit = "64MiB"\n')
+    systemd.start("--root", str(root), "--threads", "1", "--admin-group", "nobodys")
+    systemd.hear("READY=1")
+    (group,) = events_of(systemd, "config-warning")
+    assert group["reason"].startswith("--admin-group names 'nobodys', and there is no such group")
+    assert "only root is an administrator" in group["reason"]
+    reload(systemd, text)
+    told = [event["reason"] for event in events_of(systemd, "config-warning")[1:]]
+    assert len(told) == 2
+    assert any(one.startswith(limit) for one in told)
+    assert any(place in one for one in told)
+
+
+def test_a_limit_beyond_the_machine_is_told_at_the_start(systemd: Systemd) -> None:
+    systemd.start("--user", "--threads", "1", "--memory", "999TiB")
+    systemd.hear("READY=1")
+    line = systemd.stderr_line("memory.limit is 999TiB, and the machine has ")
+    assert 'Write less than the machine has, or a share like "80%"' in line
 
 
 def test_what_users_may_have_is_shown_as_it_is_in_force(systemd: Systemd) -> None:

@@ -36,6 +36,7 @@ class Authority {
       : admins_(admins), owner_(owner) {}
   // user, groups: as the kernel or the bus says; primary and supplementary.
   [[nodiscard]] Caller judge(uid_t user, std::span<const gid_t> groups) const;
+  [[nodiscard]] bool has_admin_group() const { return admins_.has_value(); }
 
  private:
   std::optional<gid_t> admins_;

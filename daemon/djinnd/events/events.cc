@@ -50,23 +50,23 @@ void Events::emit(Event event) {
   for (const Listener& listener : listeners_) listener(recent_.back());
 }
 
-void Events::emit_refusal(Event event) {
+void Events::emit_limited(Event event) {
   constexpr uint64_t kEachNs = 1'000'000'000;
   DJINN_ASSERT(event.owner.has_value());
   const uint64_t now_ns = clock_.monotonic_ns();
-  std::erase_if(refusals_, [&](const auto& entry) {
+  std::erase_if(limited_, [&](const auto& entry) {
     return entry.second.even_ns <= now_ns && entry.second.left_out == 0;
   });
-  Refusals& refusals = refusals_[*event.owner];
-  const uint64_t even_ns = std::max(refusals.even_ns, now_ns) + kEachNs;
-  if (even_ns > now_ns + kRefusalsAtOnce * kEachNs) {
-    ++refusals.left_out;
+  Limited& limited = limited_[*event.owner];
+  const uint64_t even_ns = std::max(limited.even_ns, now_ns) + kEachNs;
+  if (even_ns > now_ns + kLimitedAtOnce * kEachNs) {
+    ++limited.left_out;
     return;
   }
-  refusals.even_ns = even_ns;
-  DJINN_ASSERT(refusals.even_ns - now_ns <= kRefusalsAtOnce * kEachNs);
-  if (const uint64_t left_out = std::exchange(refusals.left_out, 0); left_out > 0) {
-    event.text += fmt::format(" (and {} more of this user's refusals were not logged)", left_out);
+  limited.even_ns = even_ns;
+  DJINN_ASSERT(limited.even_ns - now_ns <= kLimitedAtOnce * kEachNs);
+  if (const uint64_t left_out = std::exchange(limited.left_out, 0); left_out > 0) {
+    event.text += fmt::format(" (and {} more events of this user were not logged)", left_out);
   }
   emit(std::move(event));
 }

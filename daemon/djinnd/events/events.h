@@ -75,8 +75,8 @@ class Events {
  public:
   // `djinnctl events` can look back on so many: some minutes of a busy machine.
   static constexpr size_t kRecent = 512;
-  static constexpr uint64_t kRefusalsAtOnce = 32;  // sixteen users fill what is kept
-  static_assert(16 * kRefusalsAtOnce == kRecent);
+  static constexpr uint64_t kLimitedAtOnce = 32;  // sixteen users fill what is kept
+  static_assert(16 * kLimitedAtOnce == kRecent);
   using Listener = std::function<void(const Event&)>;
 
   explicit Events(const Clock& clock) : clock_(clock) {}
@@ -87,9 +87,9 @@ class Events {
   [[nodiscard]] std::string user_text(Owner user) const;
 
   void emit(Event event);
-  // Emits an event that its owner may bring about as often as they like: kRefusalsAtOnce of a user,
+  // Emits an event that its owner may bring about as often as they like: kLimitedAtOnce of a user,
   // then one a second. The next says how many were left out.
-  void emit_refusal(Event event);
+  void emit_limited(Event event);
   // Listens for as long as this lives. A listener must not emit events itself.
   void listen(Listener listener) { listeners_.push_back(std::move(listener)); }
   [[nodiscard]] const std::deque<Event>& recent() const { return recent_; }
@@ -103,11 +103,11 @@ class Events {
   std::deque<Event> recent_;
   uint64_t last_ = 0;
 
-  struct Refusals {
+  struct Limited {
     uint64_t even_ns = 0;  // when time will have made up for those that were told
     uint64_t left_out = 0;
   };
-  std::map<Owner, Refusals> refusals_;
+  std::map<Owner, Limited> limited_;
 };
 
 }  // namespace djinn::daemon

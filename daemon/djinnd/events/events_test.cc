@@ -54,16 +54,16 @@ TEST(EventsTest, a_users_events_are_seen_by_them_and_administrators) {
 TEST(EventsTest, a_users_refusals_are_told_until_they_are_too_many_and_nobody_elses_are_kept_back) {
   ClockByHand clock;
   Events events(clock);
-  for (uint64_t i = 0; i < Events::kRefusalsAtOnce + 7; ++i) events.emit_refusal(event_of(kAnn));
-  EXPECT_EQ(events.last(), Events::kRefusalsAtOnce);
-  events.emit_refusal(event_of(kBob));
-  EXPECT_EQ(events.last(), Events::kRefusalsAtOnce + 1);
+  for (uint64_t i = 0; i < Events::kLimitedAtOnce + 7; ++i) events.emit_limited(event_of(kAnn));
+  EXPECT_EQ(events.last(), Events::kLimitedAtOnce);
+  events.emit_limited(event_of(kBob));
+  EXPECT_EQ(events.last(), Events::kLimitedAtOnce + 1);
   clock.now_ns += 1'000'000'000;
-  events.emit_refusal(event_of(kAnn));
-  EXPECT_EQ(events.last(), Events::kRefusalsAtOnce + 2);
+  events.emit_limited(event_of(kAnn));
+  EXPECT_EQ(events.last(), Events::kLimitedAtOnce + 2);
   EXPECT_NE(events.recent().back().text.find("and 7 more"), std::string::npos);
-  events.emit_refusal(event_of(kAnn));
-  EXPECT_EQ(events.last(), Events::kRefusalsAtOnce + 2) << "one a second";
+  events.emit_limited(event_of(kAnn));
+  EXPECT_EQ(events.last(), Events::kLimitedAtOnce + 2) << "one a second";
 }
 
 TEST(EventsTest, each_kind_has_a_name_and_a_message_id_of_its_own) {

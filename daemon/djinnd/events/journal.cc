@@ -59,6 +59,9 @@ constexpr std::array<Traits, ipc::kEventKinds> kTraits = {{
     {"546e5abd06b643a68b069f46d3938413", LOG_WARNING},  // config-ignored
     {"839f1d4299f249fca1a080441b0b6c19", LOG_WARNING},  // spill-unavailable
     {"765895b4f8ed4dac9a93d010240377ba", LOG_NOTICE},   // run-cancelled
+    {"7db8a87410574c26a491f61e17846b61", LOG_INFO},     // model-pinned
+    {"5c99f8d89d0b46dd87ab5fc4a77ee723", LOG_INFO},     // model-unpinned
+    {"f13faa1a2279450886aaa1c3cef941bf", LOG_WARNING},  // config-warning
 }};
 
 static_assert(std::ranges::all_of(kTraits,

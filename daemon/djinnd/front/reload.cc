@@ -5,6 +5,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <functional>
+#include <map>
+#include <string>
 #include <utility>
 
 #include "ipc/codec/control_codec.h"
@@ -28,16 +31,24 @@ std::vector<std::string> texts_of(const std::vector<ConfigProblem>& problems) {
 // The limit leaves room for other events if a file has nothing but mistakes.
 constexpr size_t kProblemsToldMax = 16;
 
+const char* what_problems_are(EventKind kind) {
+  switch (kind) {
+    case EventKind::kConfigRefused:
+      return "a line of the configuration has an error";
+    case EventKind::kConfigIgnored:
+      return "a line of the configuration counts for nothing";
+    default:
+      DJINN_ASSERT(kind == EventKind::kConfigWarning);
+      return "a setting will hardly do what was meant";
+  }
+}
+
 }  // namespace
 
 void tell_problems(Events& events, EventKind kind, const std::vector<std::string>& problems) {
-  DJINN_ASSERT(kind == EventKind::kConfigRefused || kind == EventKind::kConfigIgnored);
   const size_t told = std::min(problems.size(), kProblemsToldMax);
   for (size_t i = 0; i < told; ++i) {
-    const char* const what = kind == EventKind::kConfigRefused
-                                 ? "a line of the configuration has an error"
-                                 : "a line of the configuration counts for nothing";
-    Event event{kind, what, kAdministrators};
+    Event event{kind, what_problems_are(kind), kAdministrators};
     event.sentence = ipc::showable_sentence(problems[i]);
     events.emit(std::move(event));
   }
@@ -85,6 +96,7 @@ Status Reload::begin() {
   name_work_.run(
       [config = std::move(config)]() mutable {
         look_up_names(config);
+        check_spill_directory(config);
         return std::move(config);
       },
       [this](const Config& named) {
@@ -106,9 +118,12 @@ void Reload::take_up(const Config& config, Options written) {
   sessions_.sequences().spill().set_limit(written.spill_limit_bytes.value_or(0));
   drain_.set_timeout(written.drain_timeout_ms.value_or(0));
   tell_problems(events_, EventKind::kConfigIgnored, written.config_warnings);
+  tell_problems(events_, EventKind::kConfigWarning, written.setting_warnings);
+  const std::map<std::string, std::string, std::less<>> counts = written.written;
   take_settings(std::move(written));
   devices_.freed();  // what waits may fit now, or never
   for (const ConfigValue& value : config.values) {
+    if (!counts.contains(value.key)) continue;  // it is ignored at a start, too
     const auto now = options_.written.find(value.key);
     const bool is_same = now != options_.written.end() && now->second == value.text;
     if (reloads(value.key) || is_same) continue;

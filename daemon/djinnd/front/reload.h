@@ -27,7 +27,8 @@
 namespace djinn::daemon {
 
 // Tells administrators, an event each, what is wrong with the configuration: file, line, and what.
-// kind: kConfigRefused or kConfigIgnored.
+// kind: kConfigRefused, kConfigIgnored or
+// kConfigWarning.
 void tell_problems(Events& events, EventKind kind, const std::vector<std::string>& problems);
 
 // The options that a configuration amounts to, with the command line over it.

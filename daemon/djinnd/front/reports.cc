@@ -632,7 +632,9 @@ void Reports::own_memory(const Waiter& waiter, const Session& session) {
 }
 
 std::array<ipc::MemoryReport, 3> Reports::pools_of(const Memory& memory) const {
-  return {weights_report(memory), sessions_report(memory), lanes_report(memory)};
+  const IdleMemory::Offer idle = sessions_.idle_memory().offer(memory.device());
+  return {weights_report(memory), sessions_report(memory, idle.ref_bytes()),
+          lanes_report(memory, idle.lane_bytes())};
 }
 
 ipc::MemoryReport Reports::weights_report(const Memory& memory) const {
@@ -652,12 +654,12 @@ ipc::MemoryReport Reports::weights_report(const Memory& memory) const {
   return report;
 }
 
-ipc::MemoryReport Reports::sessions_report(const Memory& memory) const {
+ipc::MemoryReport Reports::sessions_report(const Memory& memory, uint64_t idle_bytes) const {
   ipc::MemoryReport report;
   report.device = text_of(memory.device());
   report.pool = ipc::MemoryPool::kSessions;
   report.reserved_bytes = memory.held_by(vmu::HolderKind::kSession);
-  report.cached_bytes = sessions_.idle_memory().offer(memory.device()).ref_bytes();
+  report.cached_bytes = idle_bytes;
   report.evictable_bytes =
       report.cached_bytes + sessions_.sequences().spill().evictable_bytes(memory.device());
   for (const auto& [id, session] : sessions_.all()) {
@@ -669,14 +671,14 @@ ipc::MemoryReport Reports::sessions_report(const Memory& memory) const {
 
 // A slab belongs to its worker for as long as that lives; one that serves no session ends when the
 // memory is wanted.
-ipc::MemoryReport Reports::lanes_report(const Memory& memory) const {
+ipc::MemoryReport Reports::lanes_report(const Memory& memory, uint64_t idle_bytes) const {
   ipc::MemoryReport report;
   report.device = text_of(memory.device());
   report.pool = ipc::MemoryPool::kLanes;
   report.reserved_bytes =
       memory.held_by(vmu::HolderKind::kLane) + memory.held_by(vmu::HolderKind::kHeap);
   report.mapped_bytes = report.reserved_bytes;
-  report.cached_bytes = sessions_.idle_memory().offer(memory.device()).lane_bytes();
+  report.cached_bytes = idle_bytes;
   report.evictable_bytes = report.cached_bytes;
   return report;
 }

@@ -34,6 +34,8 @@ class Reports {
   void uses(const Waiter& waiter, const Caller& caller, const ipc::ListUses& request);
   // What a user is called now; the number of one who is not known yet, and is then looked up.
   [[nodiscard]] std::string name_now(Owner user);
+  // Somebody will want to know what the user is called.
+  void want_name(Owner user) { names_.want(user); }
   // Calls back when reports can call users by name (user_names.h).
   void when_named(std::function<void()> then);
   // The same lists, whole.
@@ -93,8 +95,9 @@ class Reports {
   [[nodiscard]] ipc::SessionWait wait_of(const Session& session, bool running) const;
   [[nodiscard]] ipc::DeviceReport report_of(const Memory& memory) const;
   [[nodiscard]] ipc::MemoryReport weights_report(const Memory& memory) const;
-  [[nodiscard]] ipc::MemoryReport sessions_report(const Memory& memory) const;
-  [[nodiscard]] ipc::MemoryReport lanes_report(const Memory& memory) const;
+  // idle_bytes: what would come free of it (idle_memory.h).
+  [[nodiscard]] ipc::MemoryReport sessions_report(const Memory& memory, uint64_t idle_bytes) const;
+  [[nodiscard]] ipc::MemoryReport lanes_report(const Memory& memory, uint64_t idle_bytes) const;
 
   Loop& loop_;
   const Clock& clock_;

@@ -11,6 +11,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <filesystem>
 #include <limits>
 #include <map>
@@ -49,6 +50,10 @@ Error expected(std::string_view what) {
   return Error{ErrorCode::kInvalidArgument, fmt::format("write {}", what)};
 }
 
+Error expected_bytes(std::string_view what) {
+  return expected(fmt::format("{}; units are KiB, MiB, GiB and TiB", what));
+}
+
 std::string hint_at_unit(std::string_view number) {
   return fmt::format("; {0} is {0} bytes, and not \"{0}GiB\"", number);
 }
@@ -56,7 +61,7 @@ std::string hint_at_unit(std::string_view number) {
 Status set_limit(std::string_view text, Options& options) {
   const auto amount = amount_of(text);
   if (!amount || amount->number == 0) {
-    return expected("bytes like \"12GiB\", or a share like \"80%\"");
+    return expected_bytes("bytes like \"12GiB\", or a share like \"80%\"");
   }
   const uint64_t bytes = amount->of(physical_bytes());
   if (bytes < kLimitBytesMin) {
@@ -69,7 +74,7 @@ Status set_limit(std::string_view text, Options& options) {
 
 Status set_session_quota(std::string_view text, Options& options) {
   const auto bytes = bytes_of(text);
-  if (!bytes || *bytes == 0) return expected("bytes like \"4GiB\"");
+  if (!bytes || *bytes == 0) return expected_bytes("bytes like \"4GiB\"");
   options.session_quota_bytes = *bytes;
   return {};
 }
@@ -83,7 +88,7 @@ Status set_percent(std::string_view text, uint32_t& percent) {
 
 Status set_pin_quota(std::string_view text, Options& options) {
   const auto amount = amount_of(text);
-  if (!amount) return expected("bytes like \"8GiB\", or a share of the limit like \"50%\"");
+  if (!amount) return expected_bytes("bytes like \"8GiB\", or a share of the limit like \"50%\"");
   options.pin_quota = *amount;
   return {};
 }
@@ -148,7 +153,8 @@ Status set_spill_directory(std::string_view text, Options& options) {
 
 Status set_spill_limit(std::string_view text, Options& options) {
   const auto bytes = bytes_of(text);
-  if (!bytes && text != kAsLimit) return expected("bytes like \"16GiB\", or \"as memory.limit\"");
+  if (!bytes && text != kAsLimit)
+    return expected_bytes("bytes like \"16GiB\", or \"as memory.limit\"");
   options.spill_limit_bytes = bytes;
   return {};
 }
@@ -184,7 +190,7 @@ const Setting* setting_named(std::string_view key) {
 Status set_amount(std::string_view text, std::optional<Amount>& amount) {
   amount = amount_of(text);
   if (amount) return {};
-  return expected("bytes like \"4GiB\", or a share of the limit like \"25%\"");
+  return expected_bytes("bytes like \"4GiB\", or a share of the limit like \"25%\"");
 }
 
 Status set_user_memory(std::string_view text, Quota& quota) {
@@ -270,11 +276,26 @@ std::optional<DeviceId> limited_device(std::string_view key) {
   return device == kHostDevice ? std::nullopt : device;
 }
 
+// Tells whether the key sets the limit of a device of a kind that this djinnd does not know, by a
+// name as devices have it: "device.cuda:0.limit".
+bool limits_strange_device(std::string_view key) {
+  if (!key.starts_with(kDevicePrefix) || !key.ends_with(kLimitSuffix)) return false;
+  if (key.size() <= kDevicePrefix.size() + kLimitSuffix.size()) return false;
+  key.remove_prefix(kDevicePrefix.size());
+  key.remove_suffix(kLimitSuffix.size());
+  const size_t colon = key.find(':');
+  const std::string_view kind = key.substr(0, colon);
+  const bool is_kind =
+      !kind.empty() && std::ranges::all_of(kind, [](char c) { return c >= 'a' && c <= 'z'; });
+  return is_kind && colon != key.npos && number_of(key.substr(colon + 1)).has_value() &&
+         !device_from(key);
+}
+
 Status set_device_limit(std::string_view text, DeviceId device, Options& options) {
   const auto amount = amount_of(text);
   const bool is_less = amount && !amount->is_percent && amount->number < kLimitBytesMin;
   if (!amount || amount->number == 0 || is_less) {
-    return expected("bytes like \"12GiB\", at least \"1MiB\", or a share like \"80%\"");
+    return expected_bytes("bytes like \"12GiB\", at least \"1MiB\", or a share like \"80%\"");
   }
   options.device_limits[device] = *amount;
   return {};
@@ -321,6 +342,10 @@ std::string advice_for(std::string_view key) {
   if (key.starts_with(kDevicePrefix)) {
     return "what djinnd grants of a device beside the host is written as limit in a section named "
            "like [device.\"fake:0\"]; the host's is memory.limit";
+  }
+  if (key.find("admin") != key.npos) {
+    return "administrators are root and the members of the group djinn-admin, or of the one that "
+           "djinnd's option --admin-group names";
   }
   const bool of_somebody = key.find("user") != key.npos || key.find("group") != key.npos;
   if (of_somebody) {
@@ -454,12 +479,19 @@ class Reader {
 
   void take(const std::string& key, const toml::node& node) {
     const uint32_t line = node.source().begin.line;
-    if (!is_known_key(key)) return take_unknown(key, line);
+    const bool is_strange = limits_strange_device(key);
+    if (!is_strange && !is_known_key(key)) return take_unknown(key, line);
     const auto text = string_in(node);
     if (!text) {
       return say(true, line, fmt::format("{}: write a string or a whole number", key));
     }
     Options nowhere;
+    if (is_strange) {
+      const Status written = set_device_limit(*text, kHostDevice, nowhere);
+      const std::string what =
+          written ? ignored_limit(key) : fmt::format("{}: {}", key, written.error().message);
+      return say(!written, line, what);
+    }
     const Status applied = apply_setting(key, *text, nowhere);
     if (!applied) return say(true, line, fmt::format("{}: {}", key, applied.error().message));
     found_[key] = {{key, *text, file_, line}, files_};
@@ -585,6 +617,51 @@ void look_up_names(Config& config) {
   }
 }
 
+static const ConfigValue* value_of(const Config& config, std::string_view key) {
+  const auto found = std::ranges::find(config.values, key, &ConfigValue::key);
+  return found == config.values.end() ? nullptr : &*found;
+}
+
+static void warn_of(Config& config, const ConfigValue& value, const std::string& what) {
+  config.problems.push_back(
+      {false, fmt::format("{}:{}: warning: {}", value.file, value.line, what), true});
+}
+
+void check_limit(Config& config) {
+  const ConfigValue* const limit = value_of(config, "memory.limit");
+  if (limit == nullptr) return;
+  Options options;
+  DJINN_ASSERT(set_limit(limit->text, options).ok());
+  const std::string fault = fault_of_limit(limit->text, options.memory_bytes, physical_bytes());
+  if (!fault.empty()) warn_of(config, *limit, fault);
+}
+
+void check_spill_directory(Config& config) {
+  const ConfigValue* const directory = value_of(config, "memory.spill_directory");
+  if (directory == nullptr || directory->text.empty()) return;
+  fs::path there = directory->text;
+  std::error_code error;
+  // djinnd makes the directory, and those above it, where they are missing.
+  while (there.has_relative_path() && !fs::exists(there, error) && !error) {
+    there = there.parent_path();
+  }
+  if (!error && !fs::is_directory(there, error)) error = {ENOTDIR, std::generic_category()};
+  if (!error && ::access(there.c_str(), W_OK | X_OK) != 0) error = {errno, std::generic_category()};
+  if (!error) return;
+  warn_of(config, *directory,
+          fmt::format("memory.spill_directory is {}, where no file can be made ({}: {}): sequence "
+                      "groups stay in memory when it is short. Let djinnd write there, name "
+                      "another directory, or write \"\" for none.",
+                      directory->text, there.string(), error.message()));
+}
+
+std::string ignored_limit(std::string_view key) {
+  return fmt::format(
+      "{} is ignored: djinnd has no such device; 'djinnctl devices' lists those "
+      "that it has",
+      key);
+}
+
 bool Config::is_valid() const {
   return std::ranges::none_of(problems, &ConfigProblem::is_error);
 }
@@ -600,7 +677,7 @@ Config read_config(const std::string& root, UnknownKeys unknown) {
 void apply_config(const Config& config, Options& options) {
   DJINN_ASSERT(config.is_valid());
   for (const ConfigProblem& problem : config.problems) {
-    options.config_warnings.push_back(problem.text);
+    (problem.is_taken ? options.setting_warnings : options.config_warnings).push_back(problem.text);
   }
   for (const ConfigValue& value : config.values) {
     const Status applied = apply_setting(value.key, value.text, options);

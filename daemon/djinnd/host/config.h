@@ -58,7 +58,8 @@ struct ConfigValue {
 
 struct ConfigProblem {
   bool is_error = false;
-  std::string text;  // "FILE:LINE: error: what, and what next"
+  std::string text;       // "FILE:LINE: error: what, and what next"
+  bool is_taken = false;  // a warning of a setting that is taken as it is
 };
 
 // A section with a name, where it begins.
@@ -85,6 +86,16 @@ struct Config {
 // Finds the users and groups that have sections; one that is not there is a warning. Asks the
 // system's databases, which may block.
 void look_up_names(Config& config);
+
+// Warns of a limit beyond the machine's memory. A start and a reload warn of the one in force,
+// which may be the command line's: see fill_in().
+void check_limit(Config& config);
+// Warns of a spill_directory where this process could make no files. A start tries, and tells it
+// then. Asks the file system, which may block.
+void check_spill_directory(Config& config);
+
+// What is said of a limit of a device that djinnd does not have.
+[[nodiscard]] std::string ignored_limit(std::string_view key);
 
 // Whether a reload takes the setting up.
 [[nodiscard]] bool reloads(std::string_view key);

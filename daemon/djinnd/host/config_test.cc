@@ -158,6 +158,43 @@ TEST_F(ConfigTest, a_limit_of_a_device_that_cannot_be_is_told_with_what_to_write
   }
 }
 
+TEST_F(ConfigTest, a_limit_of_a_device_of_another_kind_is_ignored_by_a_start_and_by_a_reload) {
+  for (const UnknownKeys unknown : {UnknownKeys::kRefused, UnknownKeys::kIgnored}) {
+    write(kMain, "[device.\"cuda:0\"]\nlimit = \"1GiB\"\n");
+    const Config config = read_config(root_, unknown);
+    ASSERT_EQ(config.problems.size(), 1u);
+    EXPECT_FALSE(config.problems[0].is_error);
+    EXPECT_THAT(config.problems[0].text,
+                HasSubstr("djinnd.conf:2: warning: device.cuda:0.limit is ignored: djinnd has no "
+                          "such device"));
+    write(kMain, "[device.\"cuda:0\"]\nlimit = \"lots\"\n");
+    EXPECT_FALSE(read_config(root_, unknown).is_valid());
+  }
+}
+
+TEST_F(ConfigTest, a_limit_or_a_place_that_will_hardly_do_is_a_warning) {
+  write(kMain,
+        fmt::format("[memory]\nlimit = \"999TiB\"\nspill_directory = \"{}/file/x\"\n", root_));
+  fmt::output_file(root_ + "/file").print("");
+  Config config = read_config(root_, UnknownKeys::kRefused);
+  check_limit(config);
+  check_spill_directory(config);
+  ASSERT_EQ(config.problems.size(), 2u);
+  EXPECT_TRUE(config.is_valid());
+  EXPECT_THAT(config.problems[0].text, HasSubstr("memory.limit is 999TiB, and the machine has"));
+  EXPECT_THAT(config.problems[1].text, HasSubstr("file/x, where no file can be made"));
+  Options found;
+  apply_config(config, found);
+  EXPECT_EQ(found.setting_warnings.size(), 2u);
+  EXPECT_THAT(found.config_warnings, ::testing::IsEmpty());
+
+  write(kMain, fmt::format("[memory]\nlimit = \"1MiB\"\nspill_directory = \"{}/new/x\"\n", root_));
+  config = read_config(root_, UnknownKeys::kRefused);
+  check_limit(config);
+  check_spill_directory(config);
+  EXPECT_THAT(config.problems, ::testing::IsEmpty()) << "djinnd makes the directory";
+}
+
 TEST_F(ConfigTest, a_section_of_nobody_is_a_warning_and_a_number_stands_for_itself) {
   write(kMain, "[user.nobody-of-that-name]\nsessions_max = 1\n[group.4242]\nsessions_max = 1\n");
   Config config = read_config(root_, UnknownKeys::kIgnored);

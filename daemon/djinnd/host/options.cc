@@ -202,6 +202,15 @@ Result<uint64_t> limit_of(const Options& options, DeviceId device, uint64_t devi
                            limit_key(device), size_text(bytes), size_text(device_bytes))};
 }
 
+std::string fault_of_limit(std::string_view value, uint64_t bytes, uint64_t machine_bytes) {
+  if (bytes <= machine_bytes) return "";
+  return fmt::format(
+      "memory.limit is {}, and the machine has {}: what djinnd grants beyond that is "
+      "not there, and the kernel swaps, or kills who uses it. Write less than the "
+      "machine has, or a share like \"80%\".",
+      value, size_text(machine_bytes));
+}
+
 Status fill_in(Options& options) {
   if (!options.root.empty()) options.root = absolute_of(options.root);
   if (options.runtime_dir.empty()) {
@@ -217,7 +226,7 @@ Status fill_in(Options& options) {
                    "XDG_RUNTIME_DIR is not set. Give --runtime-dir a directory of this user."};
     }
   }
-  if (!options.user_mode && options.admin_group.empty()) options.admin_group = "djinn-admin";
+  if (!options.user_mode && options.admin_group.empty()) options.admin_group = kAdminGroup;
   if (!options.drain_timeout_ms) options.drain_timeout_ms = options.user_mode ? 0 : 10'000;
   if (!options.spill_directory) options.spill_directory = cache_directory(options.user_mode);
   if (options.threads == 0) options.threads = usable_cores();
@@ -232,7 +241,11 @@ Status fill_in(Options& options) {
     if (options.test_device_bytes > 0 && device == kTestDevice) continue;
     const std::string key = limit_key(device);
     options.written.erase(key);  // it is not in force
-    options.config_warnings.push_back(key + " is ignored: djinnd has no such device");
+    options.config_warnings.push_back(ignored_limit(key));
+  }
+  if (const auto limit = options.written.find("memory.limit"); limit != options.written.end()) {
+    std::string fault = fault_of_limit(limit->second, options.memory_bytes, physical_bytes());
+    if (!fault.empty()) options.setting_warnings.push_back(std::move(fault));
   }
   DJINN_ASSERT(options.threads > 0 && options.memory_bytes > 0);
   return {};

@@ -8,6 +8,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "daemon/djinnd/host/bus_kind.h"
@@ -21,6 +22,9 @@ namespace djinn::daemon {
 
 // That of --test-device-bytes.
 inline constexpr DeviceId kTestDevice{DeviceKind::kFake, 0};
+
+// Administrators are its members, unless --admin-group names another.
+inline constexpr const char* kAdminGroup = "djinn-admin";
 
 struct Options {
   bool check_config = false;  // says what is wrong with the files, and ends
@@ -40,7 +44,9 @@ struct Options {
   // Settings that were written, by their keys, and what was written last: on the command line, too.
   std::map<std::string, std::string, std::less<>> written;
   std::vector<std::string> config_warnings;  // what of the files counts for nothing, and why
-  std::string worker;                        // paths of the programs
+  // What is taken as it is and will hardly do what was meant: what happens now, and what to do.
+  std::vector<std::string> setting_warnings;
+  std::string worker;  // paths of the programs
   std::string loader;
   uint64_t hang_timeout_ms = 10'000;
   uint64_t keep_alive_ms = 300'000;  // of models whose openers do not say
@@ -71,6 +77,11 @@ std::optional<Options> parse_options(int argc, char** argv, int& exit_code, Opti
 // written. Errors: kInvalidArgument where more is.
 [[nodiscard]] Result<uint64_t> limit_of(const Options& options, DeviceId device,
                                         uint64_t device_bytes);
+
+// What is wrong with granting so many bytes of a machine that has that many; empty: nothing. value:
+// of memory.limit, as written.
+[[nodiscard]] std::string fault_of_limit(std::string_view value, uint64_t bytes,
+                                         uint64_t machine_bytes);
 
 // Fills in what is left out: runtime directory, threads and memory from the machine. Errors:
 // kInvalidArgument when there is no runtime directory to guess, and those of limit_of().

@@ -32,7 +32,7 @@ void QuotaRefusals::note(Owner user, DeviceId device, SessionId session, const S
   event.session = session;
   event.error = status.error().code;
   event.sentence = ipc::showable_sentence(status.error().message);
-  events_.emit_refusal(std::move(event));
+  events_.emit_limited(std::move(event));
 }
 
 }  // namespace djinn::daemon

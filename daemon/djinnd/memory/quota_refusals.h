@@ -2,7 +2,7 @@
 
 // QuotaRefusals: tells that a quota refuses memory to a session, or to the lane of a user's worker.
 // It tells of each of them once in a while, since who is refused may ask again at once; and of a
-// user's sessions and worker together no more than of their other refusals (Events::emit_refusal).
+// user's sessions and worker together no more than of their other refusals (Events::emit_limited).
 #pragma once
 
 #include <cstdint>

@@ -37,12 +37,12 @@ TEST_F(QuotaRefusalsTest, of_each_who_asks_again_and_again_one_is_told_in_a_whil
 }
 
 TEST_F(QuotaRefusalsTest, many_sessions_of_a_user_leave_the_log_to_others) {
-  for (uint64_t session = 1; session <= 10 * Events::kRefusalsAtOnce; ++session) {
+  for (uint64_t session = 1; session <= 10 * Events::kLimitedAtOnce; ++session) {
     refuse(kUser, session);
   }
-  EXPECT_EQ(told(), Events::kRefusalsAtOnce);
+  EXPECT_EQ(told(), Events::kLimitedAtOnce);
   refuse(kOtherUser, 1);
-  EXPECT_EQ(told(), Events::kRefusalsAtOnce + 1);
+  EXPECT_EQ(told(), Events::kLimitedAtOnce + 1);
 }
 
 TEST_F(QuotaRefusalsTest, what_no_quota_refuses_is_not_told) {

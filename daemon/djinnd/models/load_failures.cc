@@ -100,7 +100,7 @@ void LoadFailures::emit(Event event, const LoadFailure& failure) {
   event.path = failure.path;
   event.error = failure.error.code;
   event.sentence = failure.sentence;
-  events_.emit_refusal(std::move(event));
+  events_.emit_limited(std::move(event));
 }
 
 }  // namespace djinn::daemon

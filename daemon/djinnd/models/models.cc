@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <set>
 #include <utility>
 
 #include "daemon/djinnd/loop/log.h"
@@ -156,8 +157,10 @@ void Models::pin(const Waiter& waiter, const Caller& caller, const ipc::PinModel
   if (model == nullptr || !seen_by(*model, caller)) {
     return replies_.refuse(waiter, {ErrorCode::kNotFound, "There is no such model."});
   }
+  const std::set<Owner> before = *model->pins;
   const Status done = request.pinned ? pins_.pin(caller, *model) : Pins::unpin(caller, *model);
   if (!done) return replies_.refuse(waiter, done.error());
+  tell_of_pins(events_, *model, before, caller.user);
   model->idle_since_ns = clock_.monotonic_ns();
   if (model->pinned()) residency_.want(*model);
   residency_.review();

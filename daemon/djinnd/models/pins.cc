@@ -4,6 +4,10 @@
 
 #include <fmt/format.h>
 
+#include <string>
+#include <utility>
+
+#include "daemon/djinnd/loop/log.h"
 #include "ipc/limits.h"
 #include "kernel/base/assert.h"
 #include "kernel/base/checked.h"
@@ -18,6 +22,27 @@ Status check_stays(const Model& model) {
 }
 
 }  // namespace
+
+void tell_of_pins(Events& events, const Model& model, const std::set<Owner>& before, Owner by) {
+  const auto tell = [&](EventKind kind, Owner user, std::string text) {
+    Event event = event_of(kind, model, std::move(text));
+    event.owner = user;
+    event.by = events.user_text(by);
+    events.emit_limited(std::move(event));
+  };
+  for (const Owner user : *model.pins) {
+    if (before.contains(user)) continue;
+    tell(EventKind::kModelPinned, user,
+         fmt::format("model {} is pinned for {}: {}", text_of(model.id), events.user_text(user),
+                     size_text(model.bytes)));
+  }
+  for (const Owner user : before) {
+    if (model.pins->contains(user)) continue;
+    tell(EventKind::kModelUnpinned, user,
+         fmt::format("model {} is no longer pinned for {}", text_of(model.id),
+                     events.user_text(user)));
+  }
+}
 
 Error pinned_by_others() {
   return {ErrorCode::kPermissionDenied,

@@ -12,8 +12,10 @@
 #pragma once
 
 #include <cstdint>
+#include <set>
 
 #include "daemon/djinnd/access/authority.h"
+#include "daemon/djinnd/events/events.h"
 #include "daemon/djinnd/memory/devices.h"
 #include "daemon/djinnd/memory/quotas.h"
 #include "daemon/djinnd/models/model.h"
@@ -54,6 +56,10 @@ class Pins {
   const Devices& devices_;
   const Places& places_;
 };
+
+// An event for each user who has a pin now and had none before, or the reverse. before: the model's
+// pins then; by: who brought it about.
+void tell_of_pins(Events& events, const Model& model, const std::set<Owner>& before, Owner by);
 
 // For who wants to do what a pin of somebody else forbids. Error: kPermissionDenied.
 [[nodiscard]] Error pinned_by_others();

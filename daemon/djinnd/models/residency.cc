@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <set>
 #include <utility>
 
 #include "daemon/djinnd/loop/log.h"
@@ -155,7 +156,9 @@ void Residency::evict(const Waiter& waiter, Model& model, const ipc::EvictModel&
   }
   if (!model.can_come_back()) return replies_.refuse(waiter, cannot_come_back(model));
   if (request.dry_run) return replies_.done(waiter);
+  const std::set<Owner> pinned = *model.pins;
   Pins::remove_all(model);
+  tell_of_pins(events_, model, pinned, user);
   model.evict_waiters.push_back(waiter);
   begin_evict(model, EvictReason::kRequested, user);
 }

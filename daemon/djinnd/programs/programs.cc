@@ -150,7 +150,7 @@ void Programs::refuse(Program& program, const Error& error) {
   event.sentence = ipc::showable_sentence(error.message);
   event.model = program.model;
   event.error = error.code;
-  events_.emit_refusal(std::move(event));
+  events_.emit_limited(std::move(event));
   const WorkerKey key = program.worker;
   const std::vector<Waiter> waiters = std::move(program.waiters);
   table_.erase(program.id);

@@ -109,7 +109,7 @@ void Reclaimer::refused(const Error& why, std::optional<Owner> user) {
   event.error = why.code;
   event.sentence = why.message;
   if (!user) return events_.emit(std::move(event));
-  events_.emit_refusal(std::move(event));
+  events_.emit_limited(std::move(event));
 }
 
 // --- before somebody asks

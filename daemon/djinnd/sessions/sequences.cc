@@ -335,7 +335,9 @@ void Sequences::cannot_spill(const std::string& why) {
   const std::string fault = ipc::showable_sentence(why);
   if (!spill_.note_failure(fault)) return;
   Event event = device_event(devices_.first().device(), EventKind::kSpillUnavailable,
-                             "no sequence group can go to disk");
+                             "no sequence group can go to disk, and all stay in memory when it is "
+                             "short: let djinnd write to memory.spill_directory, or set it to "
+                             "\"\" for none");
   event.sentence = fault;
   events_.emit(std::move(event));
 }

@@ -154,7 +154,7 @@ void Sessions::turn_away(Fd socket, const ipc::PeerCredentials& peer, const Erro
               owner};
   event.error = error.code;
   event.sentence = ipc::showable_sentence(error.message);
-  events_.emit_refusal(std::move(event));
+  events_.emit_limited(std::move(event));
   const std::vector<std::byte> notice =
       ipc::encode(ipc::DaemonReply{0, ipc::Failed{error.code, error.message}});
   const auto closer = deferred_close_.of(owner);
@@ -486,7 +486,7 @@ void Sessions::emit_refused(const Session& session, const Error& error) {
                            name_of(error.code));
   event.error = error.code;
   event.sentence = ipc::showable_sentence(error.message);
-  events_.emit_refusal(std::move(event));
+  events_.emit_limited(std::move(event));
 }
 
 // The session is again as it was before its Hello, and may send another one.
@@ -539,7 +539,7 @@ void Sessions::attach(Session& session) {
     event.text = fmt::format("session {}: the run in flight is refused", text_of(session.id));
     event.error = refusal.code;
     event.sentence = ipc::showable_sentence(refusal.message);
-    events_.emit_refusal(std::move(event));
+    events_.emit_limited(std::move(event));
   }
   const auto groups = static_cast<uint32_t>(std::ranges::count_if(
       session.sequences.all(), [](const auto& entry) { return entry.second.extent.valid(); }));

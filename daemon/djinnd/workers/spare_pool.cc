@@ -90,7 +90,7 @@ Error SparePool::failure() const {
   if (other_build_) {
     return {kind_.lost,
             fmt::format("djinnd was upgraded and has not been restarted, so it has no {}. Restart "
-                        "djinnd, then repeat.",
+                        "djinnd, as an administrator of its machine may, then repeat.",
                         kind_.name)};
   }
   return {kind_.lost,
