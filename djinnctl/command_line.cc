@@ -247,10 +247,11 @@ JsonStyle style_asked(const CLI::App& app) {
   return given.empty() ? JsonStyle::kOff : json_style(given.back());
 }
 
-// Help and version are no mistakes. CLI11 writes them to stdout.
-int finish_parse(const CLI::App& app, const CLI::ParseError& stop, bool quiet) {
+// Help and version are no mistakes. CLI11 writes them to stdout. Options have not reached the
+// invocation where the parser stopped, so they are asked for.
+int finish_parse(const CLI::App& app, const CLI::ParseError& stop) {
   if (stop.get_exit_code() == 0) return app.exit(stop);
-  if (!quiet) write_failure(mistake(app, stop), style_asked(app));
+  if (app.count("--quiet") == 0) write_failure(mistake(app, stop), style_asked(app));
   return static_cast<int>(ExitCode::kUsage);
 }
 
@@ -296,7 +297,7 @@ int run(int argc, const char* const* argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& stop) {
-    return finish_parse(app, stop, invocation.quiet);
+    return finish_parse(app, stop);
   }
   invocation.json = json_style(style);
   set_timeout(invocation);

@@ -297,7 +297,7 @@ def test_a_name_that_two_models_have_lists_both(
         ([], "verb is missing in 'djinnctl VERB'. 'djinnctl --help' lists all."),
         (["config"], "verb is missing in 'djinnctl config VERB'."),
         (["psx"], "no verb 'psx'; did you mean 'ps'?"),
-        (["-j", "evct", "--all"], "no verb 'evct'; did you mean 'evict'?"),
+        (["evct", "--all"], "no verb 'evct'; did you mean 'evict'?"),
         (["models"], "no verb 'models'. 'djinnctl --help' lists all."),
         (
             ["reload"],
@@ -328,6 +328,15 @@ def test_a_mistake_in_the_command_line_is_told(daemon: Daemon, words: list[str],
     assert ended.err.startswith("djinnctl: ")
     assert len(ended.err) < 300
     assert ctl(daemon, "-q", *words).err == ""
+
+
+def test_a_mistake_in_the_command_line_is_json_to_who_reads_json(daemon: Daemon) -> None:
+    ended = ctl(daemon, "-j", "evct", "--all")
+    assert (ended.code, ended.out) == (2, b"")
+    (item,) = json.loads(ended.err)["items"]
+    assert item["message"].startswith("There is no verb 'evct'; did you mean 'evict'?")
+    assert (item["error"], item["exit_status"]) == ("invalid_argument", 2)
+    assert ctl(daemon, "-q", "-j", "evct", "--all").err == ""
 
 
 def test_help_is_a_verb_too(daemon: Daemon) -> None:
@@ -469,7 +478,9 @@ def test_a_daemon_that_does_not_answer_ends_in_a_timeout(tmp_path: Path) -> None
             timeout=60,
         )
     assert (ended.returncode, ended.stdout) == (7, b"")
-    assert len(ended.stderr.splitlines()) == 3
+    first, second = ended.stderr.decode().splitlines()
+    assert "not done in the time that --timeout gives" in first
+    assert second.startswith("Give it more time; ")
 
 
 def test_json_comes_in_one_line_or_several(daemon: Daemon, loaded: str) -> None:

@@ -117,15 +117,15 @@ def test_each_pin_that_is_set_or_ended_is_an_event_of_its_user(served: Served, p
     assert served.ctl(SECOND, "unpin", model.id).code == 0
     assert ctl(served.systemd, "unpin", model.id).code == 0
 
-    def told(ended: Ended) -> list[tuple[str, str]]:
+    def told(ended: Ended) -> list[tuple[str, int]]:
         events = map(json.loads, filter(str.strip, ended.out.decode().split("\x1e")))
         items = [item for event in events for item in event["items"]]
         pins = [item for item in items if item["event"].endswith("pinned")]
         assert all(item["model"] == model.id for item in pins)
-        return [(item["event"].removeprefix("model-"), item["user"]) for item in pins]
+        return [(item["event"].removeprefix("model-"), item["uid"]) for item in pins]
 
-    first = [("pinned", FIRST.name), ("unpinned", FIRST.name)]
-    second = [("pinned", SECOND.name), ("unpinned", SECOND.name)]
+    first = [("pinned", FIRST.uid), ("unpinned", FIRST.uid)]
+    second = [("pinned", SECOND.uid), ("unpinned", SECOND.uid)]
     assert told(ctl(served.systemd, "events", "-j")) == [first[0], *second, first[1]]
     assert told(served.ctl(FIRST, "events", "-j")) == first
     assert told(served.ctl(SECOND, "events", "-j")) == second

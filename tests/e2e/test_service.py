@@ -196,7 +196,7 @@ def test_a_directory_for_spilled_groups_that_cannot_be_is_told_at_the_start(
     systemd.start("--user", "--threads", "1", "--spill-directory", str(spilled))
     systemd.hear("READY=1")
     why = f"make {spilled}, memory.spill_directory: Not a directory"
-    line = systemd.stderr_line("no sequence group can go to disk")
+    line = systemd.stderr_line("no sequence group can go to disk").rstrip()
     assert line.endswith(
         f'let djinnd write to memory.spill_directory, or set it to "" for none: {why}'
     )
