@@ -304,4 +304,4 @@ def test_a_load_that_runs_out_of_time_says_so_on_a_line_of_its_own(
         ended = on_terminal(daemon, "load", str(large_model), "--timeout", "0.15", pipe="stdout")
     assert ended.code == 7
     *_, last = ended.text.split("\r")
-    assert last.splitlines()[-3].startswith("djinnctl: It is not done")
+    assert last.splitlines()[-2].startswith("djinnctl: It is not done")
