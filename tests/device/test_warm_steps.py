@@ -31,6 +31,7 @@ from private_daemon import Daemon
 STEPS = 1000
 LOOKS = 1  # of a ghost's call, at whether its session still lives
 CLOCKS_OF_A_LOOK = 16  # of the processor, at a look at what stands around a generation
+PAUSED_MAX = 5  # times that a pause may cut calls otherwise than before
 ODD = 8  # calls of all steps together: an allocator's, and what begins and ends a generation
 BELL = r'\\1(\\0){7}", 8\b'  # what an eventfd is rung with
 RING = r'sendmsg\(\d+, \{[^}]*iov_base="\\1", iov_len=1\}'  # and the completion bell
@@ -183,7 +184,12 @@ def test_refs_that_are_made_and_released_over_and_over(
 
 
 @pytest.mark.ci
-def test_a_replayed_call_of_a_ghost(ghost: Any, counted: Counted) -> None:
+def test_a_replayed_call_of_a_ghost(
+    ghost: Any, counted: Counted, stats: Callable[[], dict[str, Any]]
+) -> None:
+    """Where this process pauses, as on a busy machine, what it has recorded so far goes on its way
+    by itself: a graph with other calls in it than before, which is not warm, and is counted
+    again."""
     inputs = ids(8)
 
     def call(times: int) -> None:
@@ -191,8 +197,12 @@ def test_a_replayed_call_of_a_ghost(ghost: Any, counted: Counted) -> None:
             logits = ghost(inputs, use_cache=False).logits
         logits.cpu()
 
-    call(20)
-    counted.count(lambda: call(STEPS))
+    for _ in range(PAUSED_MAX):
+        call(20)
+        before = stats()["idle_flushes"]
+        counted.count(lambda: call(STEPS))
+        if stats()["idle_flushes"] == before:
+            break
     assert djinn.explain(ghost)["tier"] == 1
     counted.expect_warm(STEPS)
     looks = counted.client.pop("recvmsg", 0)
