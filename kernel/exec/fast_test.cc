@@ -267,6 +267,36 @@ TEST(FastInputs, fail_as_exact_ones_do_or_are_near_and_nothing_beyond_them_is_re
   EXPECT_GE(computed, 100u);
 }
 
+// What a pass takes together binds nothing, whatever the graph says of what is inside.
+TEST(FastInputs, that_nodes_inside_view_are_not_bound) {
+  GraphBuilder b;
+  const srg::Expr rows = b.symbol("rows", 0, 4);
+  const auto x = b.input("x", DType::kFloat32, {rows, 8});
+  const auto cos = b.input("cos", DType::kFloat32, {1, 8});
+  const auto view = [&](int64_t width, int64_t offset) {
+    const auto made = b.call("aten::as_strided", {arg(x), arg(srg::ExprList{{rows, width}}),
+                                                  arg(list({8, 1})), integer(offset)});
+    b.graph.values[made.id].storage = 0;
+    b.graph.values[made.id].dtype = DType::kFloat32;
+    return made;
+  };
+  const auto all = view(8, 0), second = view(4, 4), first = view(4, 0);
+  const auto negated = b.call("aten::neg", {arg(second)});
+  const auto turned =
+      b.call("aten::cat", {arg(srg::ValueList{{negated.id, first.id}}), integer(-1)});
+  const auto plain = b.call("aten::mul.Tensor", {arg(all), arg(cos)});
+  const auto other = b.call("aten::mul.Tensor", {arg(turned), arg(cos)});
+  b.output(b.call("aten::add.Tensor", {arg(plain), arg(other)}));
+  World world({});
+  for (const srg::Numerics numerics : {srg::Numerics::kExact, srg::Numerics::kFastOnly}) {
+    b.graph.numerics = numerics;
+    ASSERT_EQ(message_of(world.admit(b.graph)), "");
+    for (const int64_t some : {0, 3}) {
+      EXPECT_EQ(message_of(world.run({some}, {noise({some, 8}, 1), noise({1, 8}, 2)})), "");
+    }
+  }
+}
+
 TEST(FastOnly, a_graph_without_a_fast_form_is_refused_with_the_reasons) {
   World world({});
   GraphBuilder b;
