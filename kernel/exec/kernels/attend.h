@@ -17,9 +17,9 @@ namespace djinn::kernels {
 inline constexpr int64_t kHeadWidthMax = 512;
 
 // out = sum over j of softmax_j(scale * (query . key[j]) + bias[j]) * value[j], for the keys j that
-// the mask lets through; zeros where it lets none through. Elements of a vector are dense; strides
-// are elements. Sums are float32, in blocks whose greatest score is known (Milakov and Gimelshein,
-// 2018).
+// the mask lets through; zeros where it lets none through, or all scores are -inf. Elements of a
+// vector are dense; strides are elements. Sums are float32, in blocks whose greatest score is known
+// (Milakov and Gimelshein, 2018).
 struct Attend {
   const void* query = nullptr;  // [heads, width]
   int64_t query_stride = 0;

@@ -86,6 +86,8 @@ class HeadsAttention {
       scale_sums(h, exp_of(Level::broadcast(greatest_[h] - greatest)));
       greatest_[h] = greatest;
     }
+    // While all scores are -inf their weights are zeros, and no distance of two infinities.
+    if (greatest == -__builtin_inff()) greatest = 0;
     for (int j = 0; j < kKeysAtOnce; j += kLanes) {
       const Vector weights = exp_of(Level::load_floats(scores_[h] + j) - greatest);
       Level::store_floats(scores_[h] + j, weights);
@@ -134,7 +136,8 @@ class HeadsAttention {
   }
 
   void put(int h) {
-    const float all = Level::sum(weights_of_[h]);
+    float all = Level::sum(weights_of_[h]);
+    if (all == 0) all = 1;  // all scores are -inf
     T* const out = static_cast<T*>(call_.out) + (head_ + h) * call_.out_stride;
     for (int64_t k = 0; k < call_.width; k += kLanes) {
       store_part(out + k, Level::load_floats(sums_[h] + k) / all, call_.width - k);

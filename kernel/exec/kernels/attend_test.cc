@@ -145,6 +145,27 @@ TEST_P(AttendTest, scores_of_any_size_are_weighed) {
   }
 }
 
+TEST_P(AttendTest, keys_of_an_infinite_score_are_as_if_they_were_not_seen) {
+  constexpr int64_t kInfinite = 70;  // more than a block
+  Attention it(GetParam(), 2, 100, 16), seen(GetParam(), 2, 100, 16);
+  std::fill_n(seen.seen.begin(), kInfinite, uint8_t{0});
+  for (int64_t h = 0; h < 2; ++h) {
+    for (Attention* one : {&it, &seen}) store(GetParam(), one->query.at(h, 0), 2);
+  }
+  for (int64_t j = 0; j < kInfinite; ++j) store(GetParam(), it.key.at(j, 0), -INFINITY);
+  for (const IsaLevel level : levels()) {
+    Matrix out = it.run(level, 0, 2, false), wanted = seen.run(level, 0, 2, true);
+    for (int64_t k = 0; k < 16; ++k) {
+      EXPECT_NEAR(out.get(1, k), wanted.get(1, k), 4 * ulp_of(GetParam())) << name_of(level);
+    }
+  }
+  for (int64_t j = kInfinite; j < 100; ++j) store(GetParam(), it.key.at(j, 0), -INFINITY);
+  for (const IsaLevel level : levels()) {
+    Matrix none = it.run(level, 0, 2, false);
+    for (int64_t k = 0; k < 16; ++k) EXPECT_EQ(none.get(1, k), 0.0f) << name_of(level);
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Elements, AttendTest, ::testing::ValuesIn(kAllElements),
                          [](const auto& one) { return name_of(one.param); });
 
