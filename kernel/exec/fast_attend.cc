@@ -93,7 +93,9 @@ at::Tensor attend(const at::Tensor& query, const at::Tensor& key, const at::Tens
   const auto* const query_data = static_cast<const std::byte*>(query.const_data_ptr());
   const auto* const key_data = static_cast<const std::byte*>(key.const_data_ptr());
   const auto* const value_data = static_cast<const std::byte*>(value.const_data_ptr());
-  const bool* const mask_data = mask ? mask->const_data_ptr<bool>() : nullptr;
+  // Bytes, for those of an input are the client's, and a bool may be 0 or 1 alone.
+  const auto* const mask_data =
+      mask ? static_cast<const uint8_t*>(mask->const_data_ptr()) : nullptr;
   auto* const out_data = static_cast<std::byte*>(out.mutable_data_ptr());
   const auto element = static_cast<size_t>(*element_of(query.scalar_type()));
   const kernels::AttendKernel kernel = fast_kernels().attend.attend[element];

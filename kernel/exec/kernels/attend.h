@@ -27,7 +27,7 @@ struct Attend {
   int64_t key_stride = 0;
   const void* value = nullptr;  // [keys, width]
   int64_t value_stride = 0;
-  const bool* mask = nullptr;  // [keys], or none: all are seen
+  const uint8_t* mask = nullptr;  // [keys], 0: not seen; or none: all are seen
   int64_t mask_stride = 0;
   void* out = nullptr;  // [heads, width]
   int64_t out_stride = 0;

@@ -52,7 +52,7 @@ class HeadsAttention {
   }
 
   [[nodiscard]] bool is_seen(int64_t key) const {
-    return call_.mask == nullptr || call_.mask[key * call_.mask_stride];
+    return call_.mask == nullptr || call_.mask[key * call_.mask_stride] != 0;
   }
 
   void score(int64_t begin, int count) {
@@ -158,7 +158,8 @@ class HeadsAttention {
 template <typename T>
 void attend(const Attend& call) {
   int64_t first = 0;
-  while (first < call.keys && call.mask != nullptr && !call.mask[first * call.mask_stride]) ++first;
+  while (first < call.keys && call.mask != nullptr && call.mask[first * call.mask_stride] == 0)
+    ++first;
   if (first < call.keys) {
     for (int64_t head = 0; head < call.heads; head += kHeadsAtOnce) {
       HeadsAttention<T>(call, head, first).run();

@@ -39,7 +39,7 @@ struct Attention {
     call.key_stride = key.stride();
     call.value = value.at(first_key, 0);
     call.value_stride = value.stride();
-    call.mask = masked ? reinterpret_cast<const bool*>(seen.data()) + first_key : nullptr;
+    call.mask = masked ? seen.data() + first_key : nullptr;
     call.mask_stride = 1;
     call.out = out.at(0, 0);
     call.out_stride = out.stride();
@@ -133,6 +133,21 @@ TEST_P(AttendTest, who_sees_no_key_gets_zeros_and_what_is_not_seen_may_be_no_num
   for (const IsaLevel level : levels()) {
     Matrix none = it.run(level, 0, 9, true);
     for (int64_t k = 0; k < 64; ++k) EXPECT_EQ(none.get(8, k), 0.0f) << name_of(level);
+  }
+}
+
+// As clients' bytes may be, whatever dtype they are said to have.
+TEST_P(AttendTest, a_key_is_seen_where_its_byte_is_not_zero) {
+  Attention it(GetParam(), 3, 100, 16);
+  for (size_t j = 0; j < it.seen.size(); ++j) it.seen[j] = j % 5 != 0;
+  const std::vector<uint8_t> plain = it.seen;
+  for (const IsaLevel level : levels()) {
+    it.seen = plain;
+    const Matrix wanted = it.run(level, 0, 3, true);
+    for (size_t j = 0; j < it.seen.size(); ++j) {
+      if (it.seen[j] != 0) it.seen[j] = static_cast<uint8_t>(2 + j * 2);
+    }
+    EXPECT_EQ(it.run(level, 0, 3, true).bytes, wanted.bytes) << name_of(level);
   }
 }
 
