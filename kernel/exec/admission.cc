@@ -114,7 +114,9 @@ class Admission {
   // at each run.
   Status bind_values() {
     const size_t count = program_.graph.values.size();
+    // Of a rewritten graph a value may be inside of a node that stands for several.
     std::vector<bool> defined(count, false), is_inside(count, author_ == Author::kRewrite);
+    for (const srg::ValueId id : program_.graph.outputs) is_inside[id] = false;
     for (const srg::Node& node : program_.graph.nodes) {
       for (const srg::ValueId id : node.outputs) {
         DJINN_ASSERT(id < count);
@@ -124,9 +126,7 @@ class Admission {
     }
     program_.constants.resize(count);
     for (srg::ValueId id = 0; id < count; ++id) {
-      // Of a rewritten graph a value may be inside of a node that stands for several.
-      const bool is_local = program_.graph.values[id].storage == srg::kLocalStorage;
-      if (!defined[id] && !(is_local && is_inside[id])) DJINN_CHECK(bind_value_of(id));
+      if (!defined[id] && !is_inside[id]) DJINN_CHECK(bind_value_of(id));
     }
     return {};
   }

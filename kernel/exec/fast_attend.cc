@@ -9,7 +9,10 @@
 // computed by our own kernel, which reads keys and values where they lie; all else is
 // aten::scaled_dot_product_attention, as the graph said before.
 #include <ATen/Parallel.h>
+#include <ATen/native/transformers/sdp_utils_cpp.h>
+#include <ATen/ops/_fused_sdp_choice.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
 #include <ATen/ops/scaled_dot_product_attention.h>
 
 #include <cmath>
@@ -17,6 +20,7 @@
 
 #include "kernel/exec/fast_rows.h"
 #include "kernel/exec/own_operators.h"
+#include "kernel/exec/shape_rules.h"
 #include "kernel/exec/torch_headers.h"
 
 namespace djinn::exec {
@@ -63,6 +67,17 @@ int64_t step(const at::Tensor& mask, int64_t dimension) {
   return mask.size(dimension) == 1 ? 0 : mask.stride(dimension);
 }
 
+// Uninitialised, and lies as the operator's that it stands for, for a graph may look at it by
+// strides: the fused kernel's lies as the query does, the products of matrices are contiguous.
+at::Tensor empty_out(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
+                     const Mask& mask, std::optional<double> scale, bool grouped) {
+  constexpr auto kMath = static_cast<int64_t>(sdp::SDPBackend::math);
+  const bool is_contiguous =
+      lies_in_order(query) ||
+      at::_fused_sdp_choice(query, key, value, mask, 0.0, false, scale, grouped) == kMath;
+  return is_contiguous ? at::empty(query.sizes(), query.options()) : at::empty_like(query);
+}
+
 at::Tensor attend(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
                   const Mask& mask, std::optional<double> scale, bool grouped) {
   if (!is_ours(query, key, value) || !is_ours(mask, query, key) ||
@@ -71,12 +86,16 @@ at::Tensor attend(const at::Tensor& query, const at::Tensor& key, const at::Tens
   }
   const int64_t rows = query.size(0), heads = query.size(1), tokens = query.size(2);
   const int64_t shared = key.size(1), group = heads / shared;
-  const at::Tensor out =
-      at::empty({rows, tokens, heads, query.size(3)}, query.options()).transpose(1, 2);
+  const at::Tensor out = empty_out(query, key, value, mask, scale, grouped);
+  if (out.stride(3) != 1 && out.size(3) > 1) {
+    return as_before(query, key, value, mask, scale, grouped);
+  }
   const auto* const query_data = static_cast<const std::byte*>(query.const_data_ptr());
   const auto* const key_data = static_cast<const std::byte*>(key.const_data_ptr());
   const auto* const value_data = static_cast<const std::byte*>(value.const_data_ptr());
-  const bool* const mask_data = mask ? mask->const_data_ptr<bool>() : nullptr;
+  // Bytes, for those of an input are the client's, and a bool may be 0 or 1 alone.
+  const auto* const mask_data =
+      mask ? static_cast<const uint8_t*>(mask->const_data_ptr()) : nullptr;
   auto* const out_data = static_cast<std::byte*>(out.mutable_data_ptr());
   const auto element = static_cast<size_t>(*element_of(query.scalar_type()));
   const kernels::AttendKernel kernel = fast_kernels().attend.attend[element];
@@ -108,11 +127,11 @@ at::Tensor attend(const at::Tensor& query, const at::Tensor& key, const at::Tens
   return out;
 }
 
-// Its shape and how it lies. Admission has seen the operator that it stands for fit.
-at::Tensor shape_of(const at::Tensor& query, const at::Tensor& /*key*/, const at::Tensor& value,
-                    const Mask& /*mask*/, std::optional<double> /*scale*/, bool /*grouped*/) {
-  return at::empty({query.size(0), query.size(2), query.size(1), value.size(3)}, query.options())
-      .transpose(1, 2);
+// The shape of the operator that it stands for.
+at::Tensor shape_of(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
+                    const Mask& mask, std::optional<double> scale, bool grouped) {
+  static const ShapeRule rule = shape_rule_of("aten::scaled_dot_product_attention");
+  return rule({query, key, value, mask, 0.0, false, scale, grouped}).at(0);
 }
 
 }  // namespace

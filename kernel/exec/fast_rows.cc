@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// djinn::rms_norm(Tensor x, Tensor weight, float epsilon, bool from_one) -> Tensor
-// djinn::gate(Tensor x, Tensor? factor, str activation) -> Tensor
+// djinn::rms_norm(Tensor x, Tensor weight, float epsilon, bool from_one, bool contiguous) -> Tensor
+// djinn::gate(Tensor x, Tensor? factor, str activation, bool factor_first) -> Tensor
 // djinn::rope(Tensor x, Tensor cos, Tensor sin) -> Tensor
 //
 // Internal operators: what kernel/srg/rewrite makes of the nodes that compute a norm, an activation
 // with the product behind it, and a rotary position embedding. Tensors of other types, or that lie
-// otherwise, than the kernels take are computed as the graph said before.
+// otherwise, than the kernels take are computed as the graph said before. Results lie as they would
+// then, for a graph may look at them by strides.
 #include "kernel/exec/fast_rows.h"
 
 #include <ATen/Parallel.h>
@@ -14,10 +15,16 @@
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
+#include <ATen/ops/empty_strided.h>
 #include <ATen/ops/gelu.h>
+#include <ATen/ops/pow.h>
 #include <ATen/ops/silu.h>
+#include <ATen/ops/tanh.h>
 
 #include <algorithm>
+#include <cmath>
+#include <numbers>
+#include <optional>
 #include <string_view>
 
 #include "kernel/exec/own_operators.h"
@@ -36,24 +43,41 @@ int64_t rows_of(const at::Tensor& tensor) {
   return tensor.numel() / tensor.size(-1);
 }
 
+// LibTorch cannot tell the place of a dimension without a step, be it of one element.
+bool has_no_stride_of_zero(const at::Tensor& tensor) {
+  return std::ranges::none_of(tensor.strides(), [](int64_t stride) { return stride == 0; });
+}
+
+at::Tensor on_meta(const at::Tensor& tensor) {
+  return at::empty_strided(tensor.sizes(), tensor.strides(), tensor.options().device(at::kMeta));
+}
+
+// Gives a result that lies as another one, which may be on meta, of the same sizes.
+at::Tensor lying_as(const at::Tensor& other, const at::Tensor& result) {
+  if (result.strides() == other.strides()) return result;
+  const at::Tensor copy = at::empty_strided(other.sizes(), other.strides(), result.options());
+  return copy.copy_(result);
+}
+
 // --- djinn::rms_norm
 
 at::Tensor rms_norm_as_before(const at::Tensor& x, const at::Tensor& weight, double epsilon,
-                              bool from_one) {
+                              bool from_one, bool contiguous) {
   const at::Tensor wide = x.to(at::kFloat);
   const at::Tensor mean = wide.square().mean(-1, true);
   const at::Tensor normed = wide * (mean + epsilon).rsqrt();
-  if (from_one) return (normed * (weight.to(at::kFloat) + 1)).to(x.scalar_type());
-  return weight * normed.to(x.scalar_type());
+  const at::Tensor y = from_one ? (normed * (weight.to(at::kFloat) + 1)).to(x.scalar_type())
+                                : weight * normed.to(x.scalar_type());
+  return contiguous ? y.contiguous() : y;
 }
 
 at::Tensor rms_norm(const at::Tensor& given, const at::Tensor& weight, double epsilon,
-                    bool from_one) {
+                    bool from_one, bool contiguous) {
   const auto element = element_of(given.scalar_type());
   if (!element || weight.scalar_type() != given.scalar_type() || given.dim() < 1 ||
       given.numel() == 0 || weight.dim() != 1 || weight.size(0) != given.size(-1) ||
       weight.stride(0) != 1) {
-    return rms_norm_as_before(given, weight, epsilon, from_one);
+    return rms_norm_as_before(given, weight, epsilon, from_one, contiguous);
   }
   const at::Tensor x = dense_rows(given);
   const at::Tensor y = at::empty(x.sizes(), x.options());
@@ -69,25 +93,34 @@ at::Tensor rms_norm(const at::Tensor& given, const at::Tensor& weight, double ep
   const kernels::RmsNormKernel kernel = fast_kernels().rows.rms_norm[static_cast<size_t>(*element)];
   at::parallel_for(0, rows_of(x), std::max<int64_t>(kGrain / call.width, 1),
                    [&](int64_t begin, int64_t end) { kernel(call, begin, end); });
-  return y;
+  if (contiguous || lies_in_order(given)) return y;
+  return lying_as(rms_norm_as_before(on_meta(given), on_meta(weight), epsilon, from_one, false), y);
 }
 
 // --- djinn::gate
 
 constexpr std::string_view kSilu = "silu";  // the other one is gelu's with tanh
 
+// Takes integers, too, as its nodes do, and gives float32 of them.
+at::Tensor composed_gelu(const at::Tensor& x) {
+  const double root = std::sqrt(2.0 / std::numbers::pi);
+  return (x * 0.5) * (at::tanh((x + at::pow(x, 3.0) * 0.044715) * root) + 1);
+}
+
 at::Tensor gate_as_before(const at::Tensor& x, const std::optional<at::Tensor>& factor,
-                          c10::string_view activation) {
+                          c10::string_view activation, bool factor_first) {
+  if (!factor && !x.is_floating_point()) return composed_gelu(x);
   const at::Tensor activated = activation == kSilu ? at::silu(x) : at::gelu(x, "tanh");
-  return factor ? activated * *factor : activated;
+  if (!factor) return activated;
+  return factor_first ? *factor * activated : activated * *factor;
 }
 
 at::Tensor gate(const at::Tensor& given, const std::optional<at::Tensor>& given_factor,
-                c10::string_view activation) {
+                c10::string_view activation, bool factor_first) {
   const auto element = element_of(given.scalar_type());
   if (!element || (given_factor && (given_factor->scalar_type() != given.scalar_type() ||
                                     given_factor->sizes() != given.sizes()))) {
-    return gate_as_before(given, given_factor, activation);
+    return gate_as_before(given, given_factor, activation, factor_first);
   }
   const at::Tensor x = given.contiguous();
   const at::Tensor factor = given_factor ? given_factor->contiguous() : at::Tensor();
@@ -101,7 +134,9 @@ at::Tensor gate(const at::Tensor& given, const std::optional<at::Tensor>& given_
   const kernels::GateKernel kernel = fast_kernels().rows.gate[static_cast<size_t>(*element)];
   at::parallel_for(0, x.numel(), kGrain,
                    [&](int64_t begin, int64_t end) { kernel(call, begin, end); });
-  return y;
+  if (lies_in_order(given) && (!given_factor || lies_in_order(*given_factor))) return y;
+  const auto factor_on_meta = given_factor ? std::optional(on_meta(*given_factor)) : std::nullopt;
+  return lying_as(gate_as_before(on_meta(given), factor_on_meta, activation, factor_first), y);
 }
 
 // --- djinn::rope
@@ -122,6 +157,11 @@ bool has_row_for_each(const at::Tensor& x, const at::Tensor& other) {
   return true;
 }
 
+// Tells whether what is computed of x, element by element, lies as it does.
+bool keeps_its_order(const at::Tensor& x) {
+  return x.is_non_overlapping_and_dense() && x.stride(3) == 1 && has_no_stride_of_zero(x);
+}
+
 int64_t step(const at::Tensor& tensor, int64_t dimension) {
   return tensor.size(dimension) == 1 ? 0 : tensor.stride(dimension);
 }
@@ -132,8 +172,8 @@ at::Tensor rope(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& si
       !has_row_for_each(x, cos) || !has_row_for_each(x, sin)) {
     return rope_as_before(x, cos, sin);
   }
-  const at::Tensor y = at::empty_like(x);  // as dense as x, in x's order of dimensions
-  if (y.stride(3) != 1) return rope_as_before(x, cos, sin);
+  const bool in_order = lies_in_order(x), kept = !in_order && keeps_its_order(x);
+  const at::Tensor y = kept ? at::empty_like(x) : at::empty(x.sizes(), x.options());
   const kernels::RopeKernel kernel = fast_kernels().rows.rope[static_cast<size_t>(*element)];
   const auto bytes = static_cast<int64_t>(x.element_size());
   const int64_t heads = x.size(1), tokens = x.size(2);
@@ -152,7 +192,8 @@ at::Tensor rope(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& si
                                sin_data + place(sin, i), y_data + place(y, i), x.size(3)});
                      }
                    });
-  return y;
+  if (in_order || kept) return y;
+  return lying_as(rope_as_before(on_meta(x), on_meta(cos), on_meta(sin)), y);
 }
 
 }  // namespace
@@ -188,12 +229,24 @@ std::optional<int64_t> row_stride(const at::Tensor& tensor) {
   return stride.value_or(0);
 }
 
+bool lies_in_order(const at::Tensor& tensor) {
+  if (!has_no_stride_of_zero(tensor)) return false;
+  int64_t next = 1;
+  for (int64_t d = tensor.dim() - 1; d >= 0; --d) {
+    if (tensor.size(d) == 1) continue;
+    if (tensor.stride(d) < next) return false;
+    next = tensor.stride(d) * tensor.size(d);
+  }
+  return true;
+}
+
 void define_fast_rows(OwnLibraries& libraries) {
   libraries.definition.def(
-      "rms_norm(Tensor x, Tensor weight, float epsilon, bool from_one) -> Tensor");
+      "rms_norm(Tensor x, Tensor weight, float epsilon, bool from_one, bool contiguous) -> Tensor");
   libraries.cpu.impl("rms_norm", &rms_norm);
   libraries.meta.impl("rms_norm", &rms_norm_as_before);
-  libraries.definition.def("gate(Tensor x, Tensor? factor, str activation) -> Tensor");
+  libraries.definition.def(
+      "gate(Tensor x, Tensor? factor, str activation, bool factor_first) -> Tensor");
   libraries.cpu.impl("gate", &gate);
   libraries.meta.impl("gate", &gate_as_before);
   libraries.definition.def("rope(Tensor x, Tensor cos, Tensor sin) -> Tensor");

@@ -24,6 +24,10 @@ namespace djinn::exec {
 // The distance of two rows where those of [..., K] lie at even distances, dense in themselves.
 [[nodiscard]] std::optional<int64_t> row_stride(const at::Tensor& tensor);
 
+// Whether each dimension steps over all that are behind it: what is computed of such tensors,
+// element by element, is contiguous.
+[[nodiscard]] bool lies_in_order(const at::Tensor& tensor);
+
 // Calls f(i) for each i of [0, count), each once, on this lane's threads: who is done takes the
 // next one, since a share takes as long as memory takes, and threads wait for each other at the
 // end.

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // These are the guards of attention and recurrent networks.
+#include <ATen/ExpandUtils.h>
+
 #include <array>
 
 #include "kernel/exec/guard_checks.h"
@@ -36,10 +38,20 @@ void require_rows(const Stack& stack, size_t first, size_t count) {
   }
 }
 
+// The kernel writes a row's features one after the other into a result that lies as the query. Of a
+// query whose elements share memory that may be in another order, and some would be left as they
+// were.
+void require_rows_of_result(const at::Tensor& query) {
+  if (query.is_non_overlapping_and_dense() || query.size(3) == 1) return;
+  TORCH_CHECK_VALUE(at::infer_dense_strides(query.sizes(), query.strides())[3] == 1,
+                    "the query lies so that its result would not have rows. Clone it first.");
+}
+
 void flash_attention(const Stack& stack) {
   require_no_dropout(stack[3].toDouble());
   require_heads(stack, 0, 1, 2);
   require_rows(stack, 0, 3);
+  require_rows_of_result(stack[0].toTensor());
 }
 
 void flash_attention_backward(const Stack& stack) {

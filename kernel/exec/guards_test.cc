@@ -161,6 +161,24 @@ TEST_F(Guards, nothing_drops_out_at_random) {
   }
 }
 
+// PyTorch's kernel would leave parts of the result as the memory was.
+TEST_F(Guards, attention_of_a_query_over_itself_gives_rows_or_nothing) {
+  for (const int64_t step : {1, 24}) {
+    GraphBuilder b;
+    const auto x = b.input("x", DType::kFloat32, {64});
+    const auto view = [&](std::vector<int64_t> strides) {
+      return b.call("aten::as_strided",
+                    {arg(x), integers({2, 3, 2, 4}),
+                     arg(srg::ExprList{{strides.begin(), strides.end()}}), integer(0)});
+    };
+    const auto query = view({step, 8, 4, 1}), key = view({24, 8, 4, 1});
+    b.output(b.call("aten::scaled_dot_product_attention", {arg(query), arg(key), arg(key)}));
+    ASSERT_EQ(message_of(world.admit(b.graph)), "");
+    EXPECT_EQ(code_of(world.run({}, {noise({64}, 1)})),
+              step == 1 ? ErrorCode::kInvalidArgument : ErrorCode::kOk);
+  }
+}
+
 TEST_F(Guards, a_recurrent_network_has_weights_of_its_sizes_and_of_the_inputs_dtype) {
   const std::vector<at::Tensor> good{noise({5, 3, 16}, 1), noise({1, 3, 8}, 2), noise({1, 3, 8}, 3),
                                      noise({32, 16}, 4),   noise({32, 8}, 5),   noise({32}, 6),

@@ -17,9 +17,9 @@ namespace djinn::kernels {
 inline constexpr int64_t kHeadWidthMax = 512;
 
 // out = sum over j of softmax_j(scale * (query . key[j]) + bias[j]) * value[j], for the keys j that
-// the mask lets through; zeros where it lets none through. Elements of a vector are dense; strides
-// are elements. Sums are float32, in blocks whose greatest score is known (Milakov and Gimelshein,
-// 2018).
+// the mask lets through; zeros where it lets none through, or all scores are -inf. Elements of a
+// vector are dense; strides are elements. Sums are float32, in blocks whose greatest score is known
+// (Milakov and Gimelshein, 2018).
 struct Attend {
   const void* query = nullptr;  // [heads, width]
   int64_t query_stride = 0;
@@ -27,7 +27,7 @@ struct Attend {
   int64_t key_stride = 0;
   const void* value = nullptr;  // [keys, width]
   int64_t value_stride = 0;
-  const bool* mask = nullptr;  // [keys], or none: all are seen
+  const uint8_t* mask = nullptr;  // [keys], 0: not seen; or none: all are seen
   int64_t mask_stride = 0;
   void* out = nullptr;  // [heads, width]
   int64_t out_stride = 0;

@@ -52,7 +52,7 @@ class HeadsAttention {
   }
 
   [[nodiscard]] bool is_seen(int64_t key) const {
-    return call_.mask == nullptr || call_.mask[key * call_.mask_stride];
+    return call_.mask == nullptr || call_.mask[key * call_.mask_stride] != 0;
   }
 
   void score(int64_t begin, int count) {
@@ -86,6 +86,8 @@ class HeadsAttention {
       scale_sums(h, exp_of(Level::broadcast(greatest_[h] - greatest)));
       greatest_[h] = greatest;
     }
+    // While all scores are -inf their weights are zeros, and no distance of two infinities.
+    if (greatest == -__builtin_inff()) greatest = 0;
     for (int j = 0; j < kKeysAtOnce; j += kLanes) {
       const Vector weights = exp_of(Level::load_floats(scores_[h] + j) - greatest);
       Level::store_floats(scores_[h] + j, weights);
@@ -134,7 +136,8 @@ class HeadsAttention {
   }
 
   void put(int h) {
-    const float all = Level::sum(weights_of_[h]);
+    float all = Level::sum(weights_of_[h]);
+    if (all == 0) all = 1;  // all scores are -inf
     T* const out = static_cast<T*>(call_.out) + (head_ + h) * call_.out_stride;
     for (int64_t k = 0; k < call_.width; k += kLanes) {
       store_part(out + k, Level::load_floats(sums_[h] + k) / all, call_.width - k);
@@ -155,7 +158,8 @@ class HeadsAttention {
 template <typename T>
 void attend(const Attend& call) {
   int64_t first = 0;
-  while (first < call.keys && call.mask != nullptr && !call.mask[first * call.mask_stride]) ++first;
+  while (first < call.keys && call.mask != nullptr && call.mask[first * call.mask_stride] == 0)
+    ++first;
   if (first < call.keys) {
     for (int64_t head = 0; head < call.heads; head += kHeadsAtOnce) {
       HeadsAttention<T>(call, head, first).run();

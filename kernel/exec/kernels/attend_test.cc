@@ -39,7 +39,7 @@ struct Attention {
     call.key_stride = key.stride();
     call.value = value.at(first_key, 0);
     call.value_stride = value.stride();
-    call.mask = masked ? reinterpret_cast<const bool*>(seen.data()) + first_key : nullptr;
+    call.mask = masked ? seen.data() + first_key : nullptr;
     call.mask_stride = 1;
     call.out = out.at(0, 0);
     call.out_stride = out.stride();
@@ -136,12 +136,48 @@ TEST_P(AttendTest, who_sees_no_key_gets_zeros_and_what_is_not_seen_may_be_no_num
   }
 }
 
+// As clients' bytes may be, whatever dtype they are said to have.
+TEST_P(AttendTest, a_key_is_seen_where_its_byte_is_not_zero) {
+  Attention it(GetParam(), 3, 100, 16);
+  for (size_t j = 0; j < it.seen.size(); ++j) it.seen[j] = j % 5 != 0;
+  const std::vector<uint8_t> plain = it.seen;
+  for (const IsaLevel level : levels()) {
+    it.seen = plain;
+    const Matrix wanted = it.run(level, 0, 3, true);
+    for (size_t j = 0; j < it.seen.size(); ++j) {
+      if (it.seen[j] != 0) it.seen[j] = static_cast<uint8_t>(2 + j * 2);
+    }
+    EXPECT_EQ(it.run(level, 0, 3, true).bytes, wanted.bytes) << name_of(level);
+  }
+}
+
 TEST_P(AttendTest, scores_of_any_size_are_weighed) {
   Attention it(GetParam(), 2, 100, 16);
   it.scale = 300;
   for (const IsaLevel level : levels()) {
     Matrix out = it.run(level, 0, 2, false);
     for (int64_t k = 0; k < 16; ++k) EXPECT_TRUE(std::isfinite(out.get(1, k))) << name_of(level);
+  }
+}
+
+TEST_P(AttendTest, keys_of_an_infinite_score_are_as_if_they_were_not_seen) {
+  constexpr int64_t kInfinite = 70;  // more than a block
+  Attention it(GetParam(), 2, 100, 16), seen(GetParam(), 2, 100, 16);
+  std::fill_n(seen.seen.begin(), kInfinite, uint8_t{0});
+  for (int64_t h = 0; h < 2; ++h) {
+    for (Attention* one : {&it, &seen}) store(GetParam(), one->query.at(h, 0), 2);
+  }
+  for (int64_t j = 0; j < kInfinite; ++j) store(GetParam(), it.key.at(j, 0), -INFINITY);
+  for (const IsaLevel level : levels()) {
+    Matrix out = it.run(level, 0, 2, false), wanted = seen.run(level, 0, 2, true);
+    for (int64_t k = 0; k < 16; ++k) {
+      EXPECT_NEAR(out.get(1, k), wanted.get(1, k), 4 * ulp_of(GetParam())) << name_of(level);
+    }
+  }
+  for (int64_t j = kInfinite; j < 100; ++j) store(GetParam(), it.key.at(j, 0), -INFINITY);
+  for (const IsaLevel level : levels()) {
+    Matrix none = it.run(level, 0, 2, false);
+    for (int64_t k = 0; k < 16; ++k) EXPECT_EQ(none.get(1, k), 0.0f) << name_of(level);
   }
 }
 

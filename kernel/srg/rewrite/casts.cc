@@ -5,10 +5,12 @@
 //   z = aten::zeros([n], dtype=t);  v = aten::as_strided(z, sizes, contiguous strides, 0)
 //   aten::copy_(v, x)
 //
-// become v = aten::_to_copy(x, dtype=t), which writes no argument and fills nothing twice. Views of
-// z would see the copy too, so there must be none, and none of v, which may lie otherwise then.
+// become v = aten::_to_copy(x, dtype=t, memory_format=contiguous_format), which writes no argument,
+// fills nothing twice, and lies as v does. Views of z would see the copy too, so there must be
+// none, and nothing in it that v does not show.
 #include <algorithm>
 #include <optional>
+#include <string>
 
 #include "kernel/srg/expr.h"
 #include "kernel/srg/rewrite/match.h"
@@ -17,21 +19,32 @@
 namespace djinn::srg {
 namespace {
 
-// Tells whether the view is all of a contiguous tensor. A product of symbols is no expression: it
-// is the stride of nothing here.
-bool is_contiguous(const View& view) {
+// Nothing where it is no expression, as a product of symbols is none.
+std::optional<Expr> product(const Expr& one, const Expr& other) {
+  if (other.is_constant()) return one * other.constant;
+  return one.is_constant() ? std::optional(other * one.constant) : std::nullopt;
+}
+
+// How many elements the view shows, if they are the first ones of a storage, in order.
+std::optional<Expr> count_of_contiguous(const View& view) {
   std::optional<Expr> next = 1;
   for (size_t d = view.sizes.size(); d-- > 0;) {
-    const Expr& size = view.sizes[d];
-    if (size == Expr(1)) continue;
-    if (!next || view.strides[d] != *next) return false;
-    if (size.is_constant()) {
-      next = *next * size.constant;
-    } else {
-      next = next->is_constant() ? std::optional(size * next->constant) : std::nullopt;
-    }
+    if (view.sizes[d] == Expr(1)) continue;
+    if (!next || view.strides[d] != *next) return {};
+    next = product(*next, view.sizes[d]);
   }
-  return view.offset == Expr(0);
+  return view.offset == Expr(0) ? next : std::nullopt;
+}
+
+// Of the node aten::zeros.
+std::optional<Expr> count_of_zeros(const Node& zeros) {
+  const ExprList* const sizes = list_at(zeros, 0);
+  if (sizes == nullptr) return {};
+  std::optional<Expr> count = 1;
+  for (const Expr& size : sizes->items) {
+    if (count) count = product(*count, size);
+  }
+  return count;
 }
 
 std::optional<std::vector<Expr>> sizes_of(const Draft& draft, ValueId value) {
@@ -41,7 +54,7 @@ std::optional<std::vector<Expr>> sizes_of(const Draft& draft, ValueId value) {
   return is_known ? std::optional(claimed.sizes) : std::nullopt;
 }
 
-struct Cast {
+struct FilledZeros {
   NodeIndex zeros = 0;
   NodeIndex view = 0;
   ValueId from = 0;
@@ -57,7 +70,7 @@ bool is_only_read_after(const Draft& draft, ValueId target, NodeIndex copy) {
   });
 }
 
-std::optional<Cast> cast_of(const Draft& draft, NodeIndex copy) {
+std::optional<FilledZeros> cast_of(const Draft& draft, NodeIndex copy) {
   const Node& node = draft.node(copy);
   if (node.op != "aten::copy_" || node.outputs.size() != 1 || draft.uses(node.outputs[0]) > 0) {
     return {};
@@ -66,12 +79,14 @@ std::optional<Cast> cast_of(const Draft& draft, NodeIndex copy) {
   if (!to || !from || *to == *from) return {};
   const auto view = view_of(draft, *to);
   const auto viewer = draft.maker(*to);
-  if (!view || !is_contiguous(*view) || sizes_of(draft, *from) != view->sizes) return {};
+  const auto shown = view ? count_of_contiguous(*view) : std::nullopt;
+  if (!shown || sizes_of(draft, *from) != view->sizes) return {};
   const auto zeros = made_by(draft, view->base, "aten::zeros");
-  if (!zeros || !is_only_read_after(draft, *to, copy)) return {};
+  if (!zeros || count_of_zeros(draft.node(*zeros)) != shown) return {};
+  if (!is_only_read_after(draft, *to, copy)) return {};
   const ArgumentValue* const dtype = argument_named(draft.node(*zeros), "dtype");
   if (dtype == nullptr || !std::holds_alternative<DType>(*dtype)) return {};
-  return Cast{*zeros, *viewer, *from, *to, std::get<DType>(*dtype)};
+  return FilledZeros{*zeros, *viewer, *from, *to, std::get<DType>(*dtype)};
 }
 
 }  // namespace
@@ -81,9 +96,13 @@ PassReport rewrite_casts(Draft& draft) {
   for (NodeIndex i = 0; i < draft.node_count(); ++i) {
     const auto cast = cast_of(draft, i);
     if (!cast) continue;
-    draft.fuse(
-        {{cast->zeros, cast->view, i}}, i,
-        {"aten::_to_copy", {{"", ValueRef{cast->from}}, {"dtype", cast->dtype}}, {cast->to}, {}});
+    draft.fuse({{cast->zeros, cast->view, i}}, i,
+               {"aten::_to_copy",
+                {{"", ValueRef{cast->from}},
+                 {"dtype", cast->dtype},
+                 {"memory_format", std::string("contiguous_format")}},
+                {cast->to},
+                {}});
     ++report.fired;
   }
   return report;

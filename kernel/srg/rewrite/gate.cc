@@ -4,11 +4,12 @@
 //
 //   aten::silu(x) * y, aten::gelu(x, approximate="tanh") * y
 //
-// become djinn::gate(x, y, activation), and the eight nodes that compose gelu with tanh,
+// become djinn::gate(x, y, activation, whether y is the first factor), and the eight nodes that
+// compose gelu with tanh,
 //
 //   (x * 0.5) * (1 + tanh((x + x ^ 3 * 0.044715) * sqrt(2 / pi)))
 //
-// become djinn::gate(x, none, activation).
+// become djinn::gate(x, none, activation, false).
 #include <algorithm>
 #include <cmath>
 #include <numbers>
@@ -29,20 +30,22 @@ struct Gated {
   ValueId x = 0;
   ArgumentValue factor = None{};
   const char* activation = kSilu;
+  bool factor_first = false;
   std::vector<NodeIndex> nodes;
 };
 
 // Gives the activation that makes the value, without a factor.
 std::optional<Gated> activation_of(const Draft& draft, ValueId value) {
   if (const auto silu = made_by(draft, value, "aten::silu")) {
-    if (const auto x = value_at(draft.node(*silu), 0)) return Gated{*x, None{}, kSilu, {*silu}};
+    if (const auto x = value_at(draft.node(*silu), 0))
+      return Gated{*x, None{}, kSilu, false, {*silu}};
   }
   const auto gelu = made_by(draft, value, "aten::gelu");
   if (!gelu) return {};
   const ArgumentValue* const approximate = argument_named(draft.node(*gelu), "approximate");
   const auto x = value_at(draft.node(*gelu), 0);
   if (!x || approximate == nullptr || *approximate != ArgumentValue(std::string("tanh"))) return {};
-  return Gated{*x, None{}, kGeluTanh, {*gelu}};
+  return Gated{*x, None{}, kGeluTanh, false, {*gelu}};
 }
 
 // Follows a node of that operator, with that number beside, to its other operand.
@@ -74,7 +77,7 @@ class Chain {
 // The operands of (x * 0.5) * (1 + tanh(...)).
 std::optional<Gated> composed_gelu(const Draft& draft, ValueId half, ValueId one_more) {
   const double root = std::sqrt(2.0 / std::numbers::pi);
-  Gated gated{0, None{}, kGeluTanh, {}};
+  Gated gated{0, None{}, kGeluTanh, false, {}};
   Chain chain(draft, gated.nodes);
   const auto x = chain.through(half, "aten::mul.Tensor", 0.5);
   auto inner = chain.through(one_more, "aten::add.Tensor", 1);
@@ -98,6 +101,7 @@ std::optional<Gated> gated_by(const Draft& draft, NodeIndex product) {
     auto gated = activation_of(draft, one);
     if (gated) {
       gated->factor = ValueRef{other};
+      gated->factor_first = other == pair->first;
     } else {
       gated = composed_gelu(draft, one, other);
     }
@@ -124,7 +128,8 @@ PassReport rewrite_gates(Draft& draft) {
                {"djinn::gate",
                 {{"", ValueRef{gated->x}},
                  {"", std::move(gated->factor)},
-                 {"", std::string(gated->activation)}},
+                 {"", std::string(gated->activation)},
+                 {"", gated->factor_first}},
                 draft.node(i).outputs,
                 {}});
     ++report.fired;

@@ -3,6 +3,7 @@
 #include "kernel/srg/rewrite/match.h"
 
 #include <algorithm>
+#include <string>
 
 namespace djinn::srg {
 
@@ -62,13 +63,15 @@ std::optional<ValueId> operand_beside(const Node& node, double number) {
   return value_at(node, 0);
 }
 
-std::optional<ValueId> cast_from(const Node& node, DType dtype) {
-  if (node.op != "aten::_to_copy" || node.arguments.size() != 2) return {};
+std::optional<Cast> cast_to(const Node& node, DType dtype) {
+  const ArgumentValue* const format = argument_named(node, "memory_format");
   const ArgumentValue* const to = argument_named(node, "dtype");
-  if (to == nullptr || !std::holds_alternative<DType>(*to) || std::get<DType>(*to) != dtype) {
-    return {};
-  }
-  return value_at(node, 0);
+  const size_t named = format == nullptr ? 1 : 2;
+  if (node.op != "aten::_to_copy" || node.arguments.size() != 1 + named) return {};
+  if (to == nullptr || *to != ArgumentValue(dtype)) return {};
+  if (format != nullptr && *format != ArgumentValue(std::string("contiguous_format"))) return {};
+  const auto from = value_at(node, 0);
+  return from ? std::optional(Cast{*from, format != nullptr}) : std::nullopt;
 }
 
 std::optional<View> view_of(const Draft& draft, ValueId value) {

@@ -39,8 +39,12 @@ struct Pair {
 // What it takes beside that number; nothing where it takes another number or none.
 [[nodiscard]] std::optional<ValueId> operand_beside(const Node& node, double number);
 
-// A node that gives its argument in another dtype: the argument.
-[[nodiscard]] std::optional<ValueId> cast_from(const Node& node, DType dtype);
+// A node that gives its argument in another dtype, and lies as that does or contiguous.
+struct Cast {
+  ValueId from = 0;
+  bool is_contiguous = false;
+};
+[[nodiscard]] std::optional<Cast> cast_to(const Node& node, DType dtype);
 
 // What a view of a storage or of another value shows, in elements.
 struct View {

@@ -5,8 +5,9 @@
 //   h = x in float32;  n = h * rsqrt(mean(h ^ 2, over the last dimension) + epsilon)
 //   weight * (n in x's dtype), or (n * (weight in float32 + 1)) in x's dtype
 //
-// becomes djinn::rms_norm(x, weight, epsilon, whether the weight is counted from 1 on). Casts to
-// the dtype that a value has already are left out by models.
+// becomes djinn::rms_norm(x, weight, epsilon, whether the weight is counted from 1 on, whether the
+// result is contiguous however x lies). Casts to the dtype that a value has already are left out by
+// models.
 #include <algorithm>
 #include <optional>
 #include <vector>
@@ -23,7 +24,8 @@ struct Norm {
   double epsilon = 0;
   bool from_one = false;
   bool is_widened = false;   // h is x in float32, and not x itself
-  bool is_narrowed = false;  // the result, or n, is cast to the weight's dtype
+  bool is_narrowed = false;  // the result, or n, is cast
+  bool is_contiguous = false;
   std::vector<NodeIndex> nodes;
 };
 
@@ -33,14 +35,16 @@ bool is_vector_of_weights(const Draft& draft, ValueId id) {
          draft.graph().storages[value.storage].kind == StorageKind::kWeight;
 }
 
-// Gives what a cast was made of, noting the cast, or the value itself. Others may use the value.
-ValueId without_cast(const Draft& draft, ValueId value, DType dtype,
-                     std::vector<NodeIndex>& nodes) {
+// What a cast was made of, and the cast; or the value itself. Others may use the value.
+struct Uncast {
+  ValueId value = 0;
+  std::optional<NodeIndex> cast;
+  bool is_contiguous = false;
+};
+Uncast without_cast(const Draft& draft, ValueId value, DType dtype) {
   const auto maker = draft.maker(value);
-  const auto from = maker ? cast_from(draft.node(*maker), dtype) : std::nullopt;
-  if (!from) return value;
-  nodes.push_back(*maker);
-  return *from;
+  const auto cast = maker ? cast_to(draft.node(*maker), dtype) : std::nullopt;
+  return cast ? Uncast{cast->from, maker, cast->is_contiguous} : Uncast{value, {}, false};
 }
 
 // mean(h ^ 2) + epsilon, under the root.
@@ -85,9 +89,14 @@ std::optional<Norm> normed(const Draft& draft, ValueId value) {
     if (!square || square->of != h) continue;
     norm.nodes.push_back(*root);
     norm.epsilon = square->epsilon;
-    // Nobody else may need the float32 of x.
-    norm.x = draft.uses(h) == 2 ? without_cast(draft, h, DType::kFloat32, norm.nodes) : h;
-    norm.is_widened = norm.x != h;
+    norm.x = h;
+    const Uncast x = without_cast(draft, h, DType::kFloat32);
+    if (x.cast && draft.uses(h) == 2) {  // nobody else needs the float32 of x
+      norm.x = x.value;
+      norm.is_widened = true;
+      norm.is_contiguous = x.is_contiguous;
+      norm.nodes.push_back(*x.cast);
+    }
     return norm;
   }
   return {};
@@ -100,13 +109,13 @@ std::optional<Norm> plain_norm(const Draft& draft, NodeIndex product) {
   if (!pair) return {};
   for (const auto& [weight, factor] : {*pair, Pair{pair->second, pair->first}}) {
     if (!is_vector_of_weights(draft, weight) || draft.uses(factor) != 1) continue;
-    std::vector<NodeIndex> cast;
-    const ValueId n = without_cast(draft, factor, draft.value(weight).dtype, cast);
-    auto norm = normed(draft, n);
+    const Uncast n = without_cast(draft, factor, draft.value(weight).dtype);
+    auto norm = normed(draft, n.value);
     if (!norm) continue;
     norm->weight = weight;
-    norm->is_narrowed = !cast.empty();
-    norm->nodes.insert(norm->nodes.end(), cast.begin(), cast.end());
+    norm->is_narrowed = n.cast.has_value();
+    norm->is_contiguous |= n.is_contiguous;
+    if (n.cast) norm->nodes.push_back(*n.cast);
     norm->nodes.push_back(product);
     return norm;
   }
@@ -130,16 +139,16 @@ std::optional<Norm> norm_from_one(const Draft& draft, NodeIndex last) {
     const auto add = made_by(draft, factor, "aten::add.Tensor");
     const auto wide = add ? operand_beside(draft.node(*add), 1) : std::nullopt;
     if (!wide || draft.uses(*wide) == 0) continue;
-    std::vector<NodeIndex> cast;
-    const ValueId weight = without_cast(draft, *wide, DType::kFloat32, cast);
-    if (!is_vector_of_weights(draft, weight) || (!cast.empty() && draft.uses(*wide) != 1)) continue;
+    const Uncast weight = without_cast(draft, *wide, DType::kFloat32);
+    if (!is_vector_of_weights(draft, weight.value)) continue;
+    if (weight.cast && draft.uses(*wide) != 1) continue;
     auto norm = normed(draft, n);
     if (!norm) continue;
-    norm->weight = weight;
+    norm->weight = weight.value;
     norm->from_one = true;
     norm->is_narrowed = last != product;
     norm->nodes.insert(norm->nodes.end(), nodes.begin(), nodes.end());
-    norm->nodes.insert(norm->nodes.end(), cast.begin(), cast.end());
+    if (weight.cast) norm->nodes.push_back(*weight.cast);
     norm->nodes.push_back(*add);
     return norm;
   }
@@ -152,14 +161,17 @@ DType dtype_of(const Draft& draft, ValueId value) {
   return draft.value(view ? view->base : value).dtype;
 }
 
-// Tells whether x, the weight and the result are of one dtype. A float32 that is not narrowed makes
-// the result one.
-bool has_one_dtype(const Draft& draft, const Norm& norm, NodeIndex last) {
+// Completes what the last node says. Tells whether x, the weight and the result are of one dtype. A
+// float32 that is not narrowed makes the result one.
+bool has_one_dtype(const Draft& draft, Norm& norm, NodeIndex last) {
   const DType dtype = draft.value(norm.weight).dtype;
   if (dtype_of(draft, norm.x) != dtype) return false;
-  if (dtype == DType::kFloat32) return true;
-  const bool ends_in_cast = cast_from(draft.node(last), dtype).has_value();
-  return norm.is_widened && norm.is_narrowed && (!norm.from_one || ends_in_cast);
+  if (norm.from_one && norm.is_narrowed) {
+    const auto cast = cast_to(draft.node(last), dtype);
+    if (!cast) return false;
+    norm.is_contiguous |= cast->is_contiguous;
+  }
+  return dtype == DType::kFloat32 || (norm.is_widened && norm.is_narrowed);
 }
 
 bool is_named_after(std::string_view op) {
@@ -184,7 +196,8 @@ PassReport rewrite_norms(Draft& draft) {
                 {{"", ValueRef{norm->x}},
                  {"", ValueRef{norm->weight}},
                  {"", norm->epsilon},
-                 {"", norm->from_one}},
+                 {"", norm->from_one},
+                 {"", norm->is_contiguous}},
                 draft.node(i).outputs,
                 {}});
     ++report.fired;

@@ -14,9 +14,11 @@ namespace djinn::srg {
 [[nodiscard]] PassReport rewrite_casts(Draft& draft);
 // Products with a constant matrix become djinn::linear_rows(input, weight, bias, turned).
 [[nodiscard]] PassReport rewrite_linear(Draft& draft);
-// Composed root mean square norms become djinn::rms_norm(x, weight, epsilon, from_one).
+// Composed root mean square norms become djinn::rms_norm(x, weight, epsilon, from_one,
+// contiguous).
 [[nodiscard]] PassReport rewrite_norms(Draft& draft);
-// Activations and the products behind them become djinn::gate(x, factor, activation).
+// Activations and the products behind them become djinn::gate(x, factor, activation,
+// factor_first).
 [[nodiscard]] PassReport rewrite_gates(Draft& draft);
 // Rotary position embeddings become djinn::rope(x, cos, sin).
 [[nodiscard]] PassReport rewrite_ropes(Draft& draft);
