@@ -387,7 +387,7 @@ bool have_one_interface(const AdmittedGraph& one, const AdmittedGraph& other) {
 Status make_fast(AdmittedGraph& program, const WeightTable& weights,
                  const AdmissionLimits& limits) {
   srg::Rewriting rewriting = srg::rewrite(program.graph);
-  if (rewriting.fired() > 0) {
+  if (rewriting.made > 0) {
     auto fast = admit_graph(std::move(rewriting.graph), weights, limits, Author::kRewrite);
     DJINN_CHECK(limits.go_on());  // the admission may have ended with what this says
     if (fast && have_one_interface(program, *fast)) {
@@ -395,7 +395,7 @@ Status make_fast(AdmittedGraph& program, const WeightTable& weights,
       for (Step& step : fast->steps) step.node = rewriting.origins.at(step.node);
       fast->graph.nodes = std::move(program.graph.nodes);
       program = *std::move(fast);
-      program.fast_nodes = rewriting.fired();
+      program.fast_nodes = rewriting.made;
     } else {
       ++rewriting.passes.back()
             .reasons[fast ? "the fast form has another interface" : fast.error().message];

@@ -3,6 +3,7 @@
 // The world of this folder's tests: weights, one admitted program, one lane.
 #pragma once
 
+#include <cmath>
 #include <cstring>
 #include <map>
 #include <memory>
@@ -42,6 +43,17 @@ inline bool same_bytes(const at::Tensor& a, const at::Tensor& b) {
   const at::Tensor right = b.contiguous();
   return left.scalar_type() == right.scalar_type() && left.sizes() == right.sizes() &&
          std::memcmp(left.const_data_ptr(), right.const_data_ptr(), left.nbytes()) == 0;
+}
+
+// The square root of the sum of squares.
+inline double distance(const at::Tensor& one, const at::Tensor& other) {
+  const at::Tensor a = one.to(at::kDouble).contiguous(), b = other.to(at::kDouble).contiguous();
+  double sum = 0;
+  for (int64_t i = 0; i < a.numel(); ++i) {
+    const double gap = a.const_data_ptr<double>()[i] - b.const_data_ptr<double>()[i];
+    sum += gap * gap;
+  }
+  return std::sqrt(sum);
 }
 
 // How it ended, in words; nothing where it was done.

@@ -5,7 +5,6 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <cmath>
 #include <map>
 #include <string>
 #include <utility>
@@ -131,15 +130,6 @@ at::Tensor run(World& world, at::ScalarType type, int64_t begin, int64_t rows,
   EXPECT_EQ(message_of(world.admit(layer(type, rows, numerics))), "");
   EXPECT_EQ(message_of(world.run({}, inputs(type, begin, rows))), "");
   return world.output(0);
-}
-
-double distance(const at::Tensor& one, const at::Tensor& other) {
-  const at::Tensor a = one.to(at::kDouble).contiguous(), b = other.to(at::kDouble).contiguous();
-  double sum = 0;
-  for (int64_t i = 0; i < a.numel(); ++i) {
-    sum += std::pow(a.const_data_ptr<double>()[i] - b.const_data_ptr<double>()[i], 2);
-  }
-  return std::sqrt(sum);
 }
 
 class FastLayer : public ::testing::TestWithParam<at::ScalarType> {};

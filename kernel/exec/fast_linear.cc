@@ -6,6 +6,11 @@
 // is [outputs, inputs], or turned [inputs, outputs]. Up to kLinearRowsMax rows, with a bias of one
 // dimension or none, are computed by our own kernels, which read the weights once for all of them;
 // all else is what the graph said before: aten::linear, or, turned, aten::addmm and aten::matmul.
+//
+// djinn::linears(Tensor input, Tensor[] weights, Tensor?[] biases, bool turned) -> Tensor[]
+//
+// The same of one input with several weights: their outputs are shared out among the threads as if
+// they were one's, which changes no result.
 #include <ATen/Parallel.h>
 #include <ATen/ops/addmm.h>
 #include <ATen/ops/empty.h>
@@ -14,6 +19,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <vector>
 
 #include "kernel/exec/fast_rows.h"
 #include "kernel/exec/own_operators.h"
@@ -24,14 +30,14 @@ namespace djinn::exec {
 namespace {
 
 // Lines of outputs that are worth a thread, where their parts are summed.
-constexpr int64_t kGrain = 64;
+constexpr int64_t kLinesGrain = 64;
 // Of weights, that a thread takes at once.
 constexpr int64_t kShareBytes = 128 * 1024;
 
 using Bias = std::optional<at::Tensor>;
 
-at::Tensor as_before(const at::Tensor& input, const at::Tensor& weight, const Bias& bias,
-                     bool turned) {
+at::Tensor linear_as_before(const at::Tensor& input, const at::Tensor& weight, const Bias& bias,
+                            bool turned) {
   if (!turned) return at::linear(input, weight, bias);
   return bias ? at::addmm(*bias, input, weight) : at::matmul(input, weight);
 }
@@ -50,15 +56,6 @@ bool is_ours(const at::Tensor& input, const at::Tensor& weight, const Bias& bias
                    (bias->numel() == 1 || bias->numel() == outputs));
 }
 
-void run_outputs_first(const kernels::Linear& call, kernels::Element element, int64_t row_bytes) {
-  const kernels::LinearKernel kernel =
-      fast_kernels().linear.outputs_first[static_cast<size_t>(element)];
-  const int64_t share = std::max<int64_t>(kShareBytes / row_bytes, 1);
-  for_each_share((call.outputs + share - 1) / share, [&](int64_t i) {
-    kernel(call, i * share, std::min((i + 1) * share, call.outputs));
-  });
-}
-
 void run_inputs_first(kernels::Linear call, kernels::Element element) {
   const int64_t chunks = kernels::chunks_of(call.inputs);
   const at::Tensor parts =
@@ -71,44 +68,103 @@ void run_inputs_first(kernels::Linear call, kernels::Element element) {
   at::parallel_for(0, chunks, 1, [&](int64_t begin, int64_t end) { kernel(call, begin, end); });
   constexpr int64_t kLine = kernels::padded_outputs(1);
   const int64_t lines = kernels::padded_outputs(call.outputs) / kLine;
-  at::parallel_for(0, lines, kGrain, [&](int64_t begin, int64_t end) {
+  at::parallel_for(0, lines, kLinesGrain, [&](int64_t begin, int64_t end) {
     sum(call, begin * kLine, std::min(end * kLine, call.outputs));
   });
 }
 
-at::Tensor linear_rows(const at::Tensor& given, const at::Tensor& weight, const Bias& given_bias,
-                       bool turned) {
-  if (!is_ours(given, weight, given_bias, turned)) {
-    return as_before(given, weight, given_bias, turned);
-  }
-  const int64_t outputs = weight.size(turned ? 1 : 0);
-  // How rows and bias lie must not change what a row gets.
-  const at::Tensor input = row_stride(given) ? given : given.contiguous();
-  const Bias bias = given_bias ? Bias(given_bias->expand({outputs}).contiguous()) : Bias();
-  at::DimVector sizes(input.sizes());
-  sizes.back() = outputs;
-  const at::Tensor result = at::empty(sizes, input.options());
-
-  // The dimension in which the weight is dense, of the two, tells how it is read.
-  const bool inputs_dense = weight.stride(turned ? 0 : 1) == 1;
+// A product that is ours, and what its call points to.
+struct Product {
+  at::Tensor input;
+  Bias bias;
+  at::Tensor result;
   kernels::Linear call;
-  call.x = input.const_data_ptr();
-  call.x_stride = row_stride(input).value();
-  call.weight = weight.const_data_ptr();
-  call.weight_stride = weight.stride(inputs_dense == turned ? 1 : 0);
-  call.bias = bias ? bias->const_data_ptr() : nullptr;
-  call.y = result.mutable_data_ptr();
-  call.y_stride = outputs;
-  call.rows = input.numel() / input.size(-1);
-  call.inputs = input.size(-1);
-  call.outputs = outputs;
-  if (inputs_dense) {
-    const auto element_bytes = static_cast<int64_t>(weight.element_size());
-    run_outputs_first(call, *element_of(weight.scalar_type()), call.inputs * element_bytes);
+  kernels::Element element{};
+  bool inputs_dense = false;
+  int64_t share = 0;  // outputs that a thread takes at once, where the inputs are dense
+};
+
+// The dimension in which the weight is dense, of the two, tells how it is read.
+Product prepared(const at::Tensor& given, const at::Tensor& weight, const Bias& bias, bool turned) {
+  const int64_t outputs = weight.size(turned ? 1 : 0);
+  Product it;
+  // How rows and bias lie must not change what a row gets.
+  it.input = row_stride(given) ? given : given.contiguous();
+  if (bias) it.bias = bias->expand({outputs}).contiguous();
+  at::DimVector sizes(given.sizes());
+  sizes.back() = outputs;
+  it.result = at::empty(sizes, given.options());
+  it.element = *element_of(weight.scalar_type());
+  it.inputs_dense = weight.stride(turned ? 0 : 1) == 1;
+  it.call.x = it.input.const_data_ptr();
+  it.call.x_stride = row_stride(it.input).value();
+  it.call.weight = weight.const_data_ptr();
+  it.call.weight_stride = weight.stride(it.inputs_dense == turned ? 1 : 0);
+  it.call.bias = it.bias ? it.bias->const_data_ptr() : nullptr;
+  it.call.y = it.result.mutable_data_ptr();
+  it.call.y_stride = outputs;
+  it.call.rows = given.numel() / given.size(-1);
+  it.call.inputs = given.size(-1);
+  it.call.outputs = outputs;
+  const int64_t row_bytes = it.call.inputs * static_cast<int64_t>(weight.element_size());
+  it.share = std::max<int64_t>(kShareBytes / row_bytes, 1);
+  return it;
+}
+
+// The products have dense inputs.
+void run_outputs_first(at::ArrayRef<Product> products) {
+  const auto shares = [](const Product& it) { return (it.call.outputs + it.share - 1) / it.share; };
+  int64_t count = 0;
+  for (const Product& it : products) count += shares(it);
+  for_each_share(count, [&](int64_t i) {
+    const Product* it = products.begin();
+    for (; i >= shares(*it); ++it) i -= shares(*it);
+    const kernels::LinearKernel kernel =
+        fast_kernels().linear.outputs_first[static_cast<size_t>(it->element)];
+    kernel(it->call, i * it->share, std::min((i + 1) * it->share, it->call.outputs));
+  });
+}
+
+at::Tensor linear_rows(const at::Tensor& input, const at::Tensor& weight, const Bias& bias,
+                       bool turned) {
+  if (!is_ours(input, weight, bias, turned)) return linear_as_before(input, weight, bias, turned);
+  const Product product = prepared(input, weight, bias, turned);
+  if (product.inputs_dense) {
+    run_outputs_first(product);
   } else {
-    run_inputs_first(call, *element_of(weight.scalar_type()));
+    run_inputs_first(product.call, product.element);
   }
-  return result;
+  return product.result;
+}
+
+// What of them has dense inputs and is ours is computed at once.
+std::vector<at::Tensor> linears(const at::Tensor& given, at::TensorList weights,
+                                const c10::List<Bias>& biases, bool turned) {
+  TORCH_CHECK(weights.size() == biases.size(), "there are as many biases as weights");
+  const at::Tensor input = row_stride(given) ? given : given.contiguous();
+  std::vector<at::Tensor> results(weights.size());
+  c10::SmallVector<Product, 4> products;
+  for (size_t i = 0; i < weights.size(); ++i) {
+    const Bias bias = biases.get(i);
+    if (is_ours(input, weights[i], bias, turned) && weights[i].stride(turned ? 0 : 1) == 1) {
+      products.push_back(prepared(input, weights[i], bias, turned));
+      results[i] = products.back().result;
+    } else {
+      results[i] = linear_rows(given, weights[i], bias, turned);
+    }
+  }
+  if (!products.empty()) run_outputs_first(products);
+  return results;
+}
+
+std::vector<at::Tensor> linears_as_before(const at::Tensor& input, at::TensorList weights,
+                                          const c10::List<Bias>& biases, bool turned) {
+  TORCH_CHECK(weights.size() == biases.size(), "there are as many biases as weights");
+  std::vector<at::Tensor> results;
+  for (size_t i = 0; i < weights.size(); ++i) {
+    results.push_back(linear_as_before(input, weights[i], biases.get(i), turned));
+  }
+  return results;
 }
 
 }  // namespace
@@ -117,7 +173,11 @@ void define_fast_linear(OwnLibraries& libraries) {
   libraries.definition.def(
       "linear_rows(Tensor input, Tensor weight, Tensor? bias, bool turned) -> Tensor");
   libraries.cpu.impl("linear_rows", &linear_rows);
-  libraries.meta.impl("linear_rows", &as_before);
+  libraries.meta.impl("linear_rows", &linear_as_before);
+  libraries.definition.def(
+      "linears(Tensor input, Tensor[] weights, Tensor?[] biases, bool turned) -> Tensor[]");
+  libraries.cpu.impl("linears", &linears);
+  libraries.meta.impl("linears", &linears_as_before);
 }
 
 }  // namespace djinn::exec

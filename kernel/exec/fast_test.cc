@@ -8,7 +8,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <cmath>
+#include <array>
 #include <string>
 #include <utility>
 #include <vector>
@@ -41,17 +41,6 @@ srg::Graph product(srg::Numerics numerics, DType dtype, bool turned, int64_t inp
   }
   b.graph.numerics = numerics;
   return b.graph;
-}
-
-// The square root of the sum of squares.
-double distance(const at::Tensor& one, const at::Tensor& other) {
-  const at::Tensor a = one.to(at::kDouble).contiguous(), b = other.to(at::kDouble).contiguous();
-  double sum = 0;
-  for (int64_t i = 0; i < a.numel(); ++i) {
-    const double gap = a.const_data_ptr<double>()[i] - b.const_data_ptr<double>()[i];
-    sum += gap * gap;
-  }
-  return std::sqrt(sum);
 }
 
 struct Form {
@@ -111,6 +100,45 @@ TEST_P(Fast, what_says_exact_has_pytorchs_bits) {
   ASSERT_TRUE(world_.admit(graph(srg::Numerics::kExact)));
   EXPECT_EQ(world_.program->fast_nodes(), 0u);
   EXPECT_TRUE(same_bytes(run(x), direct(x, GetParam().type)));
+}
+
+// Products of one value are one call, and each gives what it gives by itself.
+TEST_P(Fast, products_of_one_value_are_what_each_is_alone) {
+  const at::ScalarType type = GetParam().type;
+  const DType dtype = from_torch(type);
+  World world({{"w0", noise({300, kInputs}, 6, type)},
+               {"w1", noise({7, kInputs}, 7, type)},
+               {"w2", noise({40, kInputs}, 8, type)},
+               {"b", bias_}});
+  const auto products = [&](const std::vector<int>& which) {
+    GraphBuilder b;
+    const srg::Expr rows = b.symbol("rows", 1, 64);
+    const auto x = b.input("x", dtype, {rows, kInputs});
+    const auto c = b.weight("b", dtype, {kOutputs});
+    constexpr std::array<int64_t, 3> kWidths = {300, 7, 40};
+    for (const int i : which) {
+      const auto w = b.weight("w" + std::to_string(i), dtype, {kWidths.at(i), kInputs});
+      b.output(i == 0 ? b.call("aten::linear", {arg(x), arg(w), arg(c)})
+                      : b.call("aten::linear", {arg(x), arg(w)}));
+    }
+    b.graph.numerics = srg::Numerics::kFast;
+    return b.graph;
+  };
+  for (const int64_t rows : {1, 5, 32, 40}) {
+    const at::Tensor x = noise({rows, kInputs}, 9, type);
+    std::vector<at::Tensor> alone;
+    for (const int i : {0, 1, 2}) {
+      ASSERT_EQ(message_of(world.admit(products({i}))), "");
+      ASSERT_EQ(message_of(world.run({rows}, {x})), "");
+      alone.push_back(world.output(0));
+    }
+    ASSERT_EQ(message_of(world.admit(products({0, 1, 2}))), "");
+    EXPECT_EQ(world.program->fast_nodes(), 1u);
+    ASSERT_EQ(message_of(world.run({rows}, {x})), "");
+    for (size_t i = 0; i < alone.size(); ++i) {
+      EXPECT_TRUE(same_bytes(world.output(i), alone[i])) << i << " of " << rows << " rows";
+    }
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Forms, Fast,

@@ -102,7 +102,7 @@ struct AdmittedGraph {
   bool reaches_capacity = false;            // as Program says
   uint64_t activation_bytes = 0;
   uint64_t passing_bytes = 0;           // of these, without outputs that are plain
-  uint32_t fast_nodes = 0;              // that a pass has rewritten
+  uint32_t fast_nodes = 0;              // that a pass has made
   std::vector<srg::PassReport> passes;  // what was tried; none of an exact program
 };
 

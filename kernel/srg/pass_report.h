@@ -11,7 +11,7 @@ namespace djinn::srg {
 
 struct PassReport {
   std::string name;                         // "linear"
-  uint32_t fired = 0;                       // nodes that it replaced
+  uint32_t fired = 0;                       // nodes that it made
   std::map<std::string, uint32_t> reasons;  // why it left nodes that it looks for; how many
   friend bool operator==(const PassReport&, const PassReport&) = default;
 };

@@ -24,7 +24,8 @@ Draft::Draft(Graph graph)
       makers_(graph_.values.size()),
       readers_(graph_.values.size()),
       uses_(graph_.values.size()),
-      gone_(graph_.nodes.size()) {
+      gone_(graph_.nodes.size()),
+      made_(graph_.nodes.size()) {
   for (NodeIndex i = 0; i < graph_.nodes.size(); ++i) {
     origins_.push_back(i);
     for (const ValueId id : graph_.nodes[i].outputs) makers_.at(id) = i;
@@ -66,18 +67,20 @@ void Draft::fuse(std::span<const NodeIndex> nodes, NodeIndex at, Node made) {
     for (const ValueId id : graph_.nodes[i].outputs) makers_.at(id).reset();
   }
   gone_[at] = false;
+  made_[at] = true;
   for (const ValueId id : made.outputs) makers_.at(id) = at;
   graph_.nodes[at] = std::move(made);
   note_reads(at);
 }
 
 Draft::Finished Draft::finish() && {
-  Finished finished{{}, {}};
+  Finished finished;
   std::vector<Node> nodes;
   for (NodeIndex i = 0; i < graph_.nodes.size(); ++i) {
     if (gone_[i]) continue;
     nodes.push_back(std::move(graph_.nodes[i]));
     finished.origins.push_back(origins_[i]);
+    finished.made += made_[i] ? 1 : 0;
   }
   graph_.nodes = std::move(nodes);
   finished.graph = std::move(graph_);

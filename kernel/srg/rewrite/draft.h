@@ -57,11 +57,12 @@ class Draft {
   void fuse(std::span<const NodeIndex> nodes, NodeIndex at, Node made);
   void replace(NodeIndex at, Node made) { fuse({&at, 1}, at, std::move(made)); }
 
-  // Gives the graph without what is gone, and for each node the first of the client's that it
-  // stands for.
+  // Gives the graph without what is gone, for each node the first of the client's that it stands
+  // for, and how many of them fuse() put there.
   struct Finished {
     Graph graph;
     std::vector<NodeIndex> origins;
+    uint32_t made = 0;
   };
   [[nodiscard]] Finished finish() &&;
 
@@ -73,6 +74,7 @@ class Draft {
   std::vector<std::vector<NodeIndex>> readers_;   // by value
   std::vector<uint32_t> uses_;                    // by value
   std::vector<bool> gone_;                        // by node
+  std::vector<bool> made_;                        // by node
   std::vector<NodeIndex> origins_;                // by node
   std::set<NodeIndex> writers_;                   // nodes that write an argument
 };

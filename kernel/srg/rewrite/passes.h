@@ -14,6 +14,8 @@ namespace djinn::srg {
 [[nodiscard]] PassReport rewrite_casts(Draft& draft);
 // Products with a constant matrix become djinn::linear_rows(input, weight, bias, turned).
 [[nodiscard]] PassReport rewrite_linear(Draft& draft);
+// Those of one value become djinn::linears(input, weights, biases, turned), up to four.
+[[nodiscard]] PassReport rewrite_linears(Draft& draft);
 // Composed root mean square norms become djinn::rms_norm(x, weight, epsilon, from_one,
 // contiguous).
 [[nodiscard]] PassReport rewrite_norms(Draft& draft);

@@ -8,21 +8,15 @@
 
 namespace djinn::srg {
 
-uint32_t Rewriting::fired() const {
-  uint32_t nodes = 0;
-  for (const PassReport& pass : passes) nodes += pass.fired;
-  return nodes;
-}
-
 Rewriting rewrite(Graph graph) {
   Draft draft(std::move(graph));
   std::vector<PassReport> passes;
-  for (const auto pass : {&rewrite_casts, &rewrite_linear, &rewrite_norms, &rewrite_gates,
-                          &rewrite_ropes, &rewrite_attention}) {
+  for (const auto pass : {&rewrite_casts, &rewrite_linear, &rewrite_linears, &rewrite_norms,
+                          &rewrite_gates, &rewrite_ropes, &rewrite_attention}) {
     passes.push_back(pass(draft));
   }
   Draft::Finished finished = std::move(draft).finish();
-  return {std::move(finished.graph), std::move(finished.origins), std::move(passes)};
+  return {std::move(finished.graph), std::move(finished.origins), std::move(passes), finished.made};
 }
 
 }  // namespace djinn::srg

@@ -5,6 +5,7 @@
 // invariant: symbols, storages, values and outputs stay as they are, so whoever binds the one can
 // bind the other. Nodes change, and one may stand for several: its annotation is that of the one
 // whose place it has. A value inside of it is made by nobody.
+// What such a node makes need not be numbered consecutively, as verify() wants it of clients.
 // invariant: what comes out names internal operators, which admission takes from here alone.
 #pragma once
 
@@ -23,8 +24,7 @@ struct Rewriting {
   Graph graph;
   std::vector<uint32_t> origins;  // by node: the first of the graph's nodes that it stands for
   std::vector<PassReport> passes;
-  // Nodes that the passes replaced.
-  [[nodiscard]] uint32_t fired() const;
+  uint32_t made = 0;  // of its nodes, those that a pass has made
 };
 
 // Precondition: verify() accepts the graph, and admission has.

@@ -50,7 +50,7 @@ std::string rewritten(const std::string& node) {
   if (linear(rewriting).fired == 0) {
     return linear(rewriting).reasons.empty() ? "" : linear(rewriting).reasons.begin()->first;
   }
-  EXPECT_EQ(rewriting.fired(), 1u);
+  EXPECT_EQ(rewriting.made, 1u);
   const std::string text = print_text(rewriting.graph);
   const size_t begin = text.find(last.op);
   return text.substr(begin, text.find('\n', begin) - begin);
@@ -81,6 +81,66 @@ TEST(rewrite_linear, what_stays_has_a_reason) {
   EXPECT_EQ(rewritten("%y = aten::linear(%many, %w)\n"), "it has more than 32 rows");
   EXPECT_EQ(rewritten("%y = aten::addmm(%b, %x, %k, beta=2)\n"), "") << "another operation";
   EXPECT_EQ(rewritten("%y = aten::relu(%x)\n"), "") << "no product";
+}
+
+// The products that stay, of products of one value that are a line each.
+std::string products(const std::string& lines) {
+  const Rewriting rewriting =
+      rewrite(parsed("symbol tokens 1..512 tokens\n"
+                     "input %x : float32[tokens, 8]\n"
+                     "weight %w \"w\" : float32[4, 8]\n"
+                     "weight %k \"k\" : float32[8, 4]\n"
+                     "weight %b \"b\" : float32[4]\n" +
+                     lines + "output %y\n"));
+  std::string text = print_text(rewriting.graph);
+  std::string found;
+  for (size_t at = 0; (at = text.find("djinn::linear", at)) != std::string::npos;) {
+    const size_t end = text.find('\n', at);
+    found += text.substr(at, end - at) + "\n";
+    at = end;
+  }
+  return found;
+}
+
+TEST(rewrite_linears, products_of_one_value_become_one_node_where_the_first_stood) {
+  EXPECT_EQ(products("%q = aten::linear(%x, %w, %b)\n"
+                     "%r = aten::relu(%q)\n"
+                     "%y = aten::linear(%x, %w)\n"),
+            "djinn::linears(%x, [%w, %w], [%b, none], false)\n");
+  EXPECT_EQ(products("%t = aten::t(%w)\n%s = aten::t(%w)\n"
+                     "%q = aten::mm(%x, %t)\n%y = aten::addmm(%b, %x, %s)\n"),
+            "djinn::linears(%x, [%t, %s], [none, %b], true)\n");
+}
+
+TEST(rewrite_linears, four_are_together_at_most) {
+  std::string lines;
+  for (const char* const name : {"a", "b1", "c", "d", "e", "f", "y"}) {
+    lines += std::string("%") + name + " = aten::linear(%x, %w)\n";
+  }
+  EXPECT_EQ(products(lines),
+            "djinn::linears(%x, [%w, %w, %w, %w], [none, none, none, none], false)\n"
+            "djinn::linears(%x, [%w, %w, %w], [none, none, none], false)\n");
+}
+
+TEST(rewrite_linears, what_cannot_stand_together_stays_apart) {
+  const std::string first = "%q = aten::linear(%x, %w)\n";
+  const std::string alone = "djinn::linear_rows(%x, %w, none, false)\n";
+  EXPECT_EQ(products(first + "%n = aten::relu_(%x)\n%y = aten::linear(%x, %w)\n"), alone + alone)
+      << "the input changes between";
+  EXPECT_EQ(products(first + "%t = aten::t(%w)\n%y = aten::mm(%x, %t)\n"),
+            alone + "djinn::linear_rows(%x, %t, none, true)\n")
+      << "one is turned";
+  EXPECT_EQ(products("%q = aten::mm(%x, %k)\n%y = aten::mm(%x, %k)\n"),
+            "djinn::linear_rows(%x, %k, none, true)\n"
+            "djinn::linear_rows(%x, %k, none, true)\n")
+      << "outputs lie side by side";
+  EXPECT_EQ(products("%c = aten::relu(%b)\n" + first +
+                     "%d = aten::relu(%c)\n%y = aten::linear(%x, %w, %d)\n"),
+            alone + "djinn::linear_rows(%x, %w, %d, false)\n")
+      << "the bias is not there yet";
+  EXPECT_EQ(products("%h = aten::relu(%x)\n" + first + "%y = aten::linear(%h, %w)\n"),
+            alone + "djinn::linear_rows(%h, %w, none, false)\n")
+      << "two values";
 }
 
 TEST(rewrite, what_is_bound_from_outside_stays_as_it_is) {
