@@ -15,11 +15,12 @@
 # is not optimised: compiling it is most of what it costs. TORCH: it links LibTorch, whose headers
 # need other flags; it shares no precompiled headers with the rest, and its tests are optimised.
 #
-# But for TORCH, a test's files are compiled eight at a time (CMake's unity build), in asan those of
-# libraries too: what headers and templates cost is paid once for all, which halves a build from
-# nothing. So the anonymous namespaces of a folder's files must not use one name twice. The tsan
-# preset compiles each file by itself, and sees what it forgets to include. The wings of djinnd are
-# compiled file by file too: the simulation links files of its own in place of some of theirs.
+# But for TORCH, a test's files are compiled eight at a time (CMake's unity build); in asan those of
+# libraries too, and in a release that ./dev test builds from nothing: what headers and templates
+# cost is paid once for all, which halves such a build. So the anonymous namespaces of a folder's
+# files must not use one name twice. The tsan preset compiles each file by itself, and sees what it
+# forgets to include. Wings of djinnd in place of some of whose files the simulation links its own
+# are compiled file by file too.
 
 function(djinn_sources out)
   file(GLOB all CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/*.cc)
@@ -43,7 +44,7 @@ function(djinn_library name)
   add_library(djinn-${name} STATIC ${sources})
   set_target_properties(djinn-${name} PROPERTIES LINKER_LANGUAGE CXX OUTPUT_NAME djinn_${name})
   djinn_wire(djinn-${name} USES ${ARG_USES} LINKS ${ARG_LINKS})
-  if(name MATCHES "^djinnd-")
+  if(name MATCHES "^djinnd-(access|loop|memory|workers)$")
     set_target_properties(djinn-${name} PROPERTIES UNITY_BUILD OFF)
   endif()
   if(NOT ARG_THROWS)
@@ -72,7 +73,9 @@ function(djinn_test name)
   if(sources AND DJINN_WITH_TESTS)
     add_executable(${name}-test ${sources})
     djinn_wire(${name}-test USES ${ARG_USES} LINKS ${ARG_LINKS} GTest::gmock GTest::gtest_main)
-    if(NOT ARG_TORCH)
+    if(ARG_TORCH)
+      set_target_properties(${name}-test PROPERTIES UNITY_BUILD OFF)
+    else()
       target_compile_options(${name}-test PRIVATE -O0 -fPIC)  # as libraries, whose flags it shares
       djinn_headers(${name}-test test)
       if(NOT CMAKE_DISABLE_PRECOMPILE_HEADERS)

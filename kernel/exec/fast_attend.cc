@@ -63,10 +63,6 @@ Byte* place(Byte* data, const at::Tensor& tensor, int64_t row, int64_t head, int
   return data + offset * static_cast<int64_t>(tensor.element_size());
 }
 
-int64_t step(const at::Tensor& mask, int64_t dimension) {
-  return mask.size(dimension) == 1 ? 0 : mask.stride(dimension);
-}
-
 // Uninitialised, and lies as the operator's that it stands for, for a graph may look at it by
 // strides: the fused kernel's lies as the query does, the products of matrices are contiguous.
 at::Tensor empty_out(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
@@ -111,8 +107,8 @@ at::Tensor attend(const at::Tensor& query, const at::Tensor& key, const at::Tens
       call.value = place(value_data, value, row, head, 0);
       call.value_stride = value.stride(2);
       if (mask_data != nullptr) {
-        call.mask = mask_data + row * step(*mask, 0) + token * step(*mask, 2);
-        call.mask_stride = step(*mask, 3);
+        call.mask = mask_data + row * step_of(*mask, 0) + token * step_of(*mask, 2);
+        call.mask_stride = step_of(*mask, 3);
       }
       call.out = place(out_data, out, row, head * group, token);
       call.out_stride = out.stride(1);

@@ -162,10 +162,6 @@ bool keeps_its_order(const at::Tensor& x) {
   return x.is_non_overlapping_and_dense() && x.stride(3) == 1 && has_no_stride_of_zero(x);
 }
 
-int64_t step(const at::Tensor& tensor, int64_t dimension) {
-  return tensor.size(dimension) == 1 ? 0 : tensor.stride(dimension);
-}
-
 at::Tensor rope(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin) {
   const auto element = element_of(x.scalar_type());
   if (!element || x.dim() != 4 || x.numel() == 0 || x.size(3) % 2 != 0 || x.stride(3) != 1 ||
@@ -179,7 +175,7 @@ at::Tensor rope(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& si
   const int64_t heads = x.size(1), tokens = x.size(2);
   const auto place = [&](const at::Tensor& tensor, int64_t i) {
     const int64_t row = i / (heads * tokens), head = i / tokens % heads, token = i % tokens;
-    return (row * step(tensor, 0) + head * step(tensor, 1) + token * step(tensor, 2)) * bytes;
+    return (row * step_of(tensor, 0) + head * step_of(tensor, 1) + token * step_of(tensor, 2)) * bytes;
   };
   const auto* const x_data = static_cast<const std::byte*>(x.const_data_ptr());
   const auto* const cos_data = static_cast<const std::byte*>(cos.const_data_ptr());

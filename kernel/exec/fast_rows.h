@@ -24,6 +24,11 @@ namespace djinn::exec {
 // The distance of two rows where those of [..., K] lie at even distances, dense in themselves.
 [[nodiscard]] std::optional<int64_t> row_stride(const at::Tensor& tensor);
 
+// The distance of two places in a dimension; 0 where it has one alone, which others meet in each.
+[[nodiscard]] inline int64_t step_of(const at::Tensor& tensor, int64_t dimension) {
+  return tensor.size(dimension) == 1 ? 0 : tensor.stride(dimension);
+}
+
 // Whether each dimension steps over all that are behind it: what is computed of such tensors,
 // element by element, is contiguous.
 [[nodiscard]] bool lies_in_order(const at::Tensor& tensor);

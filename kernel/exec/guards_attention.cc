@@ -207,7 +207,7 @@ void encoder_layer(const Stack& stack) {
   require_type_of_input(stack, {3, 4, 5, 6, 10, 11, 12, 13, 14, 15, 16, 17});
 }
 
-constexpr auto kRows = std::to_array<GuardRow>({
+constexpr auto kAttentionGuards = std::to_array<GuardRow>({
     {"aten::_native_multi_head_attention", native_attention},
     {"aten::_scaled_dot_product_flash_attention_for_cpu", flash_attention},
     {"aten::_scaled_dot_product_flash_attention_for_cpu_backward", flash_attention_backward},
@@ -222,7 +222,7 @@ constexpr auto kRows = std::to_array<GuardRow>({
 }  // namespace
 
 std::span<const GuardRow> attention_guards() {
-  return kRows;
+  return kAttentionGuards;
 }
 
 }  // namespace djinn::exec

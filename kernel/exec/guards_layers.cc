@@ -493,7 +493,7 @@ void embedding_dense_backward(const Stack& stack) {
   if (stack[4].toBool()) require_indices(stack[1].toTensor(), stack[2].toInt());
 }
 
-constexpr auto kRows = std::to_array<GuardRow>({
+constexpr auto kLayerGuards = std::to_array<GuardRow>({
     {"aten::_adaptive_avg_pool2d_backward", pool_backward<2>},
     {"aten::_adaptive_avg_pool3d_backward", pool_backward<3>},
     {"aten::_batch_norm_no_update", batch_norm_no_update},
@@ -575,7 +575,7 @@ constexpr auto kRows = std::to_array<GuardRow>({
 }  // namespace
 
 std::span<const GuardRow> layers_guards() {
-  return kRows;
+  return kLayerGuards;
 }
 
 }  // namespace djinn::exec

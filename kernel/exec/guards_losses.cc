@@ -65,7 +65,7 @@ void nll_loss_backward(const Stack& stack) {
   require_indices(stack[2].toTensor(), classes, stack[5].toInt());
 }
 
-constexpr auto kRows = std::to_array<GuardRow>({
+constexpr auto kLossGuards = std::to_array<GuardRow>({
     {"aten::binary_cross_entropy", binary_cross_entropy<0>},
     {"aten::binary_cross_entropy_backward", binary_cross_entropy_backward},
     {"aten::binary_cross_entropy_with_logits", require_reduction<4>},
@@ -88,7 +88,7 @@ constexpr auto kRows = std::to_array<GuardRow>({
 }  // namespace
 
 std::span<const GuardRow> losses_guards() {
-  return kRows;
+  return kLossGuards;
 }
 
 }  // namespace djinn::exec

@@ -195,7 +195,7 @@ void unique_parts(const Stack& stack) {
   if (!stack[kDim].isNone()) require_views(stack[0].toTensor(), stack[kDim].toInt());
 }
 
-constexpr auto kRows = std::to_array<GuardRow>({
+constexpr auto kMathGuards = std::to_array<GuardRow>({
     {"aten::_cdist_backward", cdist_backward},
     {"aten::_fft_c2c", fft},
     {"aten::_fft_c2r", fft_c2r},
@@ -222,7 +222,7 @@ constexpr auto kRows = std::to_array<GuardRow>({
 }  // namespace
 
 std::span<const GuardRow> math_guards() {
-  return kRows;
+  return kMathGuards;
 }
 
 }  // namespace djinn::exec

@@ -67,7 +67,7 @@ struct Row {
 };
 
 // The operators are sorted.
-constexpr auto kRows = std::to_array<Row>({
+constexpr auto kCounts = std::to_array<Row>({
     {"aten::chunk", chunks},
     {"aten::split.Tensor", parts},
     {"aten::split.sizes", named_parts},
@@ -83,13 +83,13 @@ constexpr auto kRows = std::to_array<Row>({
     {"aten::unsafe_split_with_sizes", named_parts},
 });
 
-static_assert(std::ranges::is_sorted(kRows, {}, &Row::op));
+static_assert(std::ranges::is_sorted(kCounts, {}, &Row::op));
 
 }  // namespace
 
 ListCount list_count_of(std::string_view op) {
-  const auto* const row = std::ranges::lower_bound(kRows, op, {}, &Row::op);
-  return row != kRows.end() && row->op == op ? row->count : nullptr;
+  const auto* const row = std::ranges::lower_bound(kCounts, op, {}, &Row::op);
+  return row != kCounts.end() && row->op == op ? row->count : nullptr;
 }
 
 }  // namespace djinn::exec

@@ -44,7 +44,7 @@ struct RaceRow {
   Race race;
 };
 
-constexpr auto kRows = std::to_array<RaceRow>({
+constexpr auto kRaces = std::to_array<RaceRow>({
     {"aten::index_copy", index_copy},
     {"aten::index_copy_", index_copy},
     {"aten::index_put", index_put},
@@ -52,7 +52,7 @@ constexpr auto kRows = std::to_array<RaceRow>({
     {"aten::put", put},
     {"aten::put_", put},
 });
-static_assert(std::ranges::is_sorted(kRows, {}, &RaceRow::op));
+static_assert(std::ranges::is_sorted(kRaces, {}, &RaceRow::op));
 
 // Calls `see` with each tensor of an argument, in lists too.
 template <typename See>
@@ -121,13 +121,13 @@ bool writes_over_inputs(const c10::FunctionSchema& schema, const Stack& stack) {
 }
 
 Race race_of(std::string_view op) {
-  const auto row = std::ranges::lower_bound(kRows, op, {}, &RaceRow::op);
-  return row != kRows.end() && row->op == op ? row->race : nullptr;
+  const auto row = std::ranges::lower_bound(kRaces, op, {}, &RaceRow::op);
+  return row != kRaces.end() && row->op == op ? row->race : nullptr;
 }
 
 std::vector<std::string_view> operators_with_races() {
   std::vector<std::string_view> names;
-  for (const RaceRow& row : kRows) names.push_back(row.op);
+  for (const RaceRow& row : kRaces) names.push_back(row.op);
   return names;
 }
 

@@ -62,25 +62,25 @@ struct ScratchRow {
   Scratch scratch;
 };
 
-constexpr auto kRows = std::to_array<ScratchRow>({
+constexpr auto kScratch = std::to_array<ScratchRow>({
     {"aten::embedding_dense_backward", embedding_counts},
     {"aten::mode", mode},
     {"aten::sort.stable", sort},
     {"aten::topk", topk},
 });
-static_assert(std::ranges::is_sorted(kRows, {}, &ScratchRow::op));
+static_assert(std::ranges::is_sorted(kScratch, {}, &ScratchRow::op));
 
 }  // namespace
 
 std::vector<std::string_view> operators_with_scratch() {
   std::vector<std::string_view> names;
-  for (const ScratchRow& row : kRows) names.push_back(row.op);
+  for (const ScratchRow& row : kScratch) names.push_back(row.op);
   return names;
 }
 
 Scratch scratch_of(std::string_view op) {
-  const auto row = std::ranges::lower_bound(kRows, op, {}, &ScratchRow::op);
-  return row != kRows.end() && row->op == op ? row->scratch : nullptr;
+  const auto row = std::ranges::lower_bound(kScratch, op, {}, &ScratchRow::op);
+  return row != kScratch.end() && row->op == op ? row->scratch : nullptr;
 }
 
 }  // namespace djinn::exec

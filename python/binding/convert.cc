@@ -13,7 +13,7 @@ py::str dtype_name(DType dtype) {
   return py::str(std::string(name_of(dtype)));
 }
 
-py::dict to_python(const ipc::WorkerReport& worker) {
+py::dict dict_of(const ipc::WorkerReport& worker) {
   using namespace py::literals;  // style: pybind11 has no other way to its _a
   return py::dict("device"_a = worker.device, "owner"_a = worker.owner, "pid"_a = worker.pid,
                   "state"_a = ipc::state_text(worker.state), "threads"_a = worker.threads,
@@ -108,7 +108,7 @@ py::object to_python(const ipc::QuotaReport& quota) {
 py::dict to_python(const ipc::StatusReport& report) {
   using namespace py::literals;  // style: pybind11 has no other way to its _a
   py::list workers;
-  for (const ipc::WorkerReport& worker : report.workers) workers.append(to_python(worker));
+  for (const ipc::WorkerReport& worker : report.workers) workers.append(dict_of(worker));
   return py::dict("version"_a = report.version, "started_wall_ns"_a = report.started_wall_ns,
                   "memory_total_bytes"_a = report.memory_total_bytes,
                   "memory_granted_bytes"_a = report.memory_granted_bytes,

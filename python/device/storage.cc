@@ -16,7 +16,7 @@ namespace {
 // These are addresses only: an eighth of what a process has on x86-64. Once all have been used,
 // they are used again from the start.
 constexpr uint64_t kAddressBytes = uint64_t{1} << 44;
-constexpr uint64_t kAlignment = 64;
+constexpr uint64_t kRoomAlignment = 64;
 
 uintptr_t reservation() {
   static const uintptr_t start = [] {
@@ -86,7 +86,7 @@ Lease::~Lease() {
 
 // `met` takes storages that were in the way, because they must not die under the lock.
 uintptr_t Storages::place(uint64_t nbytes, std::vector<StoragePtr>& met) {
-  const uint64_t room = std::max<uint64_t>((nbytes + kAlignment - 1) / kAlignment, 1) * kAlignment;
+  const uint64_t room = std::max<uint64_t>((nbytes + kRoomAlignment - 1) / kRoomAlignment, 1) * kRoomAlignment;
   const uintptr_t start = reservation();
   TORCH_CHECK_WITH(OutOfMemoryError, room <= kAddressBytes / 4,
                    "The device is out of memory: a tensor of ", size_text(nbytes),
@@ -99,7 +99,7 @@ uintptr_t Storages::place(uint64_t nbytes, std::vector<StoragePtr>& met) {
        taken = by_address_.lower_bound(next_)) {
     met.push_back(taken->second.lock());
     next_ = taken->first + std::max<uint64_t>(met.back() ? met.back()->bytes : 0, 1);
-    next_ = (next_ + kAlignment - 1) / kAlignment * kAlignment;
+    next_ = (next_ + kRoomAlignment - 1) / kRoomAlignment * kRoomAlignment;
     TORCH_CHECK_WITH(OutOfMemoryError, next_ + room <= start + kAddressBytes,
                      "The device is out of memory: this process's other tensors leave no "
                      "addresses for one of ",

@@ -40,8 +40,8 @@ namespace djinn::device {
 namespace {
 
 namespace meta = at::meta;
-using Result = std::optional<at::Tensor>;
-using Shape = Result (*)(const Stack& stack);
+using Computed = std::optional<at::Tensor>;
+using Shape = Computed (*)(const Stack& stack);
 using One = at::Tensor (*)(const at::Tensor& self);
 using Two = at::Tensor (*)(const at::Tensor& self, const at::Tensor& other);
 using TwoScaled = at::Tensor (*)(const at::Tensor& self, const at::Tensor& other,
@@ -49,35 +49,35 @@ using TwoScaled = at::Tensor (*)(const at::Tensor& self, const at::Tensor& other
 using WithNumber = at::Tensor (*)(const at::Tensor& self, const at::Scalar& other);
 
 template <One kShape>
-Result one(const Stack& stack) {
+Computed one(const Stack& stack) {
   return kShape(stack[0].toTensor());
 }
 
 template <Two kShape>
-Result two(const Stack& stack) {
+Computed two(const Stack& stack) {
   return kShape(stack[0].toTensor(), stack[1].toTensor());
 }
 
 template <TwoScaled kShape>
-Result two_scaled(const Stack& stack) {
+Computed two_scaled(const Stack& stack) {
   return kShape(stack[0].toTensor(), stack[1].toTensor(), stack[2].toScalar());
 }
 
 template <WithNumber kShape>
-Result with_number(const Stack& stack) {
+Computed with_number(const Stack& stack) {
   return kShape(stack[0].toTensor(), stack[1].toScalar());
 }
 
-Result gelu(const Stack& stack) {
+Computed gelu(const Stack& stack) {
   return meta::gelu(stack[0].toTensor(), stack[1].toStringView());
 }
 
-Result addmm(const Stack& stack) {
+Computed addmm(const Stack& stack) {
   return meta::addmm(stack[0].toTensor(), stack[1].toTensor(), stack[2].toTensor(),
                      stack[3].toScalar(), stack[4].toScalar());
 }
 
-Result mean(const Stack& stack) {
+Computed mean(const Stack& stack) {
   const auto type = stack[3].toOptional<at::ScalarType>();
   if (stack[1].isNone()) return meta::mean(stack[0].toTensor(), {}, stack[2].toBool(), type);
   const std::vector<int64_t> dims = stack[1].toIntVector();
@@ -93,7 +93,7 @@ bool is_bias_of(const c10::IValue& bias, const at::Tensor& weight) {
 
 // Linear has no structured function of its own. If the rows of the input are contiguous, so is the
 // product.
-Result linear(const Stack& stack) {
+Computed linear(const Stack& stack) {
   const at::Tensor& input = stack[0].toTensor();
   const at::Tensor& weight = stack[1].toTensor();
   const bool is_plain = input.dim() >= 2 && weight.dim() == 2 && input.numel() > 0 &&
