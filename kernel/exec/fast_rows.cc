@@ -175,7 +175,8 @@ at::Tensor rope(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& si
   const int64_t heads = x.size(1), tokens = x.size(2);
   const auto place = [&](const at::Tensor& tensor, int64_t i) {
     const int64_t row = i / (heads * tokens), head = i / tokens % heads, token = i % tokens;
-    return (row * step_of(tensor, 0) + head * step_of(tensor, 1) + token * step_of(tensor, 2)) * bytes;
+    return (row * step_of(tensor, 0) + head * step_of(tensor, 1) + token * step_of(tensor, 2)) *
+           bytes;
   };
   const auto* const x_data = static_cast<const std::byte*>(x.const_data_ptr());
   const auto* const cos_data = static_cast<const std::byte*>(cos.const_data_ptr());

@@ -86,7 +86,8 @@ Lease::~Lease() {
 
 // `met` takes storages that were in the way, because they must not die under the lock.
 uintptr_t Storages::place(uint64_t nbytes, std::vector<StoragePtr>& met) {
-  const uint64_t room = std::max<uint64_t>((nbytes + kRoomAlignment - 1) / kRoomAlignment, 1) * kRoomAlignment;
+  const uint64_t room =
+      std::max<uint64_t>((nbytes + kRoomAlignment - 1) / kRoomAlignment, 1) * kRoomAlignment;
   const uintptr_t start = reservation();
   TORCH_CHECK_WITH(OutOfMemoryError, room <= kAddressBytes / 4,
                    "The device is out of memory: a tensor of ", size_text(nbytes),
