@@ -174,6 +174,19 @@ std::string unknown_word(const CLI::App& app, const CLI::App& last) {
   return {};
 }
 
+// Gives the style that stands behind -j, which takes none: the parser leaves "-pretty" of
+// "-jpretty", and "-=pretty" of "-j=pretty". Empty if there is none.
+std::string style_behind_j(const CLI::App& app) {
+  for (std::string word : app.remaining(true)) {
+    if (!word.starts_with('-')) continue;
+    word.erase(0, word.starts_with("-=") ? 2 : 1);
+    for (const std::string_view style : {"short", "pretty", "off"}) {
+      if (word == style) return word;
+    }
+  }
+  return {};
+}
+
 // Gives the options of the app and those of the verb that was given.
 std::vector<std::string> options_of(const CLI::App& app, const CLI::App& last) {
   std::vector<std::string> names;
@@ -228,6 +241,12 @@ Error mistake(const CLI::App& app, const CLI::ParseError& stop) {
   while (!last->get_subcommands().empty()) {
     last = last->get_subcommands().front();
     words += last->get_name() + ' ';
+  }
+  if (const std::string style = style_behind_j(app); !style.empty() && app.count("--json") > 0) {
+    return {ErrorCode::kInvalidArgument,
+            fmt::format("-j stands alone: write --json={}, which takes how it is to look. "
+                        "'djinnctl {}--help' lists all.",
+                        style, words)};
   }
   if (const std::string word = unknown_word(app, *last); !word.empty()) {
     return word.starts_with('-') ? no_such_option(word, words, options_of(app, *last))

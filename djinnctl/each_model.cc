@@ -2,6 +2,8 @@
 
 #include "djinnctl/each_model.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
 #include "djinnctl/exit_code.h"
@@ -22,6 +24,11 @@ Result<std::vector<ipc::ModelReport>> find_models(client::Client& client,
   return models;
 }
 
+std::string title_of(const ipc::ModelReport& model) {
+  const std::string id = id_text(model.model);
+  return model.label.empty() ? id : fmt::format("{} ({})", model.label, id);
+}
+
 Status with_each_model(const Invocation& invocation, client::Client& client,
                        const std::vector<std::string>& named,
                        const std::function<Status(const ipc::ModelReport&)>& act) {
@@ -30,7 +37,7 @@ Status with_each_model(const Invocation& invocation, client::Client& client,
   for (const ipc::ModelReport& model : models) {
     const Status done = act(model);
     if (done) continue;
-    const std::string which = models.size() > 1 ? "Model " + id_text(model.model) + ": " : "";
+    const std::string which = models.size() > 1 ? "Model " + title_of(model) + ": " : "";
     const Error why{done.error().code, which + done.error().message};
     if (!first && !invocation.quiet) write_failure(why, invocation.json);
     if (first) first = why;

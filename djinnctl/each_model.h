@@ -17,6 +17,9 @@ namespace djinn::ctl {
 Result<std::vector<ipc::ModelReport>> find_models(client::Client& client,
                                                   const std::vector<std::string>& named);
 
+// Gives what a model is called in a sentence, "llama (e5f02b957d89)".
+std::string title_of(const ipc::ModelReport& model);
+
 // Does it to each of the models that are named. Gives the first failure; others are written to
 // stderr on the way. With several models a failure names its own.
 Status with_each_model(const Invocation& invocation, client::Client& client,

@@ -6,6 +6,7 @@
 #include "djinnctl/command_line.h"
 #include "djinnctl/each_model.h"
 #include "djinnctl/exit_code.h"
+#include "djinnctl/output.h"
 #include "djinnctl/progress.h"
 #include "djinnctl/text.h"
 #include "djinnctl/uses.h"
@@ -80,7 +81,7 @@ Status evict_each(const Invocation& invocation, client::Client& client, const Ev
       continue;
     }
     const Error why{evicted.error().code,
-                    "Model " + id_text(model.model) + " stays. " + evicted.error().message};
+                    "Model " + title_of(model) + " stays. " + evicted.error().message};
     progress.finish();
     if (!first && !invocation.quiet) write_failure(why, invocation.json);
     if (first) first = why;
@@ -100,12 +101,21 @@ std::vector<Json> items_of(const std::vector<ipc::ModelReport>& moved,
   return items;
 }
 
+// Without it, who wants memory back might take silence for success.
+void tell_of_none(const Invocation& invocation) {
+  if (invocation.quiet || invocation.wants_json()) return;
+  write_error(
+      "djinnctl: no model is moved: what is pinned, in use, or loaded just now stays; see "
+      "'djinnctl ps'\n");
+}
+
 Status evict(const Invocation& invocation, const EvictOptions& options) {
   if (options.all != options.named.empty()) {
     return Error{ErrorCode::kInvalidArgument, "Evict takes models, or --all. See 'djinnctl ps'."};
   }
   DJINN_TRY(const auto client, observe(invocation));
   DJINN_TRY(const auto models, chosen(*client, options));
+  if (models.empty() && !options.dry_run) tell_of_none(invocation);
   std::vector<ipc::ModelReport> moved;
   Status done = evict_each(invocation, *client, options, models, moved);
   if (options.dry_run) {

@@ -29,7 +29,7 @@ void tell_of_unpinned(client::Client& client, const std::vector<ipc::ModelReport
                                  ? "stays in memory: another user has pinned it, too"
                                  : nullptr;
     if (what == nullptr) continue;
-    write_error(fmt::format("djinnctl: model {} {}\n", id_text(model.model), what));
+    write_error(fmt::format("djinnctl: model {} {}\n", title_of(model), what));
   }
 }
 

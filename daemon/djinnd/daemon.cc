@@ -140,9 +140,11 @@ Status Daemon::start(ActivationFds passed) {
   }
   spare_loaders_.start();
   spare_workers_.start();
+  const std::string path = listener_->path();
   emit(EventKind::kDaemonStarted,
-       fmt::format("version {} serves {}: {} a lane, {}", kVersion, whom_it_serves(options_),
-                   count_text(options_.threads, "thread"), size_text(options_.memory_bytes)));
+       fmt::format("version {} serves {}{}: {} a lane, {}", kVersion, whom_it_serves(options_),
+                   path.empty() ? "" : " at " + path, count_text(options_.threads, "thread"),
+                   size_text(options_.memory_bytes)));
   service_.ready();
   manager_.start();
   sessions_.sequences().check_spill();

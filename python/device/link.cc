@@ -112,22 +112,36 @@ std::string shape_of(DType dtype, std::span<const srg::Expr> exprs) {
                      dtype == DType::kInvalid ? "" : " ", fmt::join(sizes, ", "));
 }
 
-// Gives the type and sizes of a value, as far as they are known before a run. Values that
-// GraphWriter adds to the recorded ones claim none.
+// Values that GraphWriter adds to the recorded ones claim no type and no sizes.
+bool is_told(const srg::Value& value) {
+  return value.storage != srg::kLocalStorage || value.claims_sizes;
+}
+
+const srg::Node& maker_of(const srg::Graph& graph, srg::ValueId id) {
+  return *std::ranges::find_if(
+      graph.nodes, [&](const srg::Node& node) { return std::ranges::count(node.outputs, id) > 0; });
+}
+
+// Gives the type of a value, as far as it is known before a run. A view has that of its base.
+DType dtype_of(const srg::Graph& graph, srg::ValueId id) {
+  while (!is_told(graph.values[id])) {
+    const srg::Node& node = maker_of(graph, id);
+    if (const auto* const dtype = argument_of<DType>(node, 1)) return *dtype;
+    const auto* const base = argument_of<srg::ValueRef>(node, 0);
+    if (base == nullptr) return DType::kInvalid;
+    id = base->id;
+  }
+  return graph.values[id].dtype;
+}
+
+// Gives the type and sizes of a value, as far as they are known before a run.
 std::string shape_of(const srg::Graph& graph, srg::ValueId id) {
   const srg::Value& value = graph.values[id];
-  if (value.storage != srg::kLocalStorage || value.claims_sizes) {
-    return shape_of(value.dtype, value.sizes);
-  }
-  const auto makes = [&](const srg::Node& node) {
-    return std::ranges::count(node.outputs, id) > 0;
-  };
-  const auto node = std::ranges::find_if(graph.nodes, makes);
-  const auto* const dtype = argument_of<DType>(*node, 1);
-  const auto* const sizes =
-      argument_of<srg::ExprList>(*node, node->op == "aten::as_strided" ? 1 : 0);
+  if (is_told(value)) return shape_of(value.dtype, value.sizes);
+  const srg::Node& node = maker_of(graph, id);
+  const auto* const sizes = argument_of<srg::ExprList>(node, node.op == "aten::as_strided" ? 1 : 0);
   if (sizes == nullptr) return "[?]";
-  return shape_of(dtype == nullptr ? DType::kInvalid : *dtype, sizes->items);
+  return shape_of(dtype_of(graph, id), sizes->items);
 }
 
 // Gives, for example, "aten::embedding (float32 [4, 2], int64 [1]), which gives float32 [1, 2], 8

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """djinn: models whose weights are in djinnd, and cost this process no memory.
 
-With transformers, whose models become ghosts (docs/GHOSTS.md):
+With transformers, whose models become ghosts (/usr/share/doc/python3-djinn/GHOSTS.md, in a clone
+docs/GHOSTS.md):
 
 >>> import djinn
 >>> djinn.enable()

@@ -212,6 +212,15 @@ def test_the_error_names_the_operator_and_its_shapes() -> None:
     expect_failure(bad.cpu, said)
 
 
+def test_the_error_names_the_types_of_what_the_same_run_made() -> None:
+    """A wrong type is what the error is about: it stands beside each of the shapes."""
+    bad = torch.ones(2, 3, device=DEVICE) @ torch.ones(3, 2, device=DEVICE).double()
+    expect_failure(bad.cpu, r"\(float32 \[2, 3\], float64 \[3, 2\]\), which gives .*same dtype")
+    half = torch.ones(2, 3, device=DEVICE).half()
+    bad = F.linear(half, torch.ones(2, 3, device=DEVICE))
+    expect_failure(bad.cpu, r"aten::linear \(float16 \[2, 3\], float32 \[2, 3\]\)")
+
+
 def test_two_failures_are_told_one_after_the_other() -> None:
     first, second = FAILURES["gather"](DEVICE), FAILURES["take"](DEVICE)
     expect_failure(first.cpu, "aten::gather")

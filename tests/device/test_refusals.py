@@ -108,6 +108,13 @@ NUMBERED: dict[str, Callable[[str], object]] = {
 }
 
 
+def test_a_device_is_made_of_a_number() -> None:
+    with pytest.raises(TypeError, match=r"djinn.device\(\) is given a number, .* not 'cuda'"):
+        djinn.device("cuda")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="there is no number 1"):
+        djinn.device(1)
+
+
 @pytest.mark.parametrize("what", NUMBERED)
 def test_there_is_one_device(what: str) -> None:
     torch.ones(1, device=DEVICE).sum().item()

@@ -339,6 +339,16 @@ def test_a_mistake_in_the_command_line_is_json_to_who_reads_json(daemon: Daemon)
     assert ctl(daemon, "-q", "-j", "evct", "--all").err == ""
 
 
+@pytest.mark.parametrize("word", ["-j=pretty", "-jpretty"])
+def test_a_style_of_json_behind_the_short_option_is_told_how_to_be_written(
+    daemon: Daemon, word: str
+) -> None:
+    ended = ctl(daemon, word, "ps")
+    (item,) = json.loads(ended.err)["items"]
+    assert (ended.code, ended.out) == (2, b"")
+    assert "-j stands alone: write --json=pretty" in item["message"]
+
+
 def test_help_is_a_verb_too(daemon: Daemon) -> None:
     assert ctl(daemon, "help").text() == ctl(daemon, "--help").text()
     assert ctl(daemon, "help", "ps").text() == ctl(daemon, "ps", "--help").text()
@@ -444,7 +454,7 @@ def test_with_json_a_timeout_is_one_object(tmp_path: Path) -> None:
 def test_an_unpin_that_changes_nothing_says_so(daemon: Daemon, loaded: str) -> None:
     assert ctl(daemon, "unpin", loaded).err == ""
     ended = ctl(daemon, "unpin", loaded)
-    assert (ended.code, ended.err) == (0, f"djinnctl: model {loaded} was not pinned\n")
+    assert (ended.code, ended.err) == (0, f"djinnctl: model bytes ({loaded}) was not pinned\n")
     assert ctl(daemon, "-q", "unpin", loaded).err == ""
 
 

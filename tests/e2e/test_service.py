@@ -246,6 +246,16 @@ def test_amounts_with_units_are_taken_from_the_command_line(systemd: Systemd) ->
         assert session.status()["memory_total_bytes"] == 64 << 20
 
 
+def test_the_first_line_says_where_clients_find_it(tmp_path: Path) -> None:
+    """Who chose the directory has to set DJINN_HOST; a path from the directory itself is none."""
+    command = [str(BIN / "djinnd"), "--user", "--runtime-dir", "./here"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=tmp_path) as djinnd:
+        assert djinnd.stderr is not None
+        line = next(line for line in djinnd.stderr if "serves" in line)
+        djinnd.terminate()
+    assert f" serves one user at {tmp_path}/here/djinnd.sock: " in line
+
+
 def test_what_is_written_and_not_in_force_is_marked(systemd: Systemd) -> None:
     root = systemd.directory
     write_config(root, 'memory.limit = "64MiB"\n')

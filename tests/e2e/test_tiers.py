@@ -180,6 +180,17 @@ def test_dry_run_moves_nothing(host: Daemon, byte_model: Path) -> None:
     assert ctl(host, "evict", "--all", "-j").items() == []
 
 
+def test_an_eviction_that_moves_nothing_says_so(host: Daemon, byte_model: Path) -> None:
+    assert ctl(host, "load", str(byte_model)).code == 0
+    wait_until_hashed(host)
+    ended = ctl(host, "evict", "--all")
+    assert (ended.code, ended.out) == (0, b"")
+    assert "no model is moved: what is pinned, in use," in ended.err
+    assert ctl(host, "-q", "evict", "--all").err == ctl(host, "evict", "--all", "-j").err == ""
+    stays = ctl(host, "evict", "bytes").err
+    assert f"Model bytes ({model_of(host)['id']}) stays" in stays
+
+
 @pytest.mark.parametrize("force", [[], ["--force"]])
 def test_dry_run_says_of_each_model_what_djinnd_would(
     host: Daemon, byte_model: Path, force: list[str]
@@ -241,7 +252,7 @@ def test_a_model_that_is_in_use_gives_way_once_it_is_hashed(tmp_path: Path) -> N
         held = one.load(first)
         with stopped(hasher):
             assert model_of(host)["sha256"] is None
-            with pytest.raises(djinn.Error, match="not hashed yet"):
+            with pytest.raises(djinn.Error, match="or loaded just now, cannot"):
                 two.load(second)
             ended = ctl(host, "evict", "--force", held.id)
             assert (ended.code, "not hashed yet" in ended.err, "files" in ended.err) == (

@@ -244,6 +244,12 @@ def test_no_sentence_breaks_where_a_list_would_begin() -> None:
         assert re.findall(r"^\t*[-.] .*", text, re.MULTILINE) == [], page
 
 
+def test_no_line_ends_with_a_name_that_breaks_it() -> None:
+    """scdoc takes the ++ of C++ for a line break where a line ends with it."""
+    for page, path in PAGES.items():
+        assert re.findall(r".*\b[Cg]\+\+$", path.read_text(), re.MULTILINE) == [], page
+
+
 @pytest.mark.skipif(
     any(shutil.which(program) is None for program in ("scdoc", "man", "mandoc")),
     reason="scdoc, man and mandoc are not all installed",

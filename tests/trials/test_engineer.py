@@ -180,6 +180,8 @@ def test_a11_a_model_that_is_too_large_is_refused_with_a_way_out(
     last = error.splitlines()[-1]
     assert "djinnctl ps" in last and "fallback" in last
     assert "session itself holds" in last
+    assert "torch.remote_accelerator.empty_cache()" in last, "which gives back what it holds"
+    assert "hashed" not in last, "which is djinnd's word, and no user's"
     assert not re.search(r"\d bytes", last), last
 
 

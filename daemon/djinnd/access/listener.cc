@@ -12,6 +12,8 @@
 
 #include <array>
 #include <cstring>
+#include <filesystem>
+#include <system_error>
 #include <utility>
 
 #include "daemon/djinnd/access/authority.h"
@@ -144,6 +146,13 @@ Listener::Listener(Loop& loop, std::string path, Fd lock, Fd socket, Events even
   if (!path_.empty() && ::lstat(path_.c_str(), &made) == 0) file_ = {made.st_dev, made.st_ino};
   fill_reserve();
   poll_.watch_readable();
+}
+
+std::string Listener::path() const {
+  if (path_.empty()) return {};
+  std::error_code error;
+  const std::filesystem::path from_root = std::filesystem::absolute(path_, error);
+  return error ? path_ : from_root.lexically_normal().string();
 }
 
 Listener::~Listener() {

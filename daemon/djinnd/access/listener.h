@@ -44,6 +44,9 @@ class Listener {
   Listener(const Listener&) = delete;
   Listener& operator=(const Listener&) = delete;
 
+  // Of the socket that was made, from /; empty for one that was adopted.
+  [[nodiscard]] std::string path() const;
+
  private:
   Listener(Loop& loop, std::string path, Fd lock, Fd socket, Events events);
   void accept_some();

@@ -425,6 +425,24 @@ std::optional<std::string> string_in(const toml::node& node) {
   return std::nullopt;
 }
 
+// Says what is most often wrong with a line that is not TOML: a value with a unit, like 64MiB or
+// 80%, that has no quotes. Empty for any other line; lines count from 1.
+std::string advice_for_line(std::string_view text, size_t line) {
+  for (; line > 1 && !text.empty(); --line) {
+    text.remove_prefix(std::min(text.find('\n'), text.size() - 1) + 1);
+  }
+  text = text.substr(0, text.find_first_of("#\r\n"));
+  const size_t equals = text.find('=');
+  if (equals == text.npos) return {};
+  const size_t begin = text.find_first_not_of(" \t", equals + 1);
+  if (begin == text.npos || text[begin] < '0' || text[begin] > '9') return {};
+  const std::string_view value = text.substr(begin, text.find_last_not_of(" \t") + 1 - begin);
+  const bool has_unit = std::ranges::any_of(
+      value, [](char c) { return c == '%' || (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z'); });
+  if (!has_unit || value.find_first_of("\"'") != value.npos) return {};
+  return fmt::format("; what has a unit stands in quotes: \"{}\"", value);
+}
+
 class Reader {
  public:
   Reader(Config& config, UnknownKeys unknown) : config_(config), unknown_(unknown) {}
@@ -436,8 +454,10 @@ class Reader {
     if (!text) return;
     const toml::parse_result parsed = toml::parse(*text);
     if (!parsed) {
-      return say(true, parsed.error().source().begin.line,
-                 fmt::format("this is not TOML: {}", parsed.error().description()));
+      const auto line = parsed.error().source().begin.line;
+      return say(true, line,
+                 fmt::format("this is not TOML: {}{}", parsed.error().description(),
+                             advice_for_line(*text, line)));
     }
     walk("", parsed.table());
   }

@@ -18,6 +18,7 @@ namespace {
 namespace fs = std::filesystem;
 using ::testing::EndsWith;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 class ConfigTest : public ::testing::Test {
  protected:
@@ -318,6 +319,22 @@ TEST_F(ConfigTest, a_limit_without_its_unit_is_an_error_that_says_so) {
   EXPECT_THAT(problem().text, EndsWith("memory.limit: write at least \"1MiB\""));
   write(kMain, "[memory]\nlimit = 1048576\n");
   EXPECT_EQ(options().memory_bytes, uint64_t{1} << 20);
+}
+
+TEST_F(ConfigTest, a_value_with_a_unit_and_without_quotes_is_told_to_have_some) {
+  const std::map<std::string, std::string> lines = {{"limit = 64MiB  # for tests", "\"64MiB\""},
+                                                    {"limit = 80%", "\"80%\""},
+                                                    {"limit=5 GiB", "\"5 GiB\""}};
+  for (const auto& [line, quoted] : lines) {
+    write(kMain, "[memory]\n" + line + "\n");
+    EXPECT_THAT(problem().text, EndsWith("; what has a unit stands in quotes: " + quoted));
+    EXPECT_THAT(problem().text, HasSubstr("djinnd.conf:2: error: this is not TOML: "));
+  }
+  for (const std::string other :
+       {"limit = yes", "limit", "limit = \"1GiB\"\nlimit = 3", "limit: 3MiB"}) {
+    write(kMain, "[memory]\n" + other + "\n");
+    EXPECT_THAT(problem().text, Not(HasSubstr("quotes"))) << other;
+  }
 }
 
 TEST_F(ConfigTest, what_cannot_be_looked_at_is_not_taken_for_absent) {

@@ -101,8 +101,8 @@ Status Memory::refused(const Request& request, Error why) const {
   if (why.code != ErrorCode::kOutOfMemory) return why;
   why.message =
       request.bytes > ledger_.total_bytes() ? too_large(request.bytes) : shortage(request);
-  if (request.holder.kind == vmu::HolderKind::kLoad) {
-    why.message += " Models that are in use, or not hashed yet, cannot give way.";
+  if (request.holder.kind == vmu::HolderKind::kLoad && request.bytes <= ledger_.total_bytes()) {
+    why.message += " Models that are in use, or loaded just now, cannot give way.";
   }
   if (reclaim_ != nullptr && !request.or_less) {
     reclaim_->refused(why, users_.user_of(request.holder));

@@ -162,6 +162,19 @@ TEST_F(MemoryTest, a_lane_that_is_refused_is_told_what_the_memory_was_for) {
   }
 }
 
+TEST_F(MemoryTest, a_load_is_told_what_cannot_give_way_where_that_would_help) {
+  coming_ = 0;
+  ASSERT_TRUE(has(kModel, kDevice));
+  const auto refused = [&](uint64_t bytes) {
+    Answer answer;
+    memory_.request(kLargeHolder, bytes, into(answer));
+    return answer.status.error().message;
+  };
+  const std::string_view stay = "Models that are in use, or loaded just now, cannot give way.";
+  EXPECT_NE(refused(100).find(stay), std::string::npos);
+  EXPECT_EQ(refused(kDevice + 1).find(stay), std::string::npos);
+}
+
 TEST_F(MemoryTest, a_quota_refuses_also_who_would_have_to_wait) {
   Memory memory(kHostDevice, kDevice, 100, quotas_);
   memory.set_reclaim(reclaim_);

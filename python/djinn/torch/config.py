@@ -100,6 +100,8 @@ config = Config()
 
 def device(index: int = 0) -> torch.device:
     """The daemon as a PyTorch device. There is one, so far."""
+    if not isinstance(index, int):
+        raise TypeError(f"djinn.device() is given a number, and 0 is the only one, not {index!r}.")
     if index != 0:
         raise ValueError(f"djinnd is one device, number 0; there is no number {index}.")
     return torch.device("remote_accelerator", index)

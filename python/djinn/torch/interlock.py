@@ -20,6 +20,10 @@ from .sizes import size_text
 MARGIN = 0.2
 ABSENT = (HandleError, LostError)  # nobody answers
 FULL = ("out_of_memory", "quota_exceeded")
+FREE = (
+    "Free memory of djinnd's: del what this process no longer needs, and call "
+    "torch.remote_accelerator.empty_cache(); or 'djinnctl ps', then 'djinnctl unload'. "
+)
 REFUSALS = (HandleError, LimitError, LostError, ResourceError)
 
 
@@ -51,7 +55,7 @@ def refusal(cause: Exception, needed: int, available: int) -> str:
     if not is_full and not isinstance(cause, ABSENT):
         return f"{said} To load it into this process instead, {local}"
     # The cause says what to start where nobody answers.
-    way_out = "Free memory of djinnd's ('djinnctl ps', then 'djinnctl unload'). " if is_full else ""
+    way_out = FREE if is_full else ""
     return (
         f"{said} Its weights need {size_text(needed)}, and {spare}. {way_out}To load the model "
         f"into this process instead, {local}"
