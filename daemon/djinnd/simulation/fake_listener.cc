@@ -42,6 +42,10 @@ Listener::~Listener() {
   Machine::current().door().close();
 }
 
+std::string Listener::path() const {
+  return path_;
+}
+
 void Listener::accept_some() {
   Machine& machine = Machine::current();
   while (auto next = machine.door().take()) {

@@ -49,6 +49,8 @@ def lower(call: Call, run: Callable[[Call], tuple[Any, int, str]], why_not: str 
     """What run() gives for the call: a result, the tier that it took, and why not a higher one.
     Where it does not go in djinnd, operators are recorded, and that is told; why_not begins it."""
     call = replace(call, kwargs=_of_the_model(call.model, call.kwargs))
+    if _is_gone(call.model):
+        return call.in_python()  # whose first operator says what became of it
     is_recorded = False
     try:
         result, tier, why = run(call)
@@ -88,6 +90,7 @@ def _is_gone(model: Any) -> bool:
     was forked from: then each way ends in an error."""
     if _device.is_forked():
         return True
+    _device.session()  # looks whether it lives
     first = next(iter(model.parameters()), None)
     return first is not None and first.device == DEVICE and _device.is_lost(first.detach())
 
