@@ -16,17 +16,19 @@ EVERY = {"max_new_tokens": 24, "do_sample": False, "pad_token_id": 0, "eos_token
 RETURNED = {"return_dict_in_generate": True}
 
 
-def save(directory: Path, seed: int) -> Path:
+def save(directory: Path, seed: int, **others: Any) -> Path:
+    """others: what its configuration has in place of what follows."""
     torch.manual_seed(seed)
-    config = transformers.LlamaConfig(
-        hidden_size=32,
-        intermediate_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        vocab_size=VOCABULARY,
-        initializer_range=0.3,
-    )
+    sizes = {
+        "hidden_size": 32,
+        "intermediate_size": 64,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "vocab_size": VOCABULARY,
+        "initializer_range": 0.3,
+    }
+    config = transformers.LlamaConfig(**(sizes | others))
     transformers.LlamaForCausalLM(config).save_pretrained(directory)
     return directory
 

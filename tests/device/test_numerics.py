@@ -3,11 +3,14 @@
 default, with the CPU's bits."""
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import djinn
+import llama
 import pytest
 import torch
+import transformers
 from command_line import ctl
 from llama import GREEDY, on_device, prompt
 from private_daemon import Daemon
@@ -61,6 +64,19 @@ def test_what_is_fast_is_near_and_what_is_exact_has_the_cpus_bits_again(
             assert (found - expected).abs().max() <= 1e-5 * expected.abs().max()
         else:
             assert torch.equal(found, expected), wanted
+
+
+def test_a_row_is_what_it_is_alone(numerics: Any, tmp_path: Path) -> None:
+    """The row contract, through a whole model: 32 rows are what our kernels take. It is wide enough
+    for PyTorch's own products to depend on how many rows there are."""
+    wide = {"hidden_size": 512, "intermediate_size": 1376}
+    ghost = transformers.AutoModelForCausalLM.from_pretrained(llama.save(tmp_path, 3, **wide))
+    numerics.numerics = "fast"
+    inputs = prompt(32, 1)
+    together = logits_of(ghost, inputs)
+    for row in range(32):
+        alone = logits_of(ghost, {name: one[row : row + 1] for name, one in inputs.items()})
+        assert torch.equal(alone.view(torch.int32), together[row : row + 1].view(torch.int32)), row
 
 
 def test_there_are_no_other_numerics(numerics: Any) -> None:
