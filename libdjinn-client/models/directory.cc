@@ -233,7 +233,7 @@ Result<ModelDirectory> open_model_directory(const std::string& path) {
   std::error_code ignored;
   if (!std::filesystem::is_directory(directory, ignored)) {
     return Error{ErrorCode::kNotFound,
-                 path + " is not a directory. Name one of a Hugging Face model."};
+                 "'" + path + "' is not a directory. Name one of a Hugging Face model."};
   }
   ModelDirectory model;
   model.label = label_of(place_of(std::span(&path, 1)));

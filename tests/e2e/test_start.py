@@ -35,6 +35,15 @@ def ended(*command: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S)
 
 
+@pytest.mark.parametrize("words", [["--no-such-option"], ["--threads"], ["--threads", "many"]])
+def test_a_mistake_in_the_command_line_of_djinnd_is_told(words: list[str]) -> None:
+    told = ended(str(BIN / "djinnd"), *words)
+    assert (told.returncode, told.stdout) == (2, "")
+    first, second = told.stderr.splitlines()
+    assert first.startswith("djinnd: ") and words[0].lstrip("-") in first
+    assert second == "'djinnd --help' lists all options."
+
+
 def test_a_socket_that_somebody_listens_at_is_not_taken_from_them(silent: Silent) -> None:
     file = silent.directory / "djinnd.sock"
     before = file.stat().st_ino

@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 #include <sched.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <sys/sysinfo.h>
 #include <unistd.h>
@@ -185,7 +186,13 @@ std::optional<Options> parse_options(int argc, char** argv, int& exit_code, Opti
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& stop) {
-    exit_code = app.exit(stop) == 0 ? 0 : 2;
+    exit_code = 0;
+    if (stop.get_exit_code() == 0) {  // help and version are no mistakes
+      app.exit(stop);
+    } else {
+      exit_code = 2;
+      fmt::print(stderr, "djinnd: {}\n'djinnd --help' lists all options.\n", stop.what());
+    }
     return std::nullopt;
   }
   return options;
