@@ -33,19 +33,21 @@ PassReport linear(const Rewriting& rewriting) {
   return pass(rewriting, "linear");
 }
 
-// What stands in place of `%y = ...` in a graph with the inputs and weights that follow.
+// What products are made of.
+const std::string kOperands =
+    "symbol tokens 1..512 tokens\n"
+    "input %x : float32[tokens, 8]\n"
+    "input %v : float32[8, 4]\n"
+    "input %many : float32[3, 11, 8]\n"
+    "weight %w \"w\" : float32[4, 8]\n"
+    "weight %k \"k\" : float32[8, 4]\n"
+    "weight %b \"b\" : float32[4]\n"
+    "weight %gaps \"gaps\" : float32[4, 8] strides [32, 2]\n"
+    "weight %int \"int\" : int64[4, 8]\n";
+
+// What stands in place of `%y = ...`.
 std::string rewritten(const std::string& node) {
-  const std::string before =
-      "symbol tokens 1..512 tokens\n"
-      "input %x : float32[tokens, 8]\n"
-      "input %v : float32[8, 4]\n"
-      "input %many : float32[3, 11, 8]\n"
-      "weight %w \"w\" : float32[4, 8]\n"
-      "weight %k \"k\" : float32[8, 4]\n"
-      "weight %b \"b\" : float32[4]\n"
-      "weight %gaps \"gaps\" : float32[4, 8] strides [32, 2]\n"
-      "weight %int \"int\" : int64[4, 8]\n";
-  const Rewriting rewriting = rewrite(parsed(before + node + "output %y\n"));
+  const Rewriting rewriting = rewrite(parsed(kOperands + node + "output %y\n"));
   const Node& last = rewriting.graph.nodes.back();
   if (linear(rewriting).fired == 0) {
     return linear(rewriting).reasons.empty() ? "" : linear(rewriting).reasons.begin()->first;
@@ -85,13 +87,7 @@ TEST(rewrite_linear, what_stays_has_a_reason) {
 
 // The products that stay, of products of one value that are a line each.
 std::string products(const std::string& lines) {
-  const Rewriting rewriting =
-      rewrite(parsed("symbol tokens 1..512 tokens\n"
-                     "input %x : float32[tokens, 8]\n"
-                     "weight %w \"w\" : float32[4, 8]\n"
-                     "weight %k \"k\" : float32[8, 4]\n"
-                     "weight %b \"b\" : float32[4]\n" +
-                     lines + "output %y\n"));
+  const Rewriting rewriting = rewrite(parsed(kOperands + lines + "output %y\n"));
   std::string text = print_text(rewriting.graph);
   std::string found;
   for (size_t at = 0; (at = text.find("djinn::linear", at)) != std::string::npos;) {
