@@ -69,8 +69,13 @@ inline ErrorCode code_of(const Outcome<void>& ended) {
 // Memory for a lane, poisoned on request.
 struct Slab {
   std::vector<std::byte> bytes;
+  std::function<void()> refuse;  // called where more is refused; null: nothing is
   decltype(LaneOptions::grow_slab) grow() {
     return [this](uint64_t wanted, const OnProgress&) -> Outcome<std::span<std::byte>> {
+      if (refuse) {
+        refuse();
+        return Error{ErrorCode::kQuotaExceeded, "There is no more."};
+      }
       bytes.assign(wanted + kTensorAlignment, std::byte{0});
       const auto address = reinterpret_cast<uintptr_t>(bytes.data());
       const uint64_t lead = (kTensorAlignment - address % kTensorAlignment) % kTensorAlignment;

@@ -11,7 +11,6 @@
 //
 // The same of one input with several weights: their outputs are shared out among the threads as if
 // they were one's, which changes no result.
-#include <ATen/Parallel.h>
 #include <ATen/ops/addmm.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/linear.h>
@@ -22,6 +21,7 @@
 #include <vector>
 
 #include "kernel/exec/fast_rows.h"
+#include "kernel/exec/joint_products.h"
 #include "kernel/exec/own_operators.h"
 #include "kernel/exec/torch_headers.h"
 #include "kernel/srg/rewrite/rewrite.h"
@@ -29,8 +29,6 @@
 namespace djinn::exec {
 namespace {
 
-// Lines of outputs that are worth a thread, where their parts are summed.
-constexpr int64_t kLinesGrain = 64;
 // Of weights, that a thread takes at once.
 constexpr int64_t kShareBytes = 128 * 1024;
 
@@ -56,34 +54,6 @@ bool is_ours(const at::Tensor& input, const at::Tensor& weight, const Bias& bias
                    (bias->numel() == 1 || bias->numel() == outputs));
 }
 
-void run_inputs_first(kernels::Linear call, kernels::Element element) {
-  const int64_t chunks = kernels::chunks_of(call.inputs);
-  const at::Tensor parts =
-      at::empty({chunks, call.rows, kernels::padded_outputs(call.outputs)}, at::kFloat);
-  call.parts = parts.mutable_data_ptr<float>();
-  const kernels::LinearKernels& linear = fast_kernels().linear;
-  const kernels::LinearKernel kernel = linear.inputs_first[static_cast<size_t>(element)];
-  const kernels::LinearKernel sum = linear.sum_chunks[static_cast<size_t>(element)];
-  // A thread's chunks are neighbours, since each fetches the beginning of the next one.
-  at::parallel_for(0, chunks, 1, [&](int64_t begin, int64_t end) { kernel(call, begin, end); });
-  constexpr int64_t kLine = kernels::padded_outputs(1);
-  const int64_t lines = kernels::padded_outputs(call.outputs) / kLine;
-  at::parallel_for(0, lines, kLinesGrain, [&](int64_t begin, int64_t end) {
-    sum(call, begin * kLine, std::min(end * kLine, call.outputs));
-  });
-}
-
-// A product that is ours, and what its call points to.
-struct Product {
-  at::Tensor input;
-  Bias bias;
-  at::Tensor result;
-  kernels::Linear call;
-  kernels::Element element{};
-  bool inputs_dense = false;
-  int64_t share = 0;  // outputs that a thread takes at once, where the inputs are dense
-};
-
 // The dimension in which the weight is dense, of the two, tells how it is read.
 Product prepared(const at::Tensor& given, const at::Tensor& weight, const Bias& bias, bool turned) {
   const int64_t outputs = weight.size(turned ? 1 : 0);
@@ -94,47 +64,39 @@ Product prepared(const at::Tensor& given, const at::Tensor& weight, const Bias& 
   at::DimVector sizes(given.sizes());
   sizes.back() = outputs;
   it.result = at::empty(sizes, given.options());
-  it.element = *element_of(weight.scalar_type());
-  it.inputs_dense = weight.stride(turned ? 0 : 1) == 1;
-  it.call.x = it.input.const_data_ptr();
-  it.call.x_stride = row_stride(it.input).value();
-  it.call.weight = weight.const_data_ptr();
-  it.call.weight_stride = weight.stride(it.inputs_dense == turned ? 1 : 0);
-  it.call.bias = it.bias ? it.bias->const_data_ptr() : nullptr;
-  it.call.y = it.result.mutable_data_ptr();
-  it.call.y_stride = outputs;
-  it.call.rows = given.numel() / given.size(-1);
-  it.call.inputs = given.size(-1);
-  it.call.outputs = outputs;
-  const int64_t row_bytes = it.call.inputs * static_cast<int64_t>(weight.element_size());
-  it.share = std::max<int64_t>(kShareBytes / row_bytes, 1);
+  kernels::Linear& call = it.work.call;
+  it.work.element = *element_of(weight.scalar_type());
+  it.work.inputs_dense = weight.stride(turned ? 0 : 1) == 1;
+  call.weight = weight.const_data_ptr();
+  call.weight_stride = weight.stride(it.work.inputs_dense == turned ? 1 : 0);
+  call.bias = it.bias ? it.bias->const_data_ptr() : nullptr;
+  call.inputs = given.size(-1);
+  call.outputs = outputs;
+  const auto element_bytes = static_cast<int64_t>(weight.element_size());
+  it.work.share = std::max<int64_t>(kShareBytes / (call.inputs * element_bytes), 1);
+  const int64_t rows = given.numel() / given.size(-1);
+  const int64_t padded = kernels::padded_outputs(outputs);
+  if (!it.work.inputs_dense) {
+    it.parts = at::empty({kernels::chunks_of(call.inputs), rows, padded}, at::kFloat);
+  }
+  const auto* const x = static_cast<const std::byte*>(it.input.const_data_ptr());
+  auto* const y = static_cast<std::byte*>(it.result.mutable_data_ptr());
+  float* const parts = it.parts ? it.parts->mutable_data_ptr<float>() : nullptr;
+  const int64_t x_bytes = row_stride(it.input).value() * element_bytes;
+  for (int64_t row = 0; row < rows; ++row) {
+    it.work.rows.push_back({x + row * x_bytes, y + row * outputs * element_bytes,
+                            parts == nullptr ? parts : parts + row * padded, rows * padded});
+  }
   return it;
-}
-
-// The products have dense inputs.
-void run_outputs_first(at::ArrayRef<Product> products) {
-  const auto shares = [](const Product& it) { return (it.call.outputs + it.share - 1) / it.share; };
-  int64_t count = 0;
-  for (const Product& it : products) count += shares(it);
-  for_each_share(count, [&](int64_t i) {
-    const Product* it = products.begin();
-    for (; i >= shares(*it); ++it) i -= shares(*it);
-    const kernels::LinearKernel kernel =
-        fast_kernels().linear.outputs_first[static_cast<size_t>(it->element)];
-    kernel(it->call, i * it->share, std::min((i + 1) * it->share, it->call.outputs));
-  });
 }
 
 at::Tensor linear_rows(const at::Tensor& input, const at::Tensor& weight, const Bias& bias,
                        bool turned) {
   if (!is_ours(input, weight, bias, turned)) return linear_as_before(input, weight, bias, turned);
-  const Product product = prepared(input, weight, bias, turned);
-  if (product.inputs_dense) {
-    run_outputs_first(product);
-  } else {
-    run_inputs_first(product.call, product.element);
-  }
-  return product.result;
+  Product product = prepared(input, weight, bias, turned);
+  at::Tensor result = product.result;
+  compute_or_join({&product, 1});
+  return result;
 }
 
 // What of them has dense inputs and is ours is computed at once.
@@ -153,7 +115,7 @@ std::vector<at::Tensor> linears(const at::Tensor& given, at::TensorList weights,
       results[i] = linear_rows(given, weights[i], bias, turned);
     }
   }
-  if (!products.empty()) run_outputs_first(products);
+  compute_or_join(products);
   return results;
 }
 

@@ -6,11 +6,11 @@
 #include <fmt/ranges.h>
 
 #include "kernel/base/checked.h"
-#include "kernel/exec/allocator_hook.h"
 #include "kernel/exec/arguments.h"
 #include "kernel/exec/convert.h"
 #include "kernel/exec/expression.h"
 #include "kernel/exec/guard_dispatch.h"
+#include "kernel/exec/joint_products.h"
 #include "kernel/exec/layout.h"
 #include "kernel/exec/one_thread.h"
 #include "kernel/exec/torch_headers.h"
@@ -109,21 +109,32 @@ void offer_places(const Step& step, const Frame& frame) {
   }
 }
 
-Status run_step(const AdmittedGraph& program, const Step& step,
-                std::span<const c10::Storage> storages, Frame& frame, Stack& stack) {
+// Calls the operator. Its results may be without their bytes until those of all runs are computed
+// that go on together.
+Status begin_step(const AdmittedGraph& program, const Step& step,
+                  std::span<const c10::Storage> storages, Frame& frame, Stack& stack) {
   if (!step.written.empty()) DJINN_CHECK(check_writes(step, storages, frame));
   DJINN_CHECK(fill_stack(step, frame, stack));
   if (step.op->is_kv_append) DJINN_CHECK(check_append(program, step, frame, stack));
   if (frame.placer != nullptr) offer_places(step, frame);
   const OneThread alone(!step.written.empty() &&
                         writes_over_inputs(step.op->handle.schema(), stack));
-  DJINN_CHECK(call_filled(step, frame, stack));
+  return call_filled(step, frame, stack);
+}
+
+Status end_step(const AdmittedGraph& program, const Step& step, Frame& frame) {
   if (!has_claimed_layouts(step, frame)) {
     DJINN_CHECK(settle_layouts(program.graph, step, frame));
   }
   DJINN_CHECK(check_claims(program, step, frame));
   drop_dead(step, frame);
   return {};
+}
+
+Status run_step(const AdmittedGraph& program, const Step& step,
+                std::span<const c10::Storage> storages, Frame& frame, Stack& stack) {
+  DJINN_CHECK(begin_step(program, step, storages, frame, stack));
+  return end_step(program, step, frame);
 }
 
 // The caller has checked the bounds.
@@ -228,6 +239,64 @@ Status run_steps(const AdmittedGraph& program, std::span<const c10::Storage> sto
   if (status || status.error().code == ErrorCode::kCancelled) return status;
   frame.failed_at = program.steps[at].node;
   return located(std::move(status).error(), describe(program.graph.nodes[*frame.failed_at]));
+}
+
+namespace {
+
+// The steps [begin, end) of runs that go on together, and then, where there is one, the beginning
+// of the step `end`.
+void go_on(const AdmittedGraph& program, size_t begin, size_t end, Companion& run, Stack& stack) {
+  const ScopedSink sink(*run.sink);
+  const Status status = catching([&]() -> Status {
+    for (size_t at = begin; at <= end && at < program.steps.size(); ++at) {
+      const Step& step = program.steps[at];
+      if (run.frame.pulse && !run.frame.pulse(program.graph.nodes[step.node].op)) return given_up();
+      DJINN_CHECK(begin_step(program, step, run.storages, run.frame, stack));
+      if (at != end) DJINN_CHECK(end_step(program, step, run.frame));
+    }
+    return {};
+  });
+  run.goes_on = status.ok();
+}
+
+void end_joint_step(const AdmittedGraph& program, const Step& step, Companion& run) {
+  const ScopedSink sink(*run.sink);
+  const Status status = catching([&] { return end_step(program, step, run.frame); });
+  run.goes_on = status.ok();
+}
+
+}  // namespace
+
+void run_steps_together(const AdmittedGraph& program, std::span<Companion> runs) {
+  const GuardedCalls guarded;
+  JointProducts products(runs.size());
+  Stack stack;
+  const auto each = [&](const auto& f) {
+    for (size_t i = 0; i < runs.size(); ++i) {
+      if (runs[i].goes_on) f(i);
+    }
+  };
+  const size_t count = program.steps.size();
+  for (size_t begin = 0; begin < count;) {
+    size_t joint = begin;
+    while (joint < count && !program.steps[joint].op->joins) ++joint;
+    each([&](size_t i) {
+      products.of_run(i);
+      go_on(program, begin, joint, runs[i], stack);
+    });
+    if (joint < count) {
+      products.compute();
+      each([&](size_t i) { end_joint_step(program, program.steps[joint], runs[i]); });
+    }
+    for (size_t i = 0; i < runs.size(); ++i) {
+      const ScopedSink sink(*runs[i].sink);
+      products.drop(i);
+    }
+    begin = joint + 1;
+  }
+  each([&](size_t i) {
+    if (runs[i].frame.pulse) runs[i].frame.pulse({});
+  });
 }
 
 }  // namespace djinn::exec

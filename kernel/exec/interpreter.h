@@ -4,6 +4,7 @@
 #pragma once
 
 #include "kernel/base/result.h"
+#include "kernel/exec/allocator_hook.h"
 #include "kernel/exec/program.h"
 
 namespace djinn::exec {
@@ -38,5 +39,18 @@ Status check_claim(const srg::Value& value, const at::Tensor& tensor,
 // Runs all steps. storages: one for each graph storage. Errors name the node. Throws nothing.
 Status run_steps(const AdmittedGraph& program, std::span<const c10::Storage> storages,
                  Frame& frame);
+
+// A run that goes on together with others of its program.
+struct Companion {
+  std::span<const c10::Storage> storages;  // as of run_steps()
+  Frame frame;
+  Sink* sink = nullptr;  // of its allocations
+  bool goes_on = true;   // false: it has failed, or was given up, at some step
+};
+
+// Runs all steps of all runs, each in its own frame, step by step as far as products are concerned:
+// those that our kernels compute are computed for all runs at once (joint_products.h). A run's
+// allocations come in the order that they have when it is alone. Throws nothing.
+void run_steps_together(const AdmittedGraph& program, std::span<Companion> runs);
 
 }  // namespace djinn::exec

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
 #include <algorithm>
-#include <cstring>
+#include <deque>
 #include <optional>
+#include <vector>
 
 #include "kernel/base/alignment.h"
 #include "kernel/base/assert.h"
@@ -14,6 +15,7 @@
 #include "kernel/exec/interpreter.h"
 #include "kernel/exec/plan_cache.h"
 #include "kernel/exec/program.h"
+#include "kernel/exec/slab_content.h"
 #include "kernel/exec/streaming_copy.h"
 #include "kernel/exec/torch_headers.h"
 #include "kernel/executor/host_lane.h"
@@ -38,28 +40,6 @@ class UnboundedHeap final : public HeapOwner {
   void settle(uint64_t) override {}
 };
 
-// Keeps track of whose bytes the slab holds, so that no run reads what another owner's run left.
-//
-// invariant: bytes in [clean, foreign) may be of others; those before clean are the owner's or
-// zeros, those beyond both are zeros or were never given to a run.
-struct SlabContent {
-  uint64_t clean = 0;
-  uint64_t foreign = 0;
-
-  void change_owner() {
-    foreign = std::max(foreign, clean);
-    clean = 0;
-  }
-  // This is called before a run of the owner that may use this many bytes; from the second on it
-  // costs nothing.
-  void make_clean(std::span<std::byte> slab, uint64_t bytes) {
-    if (bytes <= clean) return;
-    const uint64_t end = std::min(bytes, foreign);
-    if (end > clean) std::memset(slab.data() + clean, 0, end - clean);
-    clean = bytes;
-  }
-};
-
 // ATen turns oneDNN off for the process when one of its matrix products is refused memory; what is
 // computed then would have other kernels, and so other bits.
 void use_all_kernels() {
@@ -71,6 +51,23 @@ const AdmittedGraph& admitted(const Program& program) {
   return static_cast<const CpuProgram&>(program).admitted();
 }
 
+struct Outputs {
+  std::vector<at::Tensor> kept;  // what views point into
+  std::vector<OutputView> views;
+};
+
+// A run of run_together(), which has a plan.
+struct Together {
+  Together(const RunTogether& run, Plan& its_plan, size_t place)
+      : given(&run), plan(&its_plan), number(place) {}
+
+  const RunTogether* given;
+  Plan* plan;
+  size_t number;  // of those that were asked for
+  std::vector<c10::Storage> storages;
+  std::optional<Replayer> replayer;
+};
+
 class CpuLane final : public HostLane {
  public:
   explicit CpuLane(LaneOptions options) : options_(std::move(options)) {}
@@ -78,13 +75,16 @@ class CpuLane final : public HostLane {
   [[nodiscard]] Status check_size(const Program& program) const override;
   Outcome<void> run(Program& program, const RunBindings& bindings) override;
   Outcome<void> run_once(const Program& program, const RunBindings& bindings) override;
-  [[nodiscard]] std::span<const OutputView> outputs() const override { return outputs_; }
+  [[nodiscard]] std::span<const OutputView> outputs() const override { return outputs_.views; }
   [[nodiscard]] std::optional<size_t> failed_at() const override { return failed_at_; }
   [[nodiscard]] LaneStats stats() const override { return stats_; }
   void set_owner(const LaneOwner& owner) override;
   void set_pulse(std::function<bool(std::string_view)> pulse) override {
     pulse_ = std::move(pulse);
   }
+  std::vector<bool> run_together(const Program& program,
+                                 std::span<const RunTogether> runs) override;
+  [[nodiscard]] std::span<const OutputView> outputs_of(size_t run) const override;
   Outcome<HeapBytes> allocate(uint64_t bytes) override;
   void trim() override;
   void forget(const Program& program) override { plans_.forget(&program); }
@@ -106,6 +106,7 @@ class CpuLane final : public HostLane {
   Outcome<void> record_run(const AdmittedGraph& graph, const RunBindings& bindings, Plan& plan);
   Outcome<void> replay(const AdmittedGraph& graph, const RunBindings& bindings, Plan& plan);
   Outcome<void> reserve(uint64_t bytes);
+  Outcome<void> grow_slab(uint64_t bytes);
   Outcome<void> run_in_arena(const AdmittedGraph& graph, const RunBindings& bindings, Plan& plan);
   Outcome<std::span<std::byte>> room_for(const AdmittedGraph& graph, const RunBindings& bindings);
   Outcome<std::span<std::byte>> clean_memory(uint64_t bytes);
@@ -114,8 +115,11 @@ class CpuLane final : public HostLane {
                     RunKind kind = RunKind::kReal);
   Status execute(const AdmittedGraph& graph, const RunBindings& bindings, RunKind kind,
                  Placer* placer);
-  Status keep_outputs(const AdmittedGraph& graph, std::span<const c10::Storage> storages,
-                      const Frame& frame);
+  std::vector<bool> compute_together(const Program& program, std::span<const RunTogether> runs);
+  std::deque<Together> choose_together(const Program& program, std::span<const RunTogether> runs);
+  uint64_t room_together(uint64_t bytes);
+  void begin_together(const AdmittedGraph& graph, Together& run, uint64_t offset,
+                      Companion& companion);
   void drop_outputs();
 
   LaneOptions options_;
@@ -126,9 +130,10 @@ class CpuLane final : public HostLane {
   std::optional<RegisteredSlab> slab_;
   std::optional<RegisteredSlab> places_;  // of kept outputs
   SlabContent slab_content_;
+  uint64_t refused_slab_bytes_ = UINT64_MAX;  // to room_together(), the least
   LaneOwner owner_;
-  std::vector<at::Tensor> kept_;  // what outputs_ points into
-  std::vector<OutputView> outputs_;
+  Outputs outputs_;
+  std::vector<Outputs> outputs_together_;  // of the last run_together(), by run
   std::optional<size_t> failed_at_;
   std::function<bool(std::string_view)> pulse_;
 };
@@ -147,9 +152,26 @@ OutputView view_of_output(const at::Tensor& tensor, std::span<const c10::Storage
   return view;
 }
 
+Status keep_outputs(const AdmittedGraph& graph, std::span<const c10::Storage> storages,
+                    const Frame& frame, Outputs& out) {
+  for (const srg::ValueId id : graph.graph.outputs) {
+    if (!frame.values[id].defined()) {
+      return Error{ErrorCode::kInvalidArgument, "An output is a result that its node left out."};
+    }
+    // Whoever reads the bytes does not see that their conjugate or negative is meant.
+    const at::Tensor tensor = frame.values[id].resolve_conj().resolve_neg();
+    if (from_torch(tensor.scalar_type()) == DType::kInvalid) {
+      return Error{ErrorCode::kUnsupported, "An output has a dtype that does not leave a run."};
+    }
+    out.kept.push_back(tensor);
+    out.views.push_back(view_of_output(tensor, storages));
+  }
+  return {};
+}
+
 void CpuLane::drop_outputs() {
-  outputs_.clear();
-  kept_.clear();
+  outputs_ = {};
+  outputs_together_.clear();
   places_.reset();
 }
 
@@ -191,7 +213,7 @@ Outcome<std::span<std::byte>> CpuLane::clean_memory(uint64_t bytes) {
   DJINN_CHECK(reserve(bytes));
   if (!slab_) return std::span<std::byte>();
   const auto memory = slab_->bytes().first(std::min<uint64_t>(bytes, slab_->bytes().size()));
-  slab_content_.make_clean(memory, memory.size());
+  slab_content_.make_clean(memory, 0, memory.size(), owner_.id);
   return memory;
 }
 
@@ -276,7 +298,7 @@ Outcome<void> CpuLane::run_in_arena(const AdmittedGraph& graph, const RunBinding
 
 Outcome<void> CpuLane::replay(const AdmittedGraph& graph, const RunBindings& bindings, Plan& plan) {
   DJINN_CHECK(reserve(plan.planned_bytes));
-  if (slab_) slab_content_.make_clean(slab_->bytes(), plan.planned_bytes);
+  if (slab_) slab_content_.make_clean(slab_->bytes(), 0, plan.planned_bytes, owner_.id);
   Replayer replayer(plan.placements, slab_ ? slab_->bytes() : std::span<std::byte>(), heap_);
   const Status status = execute_on(replayer, graph, bindings);
   plan.heap_bytes = heap_.taken_bytes();
@@ -300,6 +322,10 @@ bool is_aligned(const void* memory) {
 Outcome<void> CpuLane::reserve(uint64_t bytes) {
   if (bytes == 0 || (slab_ && slab_->bytes().size() >= bytes)) return {};
   if (bytes > owner_.bytes_max) return over_limit(bytes, owner_.bytes_max);
+  return grow_slab(bytes);
+}
+
+Outcome<void> CpuLane::grow_slab(uint64_t bytes) {
   DJINN_TRY(const std::span<std::byte> memory, options_.grow_slab(bytes, [this] {
     if (pulse_) pulse_({});
   }));
@@ -331,14 +357,19 @@ Status CpuLane::execute_on(Sink& sink, const AdmittedGraph& graph, const RunBind
   return execute(graph, bindings, kind, bindings.places.empty() ? nullptr : &placer);
 }
 
+Frame frame_of(const AdmittedGraph& graph, const RunBindings& bindings) {
+  Frame frame;
+  frame.symbols = bindings.symbols;
+  frame.tokens_begin = bindings.tokens_begin;
+  if (!graph.reaches_capacity) frame.tokens_end = bindings.tokens_end;
+  return frame;
+}
+
 Status CpuLane::execute(const AdmittedGraph& graph, const RunBindings& bindings, RunKind kind,
                         Placer* placer) {
   const std::vector<c10::Storage> storages = storages_of(graph, bindings.storages);
-  Frame frame;
-  frame.symbols = bindings.symbols;
+  Frame frame = frame_of(graph, bindings);
   frame.kind = kind;
-  frame.tokens_begin = bindings.tokens_begin;
-  if (!graph.reaches_capacity) frame.tokens_end = bindings.tokens_end;
   frame.pulse = pulse_;
   frame.placer = placer;
   frame.places = bindings.places;
@@ -348,24 +379,7 @@ Status CpuLane::execute(const AdmittedGraph& graph, const RunBindings& bindings,
   Status done = run_steps(graph, storages, frame);
   failed_at_ = frame.failed_at;
   if (!done) return done;
-  return keep_outputs(graph, storages, frame);
-}
-
-Status CpuLane::keep_outputs(const AdmittedGraph& graph, std::span<const c10::Storage> storages,
-                             const Frame& frame) {
-  for (const srg::ValueId id : graph.graph.outputs) {
-    if (!frame.values[id].defined()) {
-      return Error{ErrorCode::kInvalidArgument, "An output is a result that its node left out."};
-    }
-    // Whoever reads the bytes does not see that their conjugate or negative is meant.
-    const at::Tensor tensor = frame.values[id].resolve_conj().resolve_neg();
-    if (from_torch(tensor.scalar_type()) == DType::kInvalid) {
-      return Error{ErrorCode::kUnsupported, "An output has a dtype that does not leave a run."};
-    }
-    kept_.push_back(tensor);
-    outputs_.push_back(view_of_output(tensor, storages));
-  }
-  return {};
+  return keep_outputs(graph, storages, frame, outputs_);
 }
 
 Outcome<void> CpuLane::run(Program& program, const RunBindings& bindings) {
@@ -374,6 +388,118 @@ Outcome<void> CpuLane::run(Program& program, const RunBindings& bindings) {
 
 Outcome<void> CpuLane::run_once(const Program& program, const RunBindings& bindings) {
   return carry_out([&] { return compute_once(program, bindings); });
+}
+
+// Those that have a plan which took nothing but places, as far as their places fit the slab, side
+// by side. What a plan needs beside the slab is bounded one run at a time.
+std::deque<Together> CpuLane::choose_together(const Program& program,
+                                              std::span<const RunTogether> runs) {
+  std::deque<Together> chosen;
+  uint64_t bytes = 0;
+  for (size_t i = 0; i < runs.size(); ++i) {
+    const RunBindings& bindings = runs[i].bindings;
+    if (!bindings.places.empty() || !check_bindings(admitted(program), bindings)) continue;
+    Plan* const plan = plans_.find(&program, bucket_top(program.graph(), bindings.symbols));
+    const bool is_planned = plan != nullptr && plan->records > 0 && !plan->needs_record &&
+                            !plan->in_arena && plan->heap_bytes == 0 &&
+                            plan->planned_bytes <= runs[i].owner.bytes_max;
+    if (!is_planned) continue;
+    chosen.emplace_back(runs[i], *plan, i);
+    bytes += plan->planned_bytes;
+  }
+  const uint64_t room = room_together(bytes);
+  while (bytes > room) {
+    bytes -= chosen.back().plan->planned_bytes;
+    chosen.pop_back();
+  }
+  return chosen;
+}
+
+// Gives how much of the slab there is for so many bytes. A larger one that was refused is not asked
+// for again before the lane is trimmed.
+uint64_t CpuLane::room_together(uint64_t bytes) {
+  const auto has = [&] { return slab_ ? slab_->bytes().size() : 0; };
+  if (bytes > has() && bytes < refused_slab_bytes_) {
+    const Outcome<void> grown = grow_slab(bytes);
+    if (grown.has_failed()) refused_slab_bytes_ = bytes;
+  }
+  return has();
+}
+
+void CpuLane::begin_together(const AdmittedGraph& graph, Together& run, uint64_t offset,
+                             Companion& companion) {
+  const RunBindings& bindings = run.given->bindings;
+  const uint64_t bytes = run.plan->planned_bytes;
+  std::span<std::byte> memory;
+  if (slab_) {
+    slab_content_.make_clean(slab_->bytes(), offset, offset + bytes, run.given->owner.id);
+    memory = slab_->bytes().subspan(offset, bytes);
+  }
+  run.storages = storages_of(graph, bindings.storages);
+  run.replayer.emplace(run.plan->placements, memory, heap_);
+  companion.storages = run.storages;
+  companion.sink = &*run.replayer;
+  companion.frame = frame_of(graph, bindings);
+  companion.frame.pulse = run.given->pulse;
+  const ScopedSink sink(*companion.sink);
+  companion.goes_on = bind_frame(graph, run.storages, companion.frame).ok();
+}
+
+std::vector<bool> CpuLane::compute_together(const Program& program,
+                                            std::span<const RunTogether> runs) {
+  std::vector<bool> done(runs.size(), false);
+  std::deque<Together> chosen = choose_together(program, runs);
+  if (chosen.size() < 2) return done;
+  const AdmittedGraph& graph = admitted(program);
+  std::vector<Companion> companions(chosen.size());
+  uint64_t offset = 0, heap_bytes_max = UINT64_MAX;
+  for (size_t i = 0; i < chosen.size(); ++i) {
+    begin_together(graph, chosen[i], offset, companions[i]);
+    offset += chosen[i].plan->planned_bytes;
+    heap_bytes_max = std::min(heap_bytes_max, chosen[i].given->owner.bytes_max);
+  }
+  heap_.set_limit(heap_bytes_max);
+  run_steps_together(graph, companions);
+  heap_.set_limit(owner_.bytes_max);
+  if (heap_.take_refusal()) {
+    use_all_kernels();
+    return done;
+  }
+  outputs_together_.resize(runs.size());
+  for (size_t i = 0; i < chosen.size(); ++i) {
+    Together& run = chosen[i];
+    if (!companions[i].goes_on) continue;
+    Outputs& outputs = outputs_together_[run.number];
+    done[run.number] = keep_outputs(graph, run.storages, companions[i].frame, outputs).ok();
+    if (run.replayer->fits()) {
+      ++stats_.planned_runs;
+    } else {
+      ++stats_.plan_misses;
+      run.plan->needs_record = run.plan->records < kRecordsMax;
+    }
+  }
+  const auto count = static_cast<uint64_t>(std::ranges::count(done, true));
+  stats_.runs += count;
+  stats_.runs_together += count;
+  stats_.begun += chosen.size();
+  return done;
+}
+
+std::vector<bool> CpuLane::run_together(const Program& program, std::span<const RunTogether> runs) {
+  std::vector<bool> done(runs.size(), false);
+  if (!options_.planned) return done;
+  const Outcome<void> ran = carry_out([&]() -> Outcome<void> {
+    c10::InferenceMode inference_mode;
+    done = compute_together(program, runs);
+    return {};
+  });
+  if (!ran) done.assign(runs.size(), false);
+  return done;
+}
+
+std::span<const OutputView> CpuLane::outputs_of(size_t run) const {
+  DJINN_ASSERT(run < outputs_together_.size());
+  return outputs_together_[run].views;
 }
 
 Outcome<void> CpuLane::carry_out(const std::function<Outcome<void>()>& work) {
@@ -395,7 +521,6 @@ Outcome<void> CpuLane::carry_out(const std::function<Outcome<void>()>& work) {
 }
 
 void CpuLane::set_owner(const LaneOwner& owner) {
-  if (owner.id != owner_.id) slab_content_.change_owner();
   owner_ = owner;
   heap_.set_limit(owner.bytes_max);
 }
@@ -412,6 +537,7 @@ Outcome<HeapBytes> CpuLane::allocate(uint64_t bytes) {
 
 void CpuLane::trim() {
   drop_outputs();
+  refused_slab_bytes_ = UINT64_MAX;
   heap_.trim();
 }
 

@@ -84,6 +84,15 @@ Plan& PlanCache::plan(const void* program, const std::vector<int64_t>& bucket) {
   return found->second;
 }
 
+Plan* PlanCache::find(const void* program, const std::vector<int64_t>& bucket) {
+  const auto buckets = programs_.find(program);
+  if (buckets == programs_.end()) return nullptr;
+  const auto found = buckets->second.find(bucket);
+  if (found == buckets->second.end()) return nullptr;
+  found->second.last_use = ++uses_;
+  return &found->second;
+}
+
 void PlanCache::learn(Plan& plan, std::vector<vmu::Lifetime> recorded) {
   DJINN_ASSERT(recorded.size() <= Recorder::kAllocationsMax);
   places_ -= plan.placements.size();

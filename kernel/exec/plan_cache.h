@@ -50,6 +50,8 @@ class PlanCache {
   // The plan of that bucket, made empty if there was none. Keeps at most kPlansMax a program and
   // drops the least recently used.
   Plan& plan(const void* program, const std::vector<int64_t>& bucket);
+  // Likewise, if there is one; null: there is none. None is dropped.
+  Plan* find(const void* program, const std::vector<int64_t>& bucket);
   // Takes a record into the plan that plan() gave last. Drops the least recently used of the others
   // where all of them would have more than kPlacesMax places.
   void learn(Plan& plan, std::vector<vmu::Lifetime> recorded);

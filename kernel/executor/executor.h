@@ -139,7 +139,8 @@ struct OutputView {
 
 struct LaneStats {
   uint64_t runs = 0;
-  uint64_t begun = 0;  // runs and rehearsals that came to their first operator
+  uint64_t begun = 0;          // runs and rehearsals that came to their first operator
+  uint64_t runs_together = 0;  // of run_together(), of those that ended well
   uint64_t planned_runs = 0;
   uint64_t plan_records = 0;   // rehearsals, and runs recorded anew after a miss
   uint64_t plan_misses = 0;    // runs that left their plan for malloc
@@ -200,6 +201,13 @@ struct LaneOwner {
   uint64_t bytes_max = UINT64_MAX;  // of a run's slab, and of its heap; over it: kQuotaExceeded
 };
 
+// One of several runs of a program that are computed together.
+struct RunTogether {
+  RunBindings bindings;
+  LaneOwner owner;
+  std::function<bool(std::string_view)> pulse;  // as Lane::set_pulse()
+};
+
 class Lane {
  public:
   Lane() = default;
@@ -219,6 +227,14 @@ class Lane {
   // plan is kept.
   virtual Outcome<void> run_once(const Program& program, const RunBindings& bindings) = 0;
   [[nodiscard]] virtual std::span<const OutputView> outputs() const = 0;
+  // Runs of one program, whose fast kernels compute what they can for all of them at once: each has
+  // the bytes of run(). Gives which have ended well. Those that have not are to be run by
+  // themselves, as if they had not been here: for want of a plan or of memory, after an error, or
+  // because somebody gave them up.
+  virtual std::vector<bool> run_together(const Program& program,
+                                         std::span<const RunTogether> runs) = 0;
+  // As outputs(), of one of the last run_together() that has ended well.
+  [[nodiscard]] virtual std::span<const OutputView> outputs_of(size_t run) const = 0;
   // The node that the last run failed in; nothing where it did not, or failed in none.
   [[nodiscard]] virtual std::optional<size_t> failed_at() const = 0;
   [[nodiscard]] virtual LaneStats stats() const = 0;

@@ -146,6 +146,26 @@ class FakeLane final : public HostLane {
     if (options_.heap != nullptr) options_.heap->settle(0);
     return {};
   }
+  // One after the other.
+  std::vector<bool> run_together(const Program& program,
+                                 std::span<const RunTogether> runs) override {
+    std::vector<bool> done;
+    const auto alone = std::exchange(pulse_, nullptr);
+    std::vector<OutputsOfOne> made;
+    for (const RunTogether& one : runs) {
+      pulse_ = one.pulse;
+      done.push_back(run_once(program, one.bindings).ok());
+      made.push_back({std::move(kept_), std::move(outputs_)});
+    }
+    drop_outputs();
+    together_ = std::move(made);
+    pulse_ = alone;
+    stats_.runs_together += static_cast<uint64_t>(std::ranges::count(done, true));
+    return done;
+  }
+  [[nodiscard]] std::span<const OutputView> outputs_of(size_t run) const override {
+    return together_[run].views;
+  }
   [[nodiscard]] std::span<const OutputView> outputs() const override { return outputs_; }
   [[nodiscard]] std::optional<size_t> failed_at() const override { return failed_at_; }
   [[nodiscard]] LaneStats stats() const override { return stats_; }
@@ -174,8 +194,14 @@ class FakeLane final : public HostLane {
 
  private:
   using Made = std::map<srg::ValueId, std::vector<std::byte>>;
+  using Kept = std::vector<std::unique_ptr<std::vector<std::byte>>>;
+  struct OutputsOfOne {
+    Kept kept;
+    std::vector<OutputView> views;
+  };
 
   void drop_outputs() {
+    together_.clear();
     outputs_.clear();
     kept_.clear();
   }
@@ -277,7 +303,8 @@ class FakeLane final : public HostLane {
   LaneOptions options_;
   LaneStats stats_;
   std::function<bool(std::string_view)> pulse_;
-  std::vector<std::unique_ptr<std::vector<std::byte>>> kept_;  // what outputs_ points into
+  Kept kept_;  // what outputs_ points into
+  std::vector<OutputsOfOne> together_;
   std::vector<OutputView> outputs_;
   std::optional<size_t> failed_at_;
 };

@@ -14,20 +14,24 @@
 
 namespace djinn::kernels {
 
-// y[m, n] = sum over k of x[m, k] * w[n, k], plus bias[n], for m < rows. All have one element type;
-// sums are float32, rounded once. Strides are elements. Nothing overlaps; alignment is any.
+// One of them: where its numbers are, side by side. Rows may be of several runs.
+struct LinearRow {
+  const void* x = nullptr;   // [inputs]
+  void* y = nullptr;         // [outputs]
+  float* parts = nullptr;    // inputs first: [chunks_of(inputs), padded_outputs(outputs)]
+  int64_t parts_stride = 0;  // of the chunks
+};
+
+// y[n] = sum over k of x[k] * w[n, k], plus bias[n], for each row. All have one element type; sums
+// are float32, rounded once. Strides are elements. Nothing overlaps; alignment is any.
 struct Linear {
-  const void* x = nullptr;  // [rows, inputs], a row's elements side by side
-  int64_t x_stride = 0;
+  const LinearRow* row = nullptr;  // [rows]
+  int64_t rows = 0;
   const void* weight = nullptr;  // outputs first: [outputs, inputs]; else [inputs, outputs]
   int64_t weight_stride = 0;     // of its first dimension; the second's is 1
   const void* bias = nullptr;    // [outputs], or none
-  void* y = nullptr;             // [rows, outputs], a row's elements side by side
-  int64_t y_stride = 0;
-  int64_t rows = 0;
   int64_t inputs = 0;
   int64_t outputs = 0;
-  float* parts = nullptr;  // inputs first: [chunks_of(inputs), rows, padded_outputs(outputs)]
 };
 
 // Where the inputs are first, memory is one stream for each thread if each reads whole rows of

@@ -25,9 +25,22 @@ inline void prefetch(const T* at) {
 
 // --- outputs first: dot products
 
-// The row of weights n. One row after the other is read, so that memory is one stream.
+// The numbers of a block of rows, of which there may be several.
 template <typename T, int M>
-inline void dots(const Linear& call, const T* x, const T* w, T* y, const T* bias) {
+struct Rows {
+  explicit Rows(const LinearRow* row) {
+    for (int m = 0; m < M; ++m) {
+      x[m] = static_cast<const T*>(row[m].x);
+      y[m] = static_cast<T*>(row[m].y);
+    }
+  }
+  const T* x[M];
+  T* y[M];
+};
+
+// The row n of weights, which is at w. One after the other is read, so that memory is one stream.
+template <typename T, int M>
+inline void dots(const Linear& call, const Rows<T, M>& rows, const T* w, int64_t n) {
   using D = Dot<T>;
   Vector sums[M];
   DJINN_UNROLL
@@ -38,7 +51,7 @@ inline void dots(const Linear& call, const T* x, const T* w, T* y, const T* bias
     prefetch(w + k);
     DJINN_UNROLL
     for (int m = 0; m < M; ++m) {
-      sums[m] = D::step(sums[m], D::load(x + m * call.x_stride + k), weights);
+      sums[m] = D::step(sums[m], D::load(rows.x[m] + k), weights);
     }
   }
   if (k < call.inputs) {
@@ -47,27 +60,23 @@ inline void dots(const Linear& call, const T* x, const T* w, T* y, const T* bias
     const typename D::Operand weights = D::load(tail);
     DJINN_UNROLL
     for (int m = 0; m < M; ++m) {
-      copy_tail(tail, x + m * call.x_stride + k, call.inputs - k);
+      copy_tail(tail, rows.x[m] + k, call.inputs - k);
       sums[m] = D::step(sums[m], D::load(tail), weights);
     }
   }
   DJINN_UNROLL
   for (int m = 0; m < M; ++m) {
     float sum = Level::sum(sums[m]);
-    if (bias != nullptr) sum += D::widen(*bias);
-    y[m * call.y_stride] = D::round(sum);
+    if (call.bias != nullptr) sum += D::widen(static_cast<const T*>(call.bias)[n]);
+    rows.y[m][n] = D::round(sum);
   }
 }
 
 template <typename T, int M>
 void block_outputs_first(const Linear& call, int64_t row, int64_t begin, int64_t end) {
-  const T* const x = static_cast<const T*>(call.x) + row * call.x_stride;
+  const Rows<T, M> rows(call.row + row);
   const T* const w = static_cast<const T*>(call.weight);
-  const T* const bias = static_cast<const T*>(call.bias);
-  T* const y = static_cast<T*>(call.y) + row * call.y_stride;
-  for (int64_t n = begin; n < end; ++n) {
-    dots<T, M>(call, x, w + n * call.weight_stride, y + n, bias == nullptr ? bias : bias + n);
-  }
+  for (int64_t n = begin; n < end; ++n) dots<T, M>(call, rows, w + n * call.weight_stride, n);
 }
 
 // --- inputs first: columns
@@ -80,20 +89,22 @@ static_assert(kChunkInputs % kBlockInputs == 0);
 
 template <typename T, int M>
 struct Factors {
-  Factors(const Linear& call, const T* x, int64_t inputs) {
+  Factors(const LinearRow* row, int64_t k, int64_t inputs) {
     for (int m = 0; m < M; ++m) {
-      for (int64_t j = 0; j < inputs; ++j) of[m][j] = Dot<T>::widen(x[m * call.x_stride + j]);
+      const T* const x = static_cast<const T*>(row[m].x) + k;
+      for (int64_t j = 0; j < inputs; ++j) of[m][j] = Dot<T>::widen(x[j]);
     }
   }
   float of[M][kBlockInputs];
 };
 
-// Adds rows of weights, times elements of x, to the parts.
+// Adds the rows [k, k + inputs) of weights, times those elements of x, to the parts.
 template <typename T, int M>
-void add_block(const Linear& call, const T* x, const T* w, int64_t inputs, float* parts) {
+void add_block(const Linear& call, const LinearRow* row, int64_t k, int64_t inputs,
+               float* const* parts) {
   constexpr int kTile = kLineBytes / sizeof(T), kVectors = kTile / kLanes;
-  const Factors<T, M> factors(call, x, inputs);
-  const int64_t stride = padded_outputs(call.outputs);
+  const Factors<T, M> factors(row, k, inputs);
+  const T* const w = static_cast<const T*>(call.weight) + k * call.weight_stride;
   const T* ahead = w + inputs * call.weight_stride;
   for (int64_t n = 0; n < call.outputs; n += kTile) {
     Vector sums[M][kVectors];
@@ -101,18 +112,18 @@ void add_block(const Linear& call, const T* x, const T* w, int64_t inputs, float
     for (int m = 0; m < M; ++m) {
       DJINN_UNROLL
       for (int v = 0; v < kVectors; ++v) {
-        sums[m][v] = Level::load_floats(parts + m * stride + n + v * kLanes);
+        sums[m][v] = Level::load_floats(parts[m] + n + v * kLanes);
       }
     }
     for (int64_t j = 0; j < inputs; ++j) {
-      const T* const row = w + j * call.weight_stride + n;
+      const T* const weights_row = w + j * call.weight_stride + n;
       __builtin_prefetch(ahead, 0, kSecondCache);
       ahead += kTile;
       DJINN_UNROLL
       for (int v = 0; v < kVectors; ++v) {
         const int64_t left = call.outputs - n - v * kLanes;
         if (left <= 0) break;
-        const Vector weights = load_part(row + v * kLanes, left);
+        const Vector weights = load_part(weights_row + v * kLanes, left);
         DJINN_UNROLL
         for (int m = 0; m < M; ++m) {
           sums[m][v] = Level::fma(Level::broadcast(factors.of[m][j]), weights, sums[m][v]);
@@ -123,7 +134,7 @@ void add_block(const Linear& call, const T* x, const T* w, int64_t inputs, float
     for (int m = 0; m < M; ++m) {
       DJINN_UNROLL
       for (int v = 0; v < kVectors; ++v) {
-        Level::store_floats(parts + m * stride + n + v * kLanes, sums[m][v]);
+        Level::store_floats(parts[m] + n + v * kLanes, sums[m][v]);
       }
     }
   }
@@ -132,30 +143,31 @@ void add_block(const Linear& call, const T* x, const T* w, int64_t inputs, float
 // The rows of weights of one chunk, for a block of rows of x.
 template <typename T, int M>
 void chunk_of_inputs(const Linear& call, int64_t row, int64_t chunk) {
-  const int64_t stride = padded_outputs(call.outputs);
-  float* const parts = call.parts + (chunk * call.rows + row) * stride;
-  memset(parts, 0, static_cast<size_t>(M * stride) * sizeof(float));
+  const LinearRow* const rows = call.row + row;
+  const auto bytes = static_cast<size_t>(padded_outputs(call.outputs)) * sizeof(float);
+  float* parts[M];
+  for (int m = 0; m < M; ++m) {
+    parts[m] = rows[m].parts + chunk * rows[m].parts_stride;
+    memset(parts[m], 0, bytes);
+  }
   const int64_t begin = chunk * kChunkInputs;
   const int64_t end = smaller(call.inputs, begin + kChunkInputs);
-  const T* const x = static_cast<const T*>(call.x) + row * call.x_stride;
-  const T* const w = static_cast<const T*>(call.weight);
   for (int64_t k = begin; k < end; k += kBlockInputs) {
-    add_block<T, M>(call, x + k, w + k * call.weight_stride, smaller(end - k, kBlockInputs), parts);
+    add_block<T, M>(call, rows, k, smaller(end - k, kBlockInputs), parts);
   }
 }
 
 template <typename T>
 void sum_chunks(const Linear& call, int64_t begin, int64_t end) {
-  const int64_t stride = padded_outputs(call.outputs), chunks = chunks_of(call.inputs);
+  const int64_t chunks = chunks_of(call.inputs);
   const T* const bias = static_cast<const T*>(call.bias);
-  for (int64_t row = 0; row < call.rows; ++row) {
-    T* const y = static_cast<T*>(call.y) + row * call.y_stride;
+  for (const LinearRow* row = call.row; row < call.row + call.rows; ++row) {
+    T* const y = static_cast<T*>(row->y);
     for (int64_t n = begin; n < end; n += kLanes) {
       Vector sum = Level::zero();
       for (int64_t chunk = 0; chunk < chunks; ++chunk) {
         // What lies behind the last output is padding.
-        const float* const part = call.parts + (chunk * call.rows + row) * stride + n;
-        sum = Level::add(sum, Level::load_floats(part));
+        sum = Level::add(sum, Level::load_floats(row->parts + chunk * row->parts_stride + n));
       }
       if (bias != nullptr) sum = Level::add(sum, load_part(bias + n, end - n));
       store_part(y + n, sum, end - n);

@@ -34,21 +34,20 @@ struct Case {
   Matrix run(IsaLevel level, int64_t begin, int64_t end, std::vector<int64_t> cuts = {}) {
     const int64_t outputs = bias.columns;
     Matrix y(element, end - begin, outputs);
+    const int64_t chunks = chunks_of(x.columns), padded = padded_outputs(outputs);
+    std::vector<float> parts(static_cast<size_t>(chunks * (end - begin) * padded), NAN);
+    std::vector<LinearRow> rows;
+    for (int64_t r = 0; r < end - begin; ++r) {
+      rows.push_back({x.at(begin + r, 0), y.at(r, 0), parts.data() + r * chunks * padded, padded});
+    }
     Linear call;
-    call.x = x.at(begin, 0);
-    call.x_stride = x.stride();
+    call.row = rows.data();
+    call.rows = end - begin;
     call.weight = w.at(0, 0);
     call.weight_stride = w.stride();
     call.bias = bias.at(0, 0);
-    call.y = y.at(0, 0);
-    call.y_stride = y.stride();
-    call.rows = end - begin;
     call.inputs = x.columns;
     call.outputs = outputs;
-    const int64_t chunks = chunks_of(call.inputs);
-    std::vector<float> parts(static_cast<size_t>(chunks * call.rows * padded_outputs(outputs)),
-                             NAN);
-    call.parts = parts.data();
     const LinearKernels& kernels = kernels_of(level).linear;
     const auto number = static_cast<size_t>(element);
     for (int64_t chunk = chunks; !outputs_first && chunk > 0; --chunk) {

@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "kernel/exec/joint_products.h"
+
+#include <ATen/Parallel.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "kernel/base/assert.h"
+
+namespace djinn::exec {
+namespace {
+
+// Lines of outputs that are worth a thread, where their parts are summed.
+constexpr int64_t kLinesGrain = 64;
+
+thread_local JointProducts* current_joint = nullptr;
+
+void run_inputs_first(const ProductWork& work) {
+  const kernels::Linear& call = work.call;
+  const kernels::LinearKernels& linear = fast_kernels().linear;
+  const kernels::LinearKernel kernel = linear.inputs_first[static_cast<size_t>(work.element)];
+  const kernels::LinearKernel sum = linear.sum_chunks[static_cast<size_t>(work.element)];
+  // A thread's chunks are neighbours, since each fetches the beginning of the next one.
+  at::parallel_for(0, kernels::chunks_of(call.inputs), 1,
+                   [&](int64_t begin, int64_t end) { kernel(call, begin, end); });
+  constexpr int64_t kLine = kernels::padded_outputs(1);
+  const int64_t lines = kernels::padded_outputs(call.outputs) / kLine;
+  at::parallel_for(0, lines, kLinesGrain, [&](int64_t begin, int64_t end) {
+    sum(call, begin * kLine, std::min(end * kLine, call.outputs));
+  });
+}
+
+int64_t shares_of(const ProductWork& work) {
+  if (!work.inputs_dense) return 0;
+  return (work.call.outputs + work.share - 1) / work.share;
+}
+
+// `count` works, of which work(i) is one: those with dense inputs are shared out among the threads
+// as if they were one's, which changes no result.
+template <typename F>
+void run_works(size_t count, const F& work) {
+  int64_t shares = 0;
+  for (size_t i = 0; i < count; ++i) {
+    ProductWork& it = work(i);
+    it.call.row = it.rows.data();
+    it.call.rows = static_cast<int64_t>(it.rows.size());
+    shares += shares_of(it);
+    if (!it.inputs_dense) run_inputs_first(it);
+  }
+  if (shares == 0) return;
+  for_each_share(shares, [&](int64_t share) {
+    size_t i = 0;
+    for (; share >= shares_of(work(i)); ++i) share -= shares_of(work(i));
+    const ProductWork& it = work(i);
+    const kernels::LinearKernel kernel =
+        fast_kernels().linear.outputs_first[static_cast<size_t>(it.element)];
+    kernel(it.call, share * it.share, std::min((share + 1) * it.share, it.call.outputs));
+  });
+}
+
+// Tells whether they differ in their rows alone.
+bool have_one_matrix(const ProductWork& a, const ProductWork& b) {
+  return a.call.weight == b.call.weight && a.call.weight_stride == b.call.weight_stride &&
+         a.call.bias == b.call.bias && a.call.inputs == b.call.inputs &&
+         a.call.outputs == b.call.outputs && a.element == b.element &&
+         a.inputs_dense == b.inputs_dense;
+}
+
+}  // namespace
+
+void compute_or_join(std::span<Product> products) {
+  if (current_joint == nullptr) {
+    return run_works(products.size(), [&](size_t i) -> ProductWork& { return products[i].work; });
+  }
+  std::vector<Product>& kept = current_joint->products_[current_joint->run_];
+  for (Product& one : products) kept.push_back(std::move(one));
+}
+
+JointProducts::JointProducts(size_t runs) : products_(runs) {
+  DJINN_ASSERT(current_joint == nullptr);
+  current_joint = this;
+}
+
+JointProducts::~JointProducts() {
+  current_joint = nullptr;
+}
+
+void JointProducts::compute() {
+  works_.clear();
+  for (const std::vector<Product>& of_run : products_) {
+    for (const Product& one : of_run) {
+      const auto same = std::ranges::find_if(
+          works_, [&](const ProductWork& work) { return have_one_matrix(work, one.work); });
+      if (same == works_.end()) {
+        works_.push_back(one.work);
+      } else {
+        same->rows.append(one.work.rows.begin(), one.work.rows.end());
+      }
+    }
+  }
+  run_works(works_.size(), [&](size_t i) -> ProductWork& { return works_[i]; });
+}
+
+}  // namespace djinn::exec
