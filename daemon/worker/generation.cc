@@ -173,9 +173,8 @@ bool stops(const ipc::GenerateBlock& block, int32_t token) {
 }
 
 // Draws one token for each unfinished row and writes it behind the group's new length.
-Status draw(const ipc::GenerateBlock& block, exec::Lane& lane, const SequenceUse& use,
-            gc::StepRecord& record) {
-  const exec::OutputView& logits = lane.outputs()[0];
+Status draw(const ipc::GenerateBlock& block, exec::Lane& lane, const exec::OutputView& logits,
+            const SequenceUse& use, gc::StepRecord& record) {
   DJINN_CHECK(check_logits(logits, block.rows));
   const uint64_t length = use.past() + use.tokens;
   DJINN_ASSERT(block.rows == use.entry.rows && block.rows <= gc::kRowsMax);
@@ -251,7 +250,8 @@ Error given_up() {
 
 }  // namespace
 
-Outcome<Ending> generate_token(Step& step, LaneTools& tools, gc::StepRecord& record) {
+Outcome<TokenRun> prepare_token(Step& step, LaneTools& tools, Binder& binder,
+                                const gc::StepRecord& record) {
   DJINN_TRY(const ipc::GenerateBlock* const block, block_of(step));
   if (step.session.is_cancelled()) return given_up();
   const bool first = record.generated == 0;
@@ -265,25 +265,42 @@ Outcome<Ending> generate_token(Step& step, LaneTools& tools, gc::StepRecord& rec
   DJINN_CHECK(tools.pager.ensure(use.group, slots));
   if (first) DJINN_CHECK(write_prompt(step, *block, use));
   if (!program->writes_nothing()) return writes_refs();
-  DJINN_CHECK(tools.binder.begin(*program, {}, &use));
+  DJINN_CHECK(binder.begin(*program, {}, &use));
   for (const ipc::InputBinding& input : first ? block->prefill_inputs : block->decode_inputs) {
-    DJINN_CHECK(tools.binder.bind(step, input));
+    DJINN_CHECK(binder.bind(step, input));
   }
-  DJINN_CHECK(tools.binder.bind_sequence(use));
-  DJINN_CHECK(tools.binder.check_complete());
-  Outcome<void> ran = tools.lane.run(*program, tools.binder.bindings());
-  if (ran.has_failed() && ran.error().code == ErrorCode::kCancelled) return given_up();
-  DJINN_CHECK(std::move(ran));
-  if (tools.lane.outputs().empty()) {
+  DJINN_CHECK(binder.bind_sequence(use));
+  DJINN_CHECK(binder.check_complete());
+  return TokenRun{block, std::move(use), program};
+}
+
+Outcome<Ending> finish_token(Step& step, LaneTools& tools,
+                             std::span<const exec::OutputView> outputs, const TokenRun& run,
+                             gc::StepRecord& record) {
+  const ipc::GenerateBlock& block = *run.block;
+  if (outputs.empty()) {
     return Error{ErrorCode::kInvalidArgument, "A generating program needs logits as first output."};
   }
-  DJINN_CHECK(draw(*block, tools.lane, use, record));
-  stage_group(step, use);
+  DJINN_CHECK(draw(block, tools.lane, outputs[0], run.use, record));
+  stage_group(step, run.use);
   record.generated += 1;
-  record.tokens_in_step = block->rows;
-  record.random_offset = block->random_offset + record.generated * block->rows;
-  const bool last = record.generated == block->max_new_tokens || all_finished(record, block->rows);
+  record.tokens_in_step = block.rows;
+  record.random_offset = block.random_offset + record.generated * block.rows;
+  const bool last = record.generated == block.max_new_tokens || all_finished(record, block.rows);
   return last ? Ending::kDone : Ending::kToken;
+}
+
+Outcome<Ending> compute_token(Step& step, LaneTools& tools, const Binder& binder,
+                              const TokenRun& run, gc::StepRecord& record) {
+  Outcome<void> ran = tools.lane.run(*run.program, binder.bindings());
+  if (ran.has_failed() && ran.error().code == ErrorCode::kCancelled) return given_up();
+  DJINN_CHECK(std::move(ran));
+  return finish_token(step, tools, tools.lane.outputs(), run, record);
+}
+
+Outcome<Ending> generate_token(Step& step, LaneTools& tools, gc::StepRecord& record) {
+  DJINN_TRY(const TokenRun run, prepare_token(step, tools, tools.binder, record));
+  return compute_token(step, tools, tools.binder, run, record);
 }
 
 }  // namespace djinn::worker

@@ -16,4 +16,22 @@ namespace djinn::worker {
 // One token for each row, the first one with the whole prompt.
 Outcome<Ending> generate_token(Step& step, LaneTools& tools, gc::StepRecord& record);
 
+// --- the same in parts, so that what is computed can be computed with other sessions' runs
+
+// A token step whose run is bound.
+struct TokenRun {
+  const ipc::GenerateBlock* block;  // the session's
+  SequenceUse use;
+  exec::Program* program;
+};
+Outcome<TokenRun> prepare_token(Step& step, LaneTools& tools, Binder& binder,
+                                const gc::StepRecord& record);
+// Runs what was bound, and finishes.
+Outcome<Ending> compute_token(Step& step, LaneTools& tools, const Binder& binder,
+                              const TokenRun& run, gc::StepRecord& record);
+// Draws from the run's outputs.
+Outcome<Ending> finish_token(Step& step, LaneTools& tools,
+                             std::span<const exec::OutputView> outputs, const TokenRun& run,
+                             gc::StepRecord& record);
+
 }  // namespace djinn::worker

@@ -54,9 +54,10 @@ LaneLoop::~LaneLoop() {
 
 void LaneLoop::start(SequencePager& pager) {
   DJINN_ASSERT(!runner_ && !thread_.joinable());
-  runner_ = std::make_unique<Runner>(
-      LaneTools{executor_, state_.lane, state_.programs, pager, binder_, clock_, memory_.grants},
-      clock_, counts_);
+  runner_ =
+      std::make_unique<Runner>(LaneTools{executor_, state_.lane, memory_.waits, state_.programs,
+                                         pager, binder_, clock_, memory_.grants},
+                               clock_, counts_);
   thread_ = std::thread([this] { work(); });
 }
 
@@ -108,7 +109,7 @@ void LaneLoop::remove_session(SessionId id, std::function<void()> done) {
 void LaneLoop::trim_refs(SessionId id, std::function<void()> done) {
   post([this, id, done = std::move(done)](State& state) {
     if (const auto found = state.sessions.find(id); found != state.sessions.end()) {
-      binder_.clear();
+      clear_binders();
       state.lane.trim();  // outputs may lie in what goes
       found->second->trim_refs();
     }
@@ -158,10 +159,15 @@ void LaneLoop::stop_waiting(SessionId id) {
   memory_.heap.forget();
 }
 
-void LaneLoop::note(SessionId id, Runner::Advance advance) {
+bool LaneLoop::note(Session& session, Runner::Advance advance, uint64_t now_ns) {
+  using enum Runner::Advance;
+  const SessionId id = session.id();
   blocked_.erase(id);
-  if (advance == Runner::Advance::kBlocked) blocked_.insert(id);
-  if (advance == Runner::Advance::kWaiting) state_.waits.suspend(id);
+  if (advance == kBlocked) blocked_.insert(id);
+  if (advance == kWaiting) state_.waits.suspend(id);
+  if (advance == kWaited) stop_waiting(id);
+  if (advance == kIdle || advance == kBlocked) session.progression.could_not_begin_before(now_ns);
+  return advance == kWorked || advance == kWaited;
 }
 
 bool LaneLoop::can_go_on(SessionId id) const {
@@ -178,27 +184,29 @@ bool LaneLoop::run_round() {
     Session& session = *it->second;
     ++it;
     if (state_.waits.is_waiting(id) && !session.is_cancelled()) continue;
-    state_.waits.begin_step();
-    const auto advance = runner_->advance(session);
-    state_.programs.end_step();
-    if (!advance) {
-      set_aside(id, advance.error());
+    const auto advance = runner_->advance(session, state_.sessions.size() > 1);
+    if (!runner_->has_joined()) state_.programs.end_step();
+    if (advance) {
+      worked |= note(session, *advance, now_ns);
     } else {
-      note(id, *advance);
-      const bool waited = *advance == Runner::Advance::kWaited;
-      if (waited) stop_waiting(id);
-      worked |= waited || *advance == Runner::Advance::kWorked;
-      if (*advance == Runner::Advance::kIdle || *advance == Runner::Advance::kBlocked) {
-        session.progression.could_not_begin_before(now_ns);
-      }
+      set_aside(id, advance.error());
     }
   }
+  if (!runner_->has_joined()) return worked;
+  runner_->end_joined(
+      [&](Session& session, Runner::Advance advance) { worked |= note(session, advance, now_ns); });
+  state_.programs.end_step();
   return worked;
+}
+
+void LaneLoop::clear_binders() {
+  binder_.clear();
+  if (runner_ && !runner_->has_joined()) runner_->clear();
 }
 
 // Also gives back what the lane's heap keeps for its next run.
 void LaneLoop::erase_session(SessionId id) {
-  binder_.clear();
+  clear_binders();
   state_.lane.trim();  // outputs may lie in the session's memory
   if (const auto found = state_.sessions.find(id); found != state_.sessions.end()) {
     ipc::unwatch_submission_bell(epoll_, found->second->submission_bell());

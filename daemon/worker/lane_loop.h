@@ -85,10 +85,12 @@ class LaneLoop {
   bool run_round();
   // It awaits nothing any more; of what it asked for, nobody may want anything.
   void stop_waiting(SessionId id);
-  void note(SessionId id, Runner::Advance advance);
+  // Gives whether anything was done.
+  bool note(Session& session, Runner::Advance advance, uint64_t now_ns);
   [[nodiscard]] bool can_go_on(SessionId id) const;
   void set_aside(SessionId id, const Error& error);
   void erase_session(SessionId id);
+  void clear_binders();
   [[nodiscard]] bool prepare_to_sleep();
   void sleep();
 

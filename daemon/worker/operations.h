@@ -10,6 +10,7 @@
 #include "daemon/worker/grants.h"
 #include "daemon/worker/program_table.h"
 #include "daemon/worker/step.h"
+#include "daemon/worker/waits.h"
 #include "kernel/base/clock.h"
 #include "kernel/base/outcome.h"
 #include "kernel/executor/executor.h"
@@ -20,6 +21,7 @@ namespace djinn::worker {
 struct LaneTools {
   exec::Executor& executor;  // the lane's
   exec::Lane& lane;
+  Waits& waits;
   ProgramTable& programs;
   SequencePager& pager;
   Binder& binder;

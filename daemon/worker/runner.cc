@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "daemon/worker/generation.h"
 #include "kernel/base/assert.h"
 #include "kernel/base/checked.h"
 
@@ -73,9 +72,18 @@ ipc::Completion done_completion(const gc::StepRecord& record) {
   return out;
 }
 
+// Shows life, and says whether the run goes on.
+std::function<bool(std::string_view)> pulse_of(Session& session, uint64_t run) {
+  return [&session, run](std::string_view op) {
+    session.state().beat(op);
+    return !session.gives_up(run);
+  };
+}
+
 }  // namespace
 
-Result<Runner::Advance> Runner::advance(Session& session) {
+Result<Runner::Advance> Runner::advance(Session& session, bool others_may_join) {
+  tools_.waits.begin_step();
   gc::SessionState& state = session.state();
   DJINN_TRY(const bool full, session.ring().block_until_free(kCompletionsPerStep));
   if (full) return Advance::kBlocked;
@@ -94,36 +102,129 @@ Result<Runner::Advance> Runner::advance(Session& session) {
   ipc::Submission submission;
   DJINN_ASSERT(flight->descriptor.size() >= sizeof submission);
   memcpy(&submission, flight->descriptor.data(), sizeof submission);
-  Step step{session, submission, flight->block};
-  gc::StepRecord record = next_record(state.record(), submission);
+  Begun begun{{session, submission, flight->block}, next_record(state.record(), submission)};
   state.beat();
-  tools_.lane.set_owner({session.id().value, session.refs().extent_bytes()});
-  tools_.lane.set_pulse([&state, &session, run = submission.run](std::string_view op) {
-    state.beat(op);
-    return !session.gives_up(run);
-  });
+  watch(session, submission.run);
   if (session.progression.begun_ns == 0) session.progression.begun_ns = clock_.monotonic_ns();
   // A step that waited and was cancelled meanwhile does not ask again.
-  const bool waited = std::exchange(session.waits, false);
-  const bool gives_up = waited && session.is_cancelled();
+  begun.waited = std::exchange(session.waits, false);
+  if (others_may_join && may_join(begun)) return join(std::move(begun));
+  const bool gives_up = begun.waited && session.is_cancelled();
   const uint64_t begun_before = tools_.lane.stats().begun;
-  const Outcome<Ending> ending = gives_up ? give_up(step) : perform(step, record);
+  const Outcome<Ending> ending = gives_up ? give_up(begun.step) : perform(begun.step, begun.record);
+  return end(begun, ending, begun_before);
+}
+
+// Of the runs that follow.
+void Runner::watch(Session& session, uint64_t run) {
+  tools_.lane.set_owner({session.id().value, session.refs().extent_bytes()});
+  tools_.lane.set_pulse(pulse_of(session, run));
+}
+
+Runner::Advance Runner::end(Begun& begun, const Outcome<Ending>& ending, uint64_t begun_before) {
+  Session& session = begun.step.session;
   session.waits = ending.is_pending();
   if (session.waits) {
     if (tools_.lane.stats().begun != begun_before) counts_.note_repetition();
     give_up_for_now(session);
-    if (record.generated == 0) session.progression.begun_ns = 0;
+    if (begun.record.generated == 0) session.progression.begun_ns = 0;
     return Advance::kWaiting;
   }
   if (!ending) {
-    fail(step, record, ending.error());
+    fail(begun.step, begun.record, ending.error());
   } else {
-    record.kind = *ending == Ending::kDone ? gc::StepKind::kDone : gc::StepKind::kToken;
-    commit(step, record);
+    begun.record.kind = *ending == Ending::kDone ? gc::StepKind::kDone : gc::StepKind::kToken;
+    commit(begun.step, begun.record);
   }
-  count(step, state.record());
+  count(begun.step, session.state().record());
   publish(session);
-  return waited ? Advance::kWaited : Advance::kWorked;
+  return begun.waited ? Advance::kWaited : Advance::kWorked;
+}
+
+// --- steps that join
+
+// The first token's step is a prompt's, which is long enough by itself. What perform() looks at
+// first is of runs of a series, and of those that a death has put on probation.
+bool Runner::may_join(const Begun& begun) {
+  const Step& step = begun.step;
+  return static_cast<ipc::Operation>(step.submission.operation) == ipc::Operation::kGenerate &&
+         begun.record.generated > 0 && !begun.waited && !step.is_of_series() &&
+         !step.session.is_on_probation(step.submission.run);
+}
+
+Result<Runner::Advance> Runner::join(Begun begun) {
+  if (binders_.size() == joined_.size()) binders_.emplace_back(tools_.lane);
+  Binder& binder = binders_[joined_.size()];
+  const uint64_t begun_before = tools_.lane.stats().begun;
+  Outcome<TokenRun> run = prepare_token(begun.step, tools_, binder, begun.record);
+  if (!run) return end(begun, std::move(run).why_not(), begun_before);
+  if (run->program->fast_nodes() > 0) {
+    joined_.push_back({std::move(begun), &binder, *std::move(run)});
+    return Advance::kJoins;
+  }
+  return end(begun, compute_token(begun.step, tools_, binder, *run, begun.record), begun_before);
+}
+
+void Runner::end_joined(const OnEnd& on_end) {
+  std::vector<bool> taken(joined_.size(), false);
+  for (;;) {
+    const std::vector<size_t> members = next_to_join(taken);
+    if (members.empty()) break;
+    const std::vector<bool> done = compute(members);
+    // What was computed together is valid until something is computed again.
+    for (const bool together : {true, false}) {
+      for (size_t i = 0; i < members.size(); ++i) {
+        if (done[i] != together) continue;
+        auto& [begun, binder, run] = joined_[members[i]];
+        Session& session = begun.step.session;
+        tools_.waits.begin_step();
+        const uint64_t begun_before = tools_.lane.stats().begun;
+        if (!together) watch(session, begun.step.submission.run);
+        const Outcome<Ending> ending =
+            together
+                ? finish_token(begun.step, tools_, tools_.lane.outputs_of(i), run, begun.record)
+                : compute_token(begun.step, tools_, *binder, run, begun.record);
+        on_end(session, end(begun, ending, begun_before));
+      }
+    }
+  }
+  joined_.clear();
+}
+
+// Gives those that have the program of the first one that was not taken yet, as many as a sequence
+// group may have rows.
+std::vector<size_t> Runner::next_to_join(std::vector<bool>& taken) const {
+  std::vector<size_t> members;
+  const exec::Program* program = nullptr;
+  uint32_t rows = 0;
+  for (size_t i = 0; i < joined_.size(); ++i) {
+    const TokenRun& run = joined_[i].run;
+    if (taken[i] || (program != nullptr && run.program != program)) continue;
+    if (program != nullptr && rows + run.block->rows > limits::kRows) continue;
+    program = run.program;
+    rows += run.block->rows;
+    taken[i] = true;
+    members.push_back(i);
+  }
+  return members;
+}
+
+std::vector<bool> Runner::compute(std::span<const size_t> members) {
+  if (members.size() == 1) return {false};
+  std::vector<exec::RunTogether> runs;
+  for (const size_t i : members) {
+    const Joined& one = joined_[i];
+    Session& session = one.begun.step.session;
+    runs.push_back({one.binder->bindings(),
+                    {session.id().value, session.refs().extent_bytes()},
+                    pulse_of(session, one.begun.step.submission.run)});
+  }
+  return tools_.lane.run_together(*joined_[members.front()].run.program, runs);
+}
+
+void Runner::clear() {
+  DJINN_ASSERT(joined_.empty());
+  binders_.clear();
 }
 
 void Runner::count(Step& step, const gc::StepRecord& record) {

@@ -7,10 +7,18 @@
 //   operation   validate, compute, stage (operations.h, generation.h)
 //   commit      one word makes it real; a failed step is rolled back first, and commits its error
 //   publish     tell the client; repeated after a crash between commit and here
+//   join        token steps of several sessions with one program of fast numerics are begun one by
+//               one, computed together, and committed one by one
 //
 // Lane's thread only.
 #pragma once
 
+#include <deque>
+#include <functional>
+#include <span>
+#include <vector>
+
+#include "daemon/worker/generation.h"
 #include "daemon/worker/lane_counts.h"
 #include "daemon/worker/operations.h"
 #include "kernel/base/clock.h"
@@ -28,11 +36,40 @@ class Runner {
     kWaited,   // likewise, after it had waited: it awaits nothing any more
     kBlocked,  // until the client reads completions; it rings then
     kWaiting,  // for what the step awaits (waits.h)
+    kJoins,    // its step has begun, and end_joined() ends it
   };
-  // One step of the session. An Error means that the client broke the protocol.
-  Result<Advance> advance(Session& session);
+  // One step of the session. An Error means that the client broke the protocol. may_join: others'
+  // steps may come before end_joined(), which is called before anything else is done to a session
+  // that has joined.
+  Result<Advance> advance(Session& session, bool may_join = false);
+
+  // How the step of a session that had joined ended, as advance() says.
+  using OnEnd = std::function<void(Session& session, Advance advance)>;
+  void end_joined(const OnEnd& on_end);
+  [[nodiscard]] bool has_joined() const { return !joined_.empty(); }
+
+  // Gives back what inputs of joined steps were copied to. Precondition: none has joined.
+  void clear();
 
  private:
+  // A step between its beginning and its commit.
+  struct Begun {
+    Step step;
+    gc::StepRecord record;
+    bool waited = false;
+  };
+  struct Joined {
+    Begun begun;
+    Binder* binder;
+    TokenRun run;
+  };
+
+  static bool may_join(const Begun& begun);
+  Result<Advance> join(Begun begun);
+  std::vector<size_t> next_to_join(std::vector<bool>& taken) const;
+  std::vector<bool> compute(std::span<const size_t> members);
+  void watch(Session& session, uint64_t run);
+  Advance end(Begun& begun, const Outcome<Ending>& ending, uint64_t begun_before);
   Status pick_up(Session& session);
   void count(Step& step, const gc::StepRecord& record);
   void count_for_session(const Step& step, const gc::StepRecord& record);
@@ -46,6 +83,8 @@ class Runner {
   LaneTools tools_;
   const Clock& clock_;
   LaneCounts& counts_;
+  std::deque<Binder> binders_;  // of joined steps, in their order
+  std::vector<Joined> joined_;
   uint64_t plan_misses_ = 0;  // of the lane, when its session was last told
 };
 

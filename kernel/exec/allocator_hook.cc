@@ -148,13 +148,12 @@ void Heap::unhold(uint64_t bytes) {
   held_bytes_ -= bytes;
 }
 
-ScopedHeap::ScopedHeap(Heap& heap) {
-  DJINN_ASSERT(current_heap == nullptr);
+ScopedHeap::ScopedHeap(Heap& heap) : former_(current_heap) {
   current_heap = &heap;
 }
 
 ScopedHeap::~ScopedHeap() {
-  current_heap = nullptr;
+  current_heap = former_;
 }
 
 HeldBytes::HeldBytes(uint64_t bytes) {

@@ -108,6 +108,9 @@ class ScopedHeap {
   ~ScopedHeap();
   ScopedHeap(const ScopedHeap&) = delete;
   ScopedHeap& operator=(const ScopedHeap&) = delete;
+
+ private:
+  Heap* former_;
 };
 
 // Bytes that a kernel takes where no allocator of ours sees it. Throws std::bad_alloc where they

@@ -10,6 +10,7 @@
 #include <string>
 #include <unordered_map>
 
+#include "kernel/exec/one_thread.h"
 #include "kernel/exec/own_operators.h"
 
 namespace djinn::exec {
@@ -78,6 +79,7 @@ Operator facts_of(c10::OperatorHandle handle, std::string_view qualified) {
       schema.returns().size() == 1 && schema.returns()[0].type()->kind() == c10::TypeKind::ListType;
   facts.is_kv_append = qualified == "djinn::kv_append";
   facts.is_as_strided = qualified == "aten::as_strided";
+  facts.keeps_bits = keeps_bits(qualified);
   facts.joins = qualified == "djinn::linear_rows" || qualified == "djinn::linears";
   return facts;
 }

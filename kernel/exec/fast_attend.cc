@@ -19,6 +19,7 @@
 #include <optional>
 
 #include "kernel/exec/fast_rows.h"
+#include "kernel/exec/joint_products.h"
 #include "kernel/exec/own_operators.h"
 #include "kernel/exec/shape_rules.h"
 #include "kernel/exec/torch_headers.h"
@@ -32,6 +33,7 @@ using Mask = std::optional<at::Tensor>;
 
 at::Tensor as_before(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
                      const Mask& mask, std::optional<double> scale, bool grouped) {
+  take_leave();
   return at::scaled_dot_product_attention(query, key, value, mask, 0.0, false, scale, grouped);
 }
 

@@ -36,6 +36,7 @@ using Bias = std::optional<at::Tensor>;
 
 at::Tensor linear_as_before(const at::Tensor& input, const at::Tensor& weight, const Bias& bias,
                             bool turned) {
+  take_leave();
   if (!turned) return at::linear(input, weight, bias);
   return bias ? at::addmm(*bias, input, weight) : at::matmul(input, weight);
 }

@@ -9,6 +9,7 @@
 #include "kernel/exec/arguments.h"
 #include "kernel/exec/convert.h"
 #include "kernel/exec/expression.h"
+#include "kernel/exec/fast_rows.h"
 #include "kernel/exec/guard_dispatch.h"
 #include "kernel/exec/joint_products.h"
 #include "kernel/exec/layout.h"
@@ -243,60 +244,97 @@ Status run_steps(const AdmittedGraph& program, std::span<const c10::Storage> sto
 
 namespace {
 
-// The steps [begin, end) of runs that go on together, and then, where there is one, the beginning
-// of the step `end`.
-void go_on(const AdmittedGraph& program, size_t begin, size_t end, Companion& run, Stack& stack) {
-  const ScopedSink sink(*run.sink);
-  const Status status = catching([&]() -> Status {
-    for (size_t at = begin; at <= end && at < program.steps.size(); ++at) {
-      const Step& step = program.steps[at];
-      if (run.frame.pulse && !run.frame.pulse(program.graph.nodes[step.node].op)) return given_up();
-      DJINN_CHECK(begin_step(program, step, run.storages, run.frame, stack));
-      if (at != end) DJINN_CHECK(end_step(program, step, run.frame));
-    }
-    return {};
-  });
-  run.goes_on = status.ok();
-}
+// Runs of one program that go on together.
+class Company {
+ public:
+  Company(const AdmittedGraph& program, std::span<Companion> runs)
+      : program_(program), runs_(runs), products_(runs.size()) {}
 
-void end_joint_step(const AdmittedGraph& program, const Step& step, Companion& run) {
-  const ScopedSink sink(*run.sink);
-  const Status status = catching([&] { return end_step(program, step, run.frame); });
-  run.goes_on = status.ok();
-}
+  void run() {
+    const size_t count = program_.steps.size();
+    for (size_t at = 0;;) {
+      const size_t next = next_meeting(at);
+      for_each_share(static_cast<int64_t>(runs_.size()), [&](int64_t i) {
+        const c10::InferenceMode inference_mode;
+        const GuardedCalls guarded;
+        go_on(static_cast<size_t>(i), at, next);
+      });
+      if (next == count) return;
+      if (program_.steps[next].op->joins) {
+        products_.compute();
+      } else {
+        const GuardedCalls guarded;
+        for (Companion& run : runs_) call_alone(run, next);
+      }
+      at = next + 1;
+    }
+  }
+
+ private:
+  // The next step that is not every run's own affair.
+  [[nodiscard]] size_t next_meeting(size_t at) const {
+    const auto is_own = [](const Step& step) { return !step.op->joins && step.op->keeps_bits; };
+    while (at < program_.steps.size() && is_own(program_.steps[at])) ++at;
+    return at;
+  }
+
+  // Ends the product before `at`, if there is one, runs the steps to `next`, and begins that one if
+  // it is a product.
+  void go_on(size_t number, size_t at, size_t next) {
+    Companion& run = runs_[number];
+    const ScopedHeap heap(*run.heap);
+    const ScopedSink sink(*run.sink);
+    const JointProducts::OfRun company(products_, number);
+    products_.drop(number);
+    try_to(run, [&]() -> Status {
+      Stack stack;
+      if (at > 0 && program_.steps[at - 1].op->joins) {
+        DJINN_CHECK(end_step(program_, program_.steps[at - 1], run.frame));
+      }
+      for (size_t i = at; i < next; ++i) DJINN_CHECK(call(run, i, stack));
+      const bool joins = next < program_.steps.size() && program_.steps[next].op->joins;
+      return joins ? begin(run, next, stack) : Status();
+    });
+    run.has_left = products_.has_left(number);
+    if (!run.goes_on) products_.drop(number);
+  }
+
+  // With all threads.
+  void call_alone(Companion& run, size_t at) {
+    const ScopedHeap heap(*run.heap);
+    const ScopedSink sink(*run.sink);
+    Stack stack;
+    try_to(run, [&] { return call(run, at, stack); });
+  }
+
+  Status begin(Companion& run, size_t at, Stack& stack) {
+    const Step& step = program_.steps[at];
+    if (run.frame.pulse && !run.frame.pulse(program_.graph.nodes[step.node].op)) return given_up();
+    return begin_step(program_, step, run.storages, run.frame, stack);
+  }
+
+  Status call(Companion& run, size_t at, Stack& stack) {
+    DJINN_CHECK(begin(run, at, stack));
+    return end_step(program_, program_.steps[at], run.frame);
+  }
+
+  template <typename F>
+  static void try_to(Companion& run, const F& f) {
+    if (run.goes_on) run.goes_on = catching([&]() -> Status { return f(); }).ok();
+  }
+
+  const AdmittedGraph& program_;
+  std::span<Companion> runs_;
+  JointProducts products_;
+};
 
 }  // namespace
 
 void run_steps_together(const AdmittedGraph& program, std::span<Companion> runs) {
-  const GuardedCalls guarded;
-  JointProducts products(runs.size());
-  Stack stack;
-  const auto each = [&](const auto& f) {
-    for (size_t i = 0; i < runs.size(); ++i) {
-      if (runs[i].goes_on) f(i);
-    }
-  };
-  const size_t count = program.steps.size();
-  for (size_t begin = 0; begin < count;) {
-    size_t joint = begin;
-    while (joint < count && !program.steps[joint].op->joins) ++joint;
-    each([&](size_t i) {
-      products.of_run(i);
-      go_on(program, begin, joint, runs[i], stack);
-    });
-    if (joint < count) {
-      products.compute();
-      each([&](size_t i) { end_joint_step(program, program.steps[joint], runs[i]); });
-    }
-    for (size_t i = 0; i < runs.size(); ++i) {
-      const ScopedSink sink(*runs[i].sink);
-      products.drop(i);
-    }
-    begin = joint + 1;
+  Company(program, runs).run();
+  for (const Companion& run : runs) {
+    if (run.frame.pulse) run.frame.pulse({});
   }
-  each([&](size_t i) {
-    if (runs[i].frame.pulse) runs[i].frame.pulse({});
-  });
 }
 
 }  // namespace djinn::exec

@@ -44,13 +44,17 @@ Status run_steps(const AdmittedGraph& program, std::span<const c10::Storage> sto
 struct Companion {
   std::span<const c10::Storage> storages;  // as of run_steps()
   Frame frame;
-  Sink* sink = nullptr;  // of its allocations
-  bool goes_on = true;   // false: it has failed, or was given up, at some step
+  Sink* sink = nullptr;   // of its allocations
+  Heap* heap = nullptr;   // of what its kernels take for themselves; no other run's
+  bool goes_on = true;    // false: it has failed, or was given up, at some step
+  bool has_left = false;  // likewise: it computes what needs all threads, and would again
 };
 
-// Runs all steps of all runs, each in its own frame, step by step as far as products are concerned:
-// those that our kernels compute are computed for all runs at once (joint_products.h). A run's
-// allocations come in the order that they have when it is alone. Throws nothing.
+// Runs all steps of all runs, each in its own frame. Products that our kernels compute are computed
+// for all runs at once (joint_products.h). Between two of them each run goes on by itself, with one
+// thread, as far as operators keep their bits so (one_thread.h); of the others each is called for
+// one run after the other. A run's allocations come in the order that they have when it is alone.
+// Throws nothing. Pulses come from any of the lane's threads, one at a time of a run.
 void run_steps_together(const AdmittedGraph& program, std::span<Companion> runs);
 
 }  // namespace djinn::exec

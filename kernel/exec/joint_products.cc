@@ -15,8 +15,6 @@ namespace {
 // Lines of outputs that are worth a thread, where their parts are summed.
 constexpr int64_t kLinesGrain = 64;
 
-thread_local JointProducts* current_joint = nullptr;
-
 void run_inputs_first(const ProductWork& work) {
   const kernels::Linear& call = work.call;
   const kernels::LinearKernels& linear = fast_kernels().linear;
@@ -70,27 +68,35 @@ bool have_one_matrix(const ProductWork& a, const ProductWork& b) {
 
 }  // namespace
 
+thread_local JointProducts::Run* JointProducts::current_ = nullptr;
+
 void compute_or_join(std::span<Product> products) {
-  if (current_joint == nullptr) {
+  JointProducts::Run* const run = JointProducts::current_;
+  if (run == nullptr) {
     return run_works(products.size(), [&](size_t i) -> ProductWork& { return products[i].work; });
   }
-  std::vector<Product>& kept = current_joint->products_[current_joint->run_];
-  for (Product& one : products) kept.push_back(std::move(one));
+  for (Product& one : products) run->products.push_back(std::move(one));
 }
 
-JointProducts::JointProducts(size_t runs) : products_(runs) {
-  DJINN_ASSERT(current_joint == nullptr);
-  current_joint = this;
+void take_leave() {
+  if (JointProducts::current_ == nullptr) return;
+  JointProducts::current_->has_left = true;
+  TORCH_CHECK(false, "it needs all threads");
 }
 
-JointProducts::~JointProducts() {
-  current_joint = nullptr;
+JointProducts::OfRun::OfRun(JointProducts& products, size_t run) {
+  DJINN_ASSERT(current_ == nullptr);
+  current_ = &products.runs_[run];
+}
+
+JointProducts::OfRun::~OfRun() {
+  current_ = nullptr;
 }
 
 void JointProducts::compute() {
   works_.clear();
-  for (const std::vector<Product>& of_run : products_) {
-    for (const Product& one : of_run) {
+  for (const Run& run : runs_) {
+    for (const Product& one : run.products) {
       const auto same = std::ranges::find_if(
           works_, [&](const ProductWork& work) { return have_one_matrix(work, one.work); });
       if (same == works_.end()) {

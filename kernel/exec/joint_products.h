@@ -34,30 +34,46 @@ struct Product {
   ProductWork work;
 };
 
-// Computes the products into their results, or, where a JointProducts lives on this thread, hands
-// them to it: the results have their bytes when that has computed.
+// Computes the products into their results, or, in a JointProducts::OfRun, hands them over: the
+// results have their bytes when those of all runs are computed.
 void compute_or_join(std::span<Product> products);
 
 class JointProducts {
  public:
-  explicit JointProducts(size_t runs);
-  ~JointProducts();
-  JointProducts(const JointProducts&) = delete;
-  JointProducts& operator=(const JointProducts&) = delete;
+  explicit JointProducts(size_t runs) : runs_(runs) {}
 
-  // Products that are handed over from now on are this run's.
-  void of_run(size_t run) { run_ = run; }
+  // While it lives, this thread's calls are the run's.
+  class OfRun {
+   public:
+    OfRun(JointProducts& products, size_t run);
+    ~OfRun();
+    OfRun(const OfRun&) = delete;
+    OfRun& operator=(const OfRun&) = delete;
+  };
+
   // Computes all that were handed over.
   void compute();
   // Lets go of what the run's products point to; its allocator's sink is the current one.
-  void drop(size_t run) { products_[run].clear(); }
+  void drop(size_t run) { runs_[run].products.clear(); }
+  // The run has left because of take_leave().
+  [[nodiscard]] bool has_left(size_t run) const { return runs_[run].has_left; }
 
  private:
   friend void compute_or_join(std::span<Product> products);
+  friend void take_leave();
 
-  size_t run_ = 0;
-  std::vector<std::vector<Product>> products_;  // by run
-  std::vector<ProductWork> works_;              // of compute(), kept for its memory
+  struct Run {
+    std::vector<Product> products;
+    bool has_left = false;
+  };
+  static thread_local Run* current_;
+
+  std::vector<Run> runs_;
+  std::vector<ProductWork> works_;  // of compute(), kept for its memory
 };
+
+// What follows may have other bits with one thread than with all of them. A run that goes on
+// together with others has one, and leaves them: throws.
+void take_leave();
 
 }  // namespace djinn::exec

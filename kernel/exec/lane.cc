@@ -35,6 +35,14 @@ constexpr uint64_t with_gaps(uint64_t live_bytes) {
   return live_bytes + live_bytes / kGapsOneIn + kAsideBytes;
 }
 
+// What runs that go on together take beside their plans is refused: each is then run by itself.
+class NoHeap final : public HeapOwner {
+  Outcome<void> allow(uint64_t) override {
+    return Error{ErrorCode::kOutOfMemory, "A run together with others has its plan's memory."};
+  }
+  void settle(uint64_t) override {}
+};
+
 class UnboundedHeap final : public HeapOwner {
   Outcome<void> allow(uint64_t) override { return {}; }
   void settle(uint64_t) override {}
@@ -58,12 +66,13 @@ struct Outputs {
 
 // A run of run_together(), which has a plan.
 struct Together {
-  Together(const RunTogether& run, Plan& its_plan, size_t place)
-      : given(&run), plan(&its_plan), number(place) {}
+  Together(const RunTogether& run, Plan& its_plan, size_t place, HeapOwner& none)
+      : given(&run), plan(&its_plan), number(place), heap(none) {}
 
   const RunTogether* given;
   Plan* plan;
   size_t number;  // of those that were asked for
+  Heap heap;
   std::vector<c10::Storage> storages;
   std::optional<Replayer> replayer;
 };
@@ -124,6 +133,7 @@ class CpuLane final : public HostLane {
 
   LaneOptions options_;
   UnboundedHeap unbounded_;
+  NoHeap no_heap_;
   Heap heap_{options_.heap ? *options_.heap : unbounded_};
   LaneStats stats_;
   PlanCache plans_;
@@ -401,10 +411,10 @@ std::deque<Together> CpuLane::choose_together(const Program& program,
     if (!bindings.places.empty() || !check_bindings(admitted(program), bindings)) continue;
     Plan* const plan = plans_.find(&program, bucket_top(program.graph(), bindings.symbols));
     const bool is_planned = plan != nullptr && plan->records > 0 && !plan->needs_record &&
-                            !plan->in_arena && plan->heap_bytes == 0 &&
+                            !plan->in_arena && !plan->is_alone && plan->heap_bytes == 0 &&
                             plan->planned_bytes <= runs[i].owner.bytes_max;
     if (!is_planned) continue;
-    chosen.emplace_back(runs[i], *plan, i);
+    chosen.emplace_back(runs[i], *plan, i, no_heap_);
     bytes += plan->planned_bytes;
   }
   const uint64_t room = room_together(bytes);
@@ -436,9 +446,10 @@ void CpuLane::begin_together(const AdmittedGraph& graph, Together& run, uint64_t
     memory = slab_->bytes().subspan(offset, bytes);
   }
   run.storages = storages_of(graph, bindings.storages);
-  run.replayer.emplace(run.plan->placements, memory, heap_);
+  run.replayer.emplace(run.plan->placements, memory, run.heap);
   companion.storages = run.storages;
   companion.sink = &*run.replayer;
+  companion.heap = &run.heap;
   companion.frame = frame_of(graph, bindings);
   companion.frame.pulse = run.given->pulse;
   const ScopedSink sink(*companion.sink);
@@ -452,34 +463,24 @@ std::vector<bool> CpuLane::compute_together(const Program& program,
   if (chosen.size() < 2) return done;
   const AdmittedGraph& graph = admitted(program);
   std::vector<Companion> companions(chosen.size());
-  uint64_t offset = 0, heap_bytes_max = UINT64_MAX;
+  uint64_t offset = 0;
   for (size_t i = 0; i < chosen.size(); ++i) {
     begin_together(graph, chosen[i], offset, companions[i]);
     offset += chosen[i].plan->planned_bytes;
-    heap_bytes_max = std::min(heap_bytes_max, chosen[i].given->owner.bytes_max);
   }
-  heap_.set_limit(heap_bytes_max);
   run_steps_together(graph, companions);
-  heap_.set_limit(owner_.bytes_max);
-  if (heap_.take_refusal()) {
-    use_all_kernels();
-    return done;
-  }
   outputs_together_.resize(runs.size());
   for (size_t i = 0; i < chosen.size(); ++i) {
     Together& run = chosen[i];
-    if (!companions[i].goes_on) continue;
-    Outputs& outputs = outputs_together_[run.number];
-    done[run.number] = keep_outputs(graph, run.storages, companions[i].frame, outputs).ok();
-    if (run.replayer->fits()) {
-      ++stats_.planned_runs;
-    } else {
-      ++stats_.plan_misses;
-      run.plan->needs_record = run.plan->records < kRecordsMax;
-    }
+    const bool had_its_plan = run.replayer->fits() && !run.heap.is_refused();
+    run.plan->is_alone = !had_its_plan || companions[i].has_left;
+    done[run.number] =
+        companions[i].goes_on && had_its_plan &&
+        keep_outputs(graph, run.storages, companions[i].frame, outputs_together_[run.number]).ok();
   }
   const auto count = static_cast<uint64_t>(std::ranges::count(done, true));
   stats_.runs += count;
+  stats_.planned_runs += count;
   stats_.runs_together += count;
   stats_.begun += chosen.size();
   return done;

@@ -30,6 +30,11 @@ using Race = bool (*)(const std::vector<c10::IValue>& stack);
 
 [[nodiscard]] std::vector<std::string_view> operators_with_races();
 
+// Whether what the operator computes has the same bits however many threads compute it: each
+// element is computed by itself, each row in one order, or nothing is. The others may be like that,
+// too, and nobody has looked; of ours those that call LibTorch say so (joint_products.h).
+[[nodiscard]] bool keeps_bits(std::string_view op);
+
 // LibTorch's kernels use this thread alone while one lives.
 class OneThread {
  public:

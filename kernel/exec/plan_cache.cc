@@ -47,6 +47,7 @@ void Plan::learn(std::vector<vmu::Lifetime> recorded) {
   planned_bytes = plan.planned_bytes;
   peak_live_bytes = plan.peak_live_bytes;
   needs_record = false;
+  is_alone = false;
   ++records;
 }
 

@@ -32,6 +32,7 @@ struct Plan {
   uint32_t records = 0;
   bool needs_record = true;
   bool in_arena = false;  // of planned_bytes, without places
+  bool is_alone = false;  // its runs cannot go on together with others
   uint64_t last_use = 0;
 
   // Takes a record in. One of the same sequence widens the plan, so that both runs fit; another

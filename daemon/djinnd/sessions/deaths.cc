@@ -33,11 +33,11 @@ Error refusal_of(const std::string& op, std::optional<uint64_t> overran_ms) {
 
 }  // namespace
 
-Deaths::Verdict Deaths::note(Session& session, const WorkerDeath& death) {
+Deaths::Verdict Deaths::note(Session& session, const WorkerDeath& death, bool shared) {
   const auto progress = session.memory.progress();
   if (!progress.ok()) return {false, progress.error()};
   const bool in_step = progress->running_step != 0;
-  const bool is_own = in_step && !death.was_a_graphs();
+  const bool is_own = in_step && !death.was_a_graphs() && !shared;
   gc::Progress counted = *progress;
   if (!is_own) counted.running_step = 0;
   session.deaths.note(counted);
@@ -62,7 +62,7 @@ Deaths::Verdict Deaths::note(Session& session, const WorkerDeath& death) {
   // The limit is twice the usual one: the submission in flight may be what kills, and it is refused
   // first.
   if (death.suspect == attaching) ++session.attach_deaths;
-  Verdict verdict{went_on || is_own, {}};
+  Verdict verdict{went_on || is_own || (in_step && shared), {}};
   if (session.attach_deaths >= 2 * limits::kDeathsWithoutProgress || session.deaths.hopeless()) {
     verdict.end = Error{ErrorCode::kWorkerLost, "The worker died whenever it served the session."};
   }

@@ -4,7 +4,9 @@
 // which session ends, and whom the next worker goes without for a while (ARCHITECTURE section 8).
 // How long that is, workers/recovery.h knows.
 //
-//   own death   a worker's, in a step of the session, and of no graph that somebody defined
+//   own death   a worker's, in a step of the session alone, and of no graph that somebody defined;
+//               a death in a step of several accuses nobody: the next worker runs their steps one
+//               by one
 //   killer      a session that has had one
 //
 // invariant: a killer's next step begins when all others that its worker serves, and that have
@@ -36,7 +38,8 @@ class Deaths {
 
   // A worker died that served the session. The run in flight may be refused from now on
   // (Session::refusal).
-  Verdict note(Session& session, const WorkerDeath& death);
+  // shared: it died in steps of several sessions.
+  Verdict note(Session& session, const WorkerDeath& death, bool shared);
   // Likewise, but its client is gone: the death is its own no less. Gives whether it was.
   bool note_last(Session& session);
   // It has defined a graph that ended a worker.

@@ -718,19 +718,24 @@ void Sessions::on_session_broken(WorkerKey key, const ipc::SessionBroken& event)
 bool Sessions::worker_died(WorkerKey key, const WorkerDeath& death,
                            const std::set<SessionId>& definers) {
   std::vector<SessionId> ids;
+  size_t in_step = 0;
   for (const auto& [id, session] : sessions_.all()) {
-    if (session->worker() == key && session->has_memory()) ids.push_back(id);
+    if (session->worker() != key || !session->has_memory()) continue;
+    ids.push_back(id);
+    const auto progress = session->memory.progress();
+    if (progress && progress->running_step != 0) ++in_step;
   }
+  const bool shared = in_step > 1;
   bool progressed =
       (!death.suspect && death.admitting.empty() && !activity_of(key).in_step) || !definers.empty();
   for (const SessionId id : ids) {
     Session& session = *find(id);
     if (definers.contains(id)) deaths_.note_deadly_graph(session);
     if (session.phase == SessionPhase::kLeaving) {
-      progressed |= !death.was_a_graphs() && deaths_.note_last(session);
+      progressed |= !death.was_a_graphs() && !shared && deaths_.note_last(session);
       release(session);
     } else {
-      progressed |= note_death(session, death);
+      progressed |= note_death(session, death, shared);
     }
   }
   devices_.of(key.device).freed();  // what waited for a group that was being spilled
@@ -738,14 +743,14 @@ bool Sessions::worker_died(WorkerKey key, const WorkerDeath& death,
 }
 
 // Gives whether the next worker may start at once, as far as this session is concerned.
-bool Sessions::note_death(Session& session, const WorkerDeath& death) {
+bool Sessions::note_death(Session& session, const WorkerDeath& death, bool shared) {
   DJINN_ASSERT(session.has_memory() && session.phase != SessionPhase::kLeaving);
   const bool was_served = std::exchange(session.attached, false);
   memory_of(session).cancel(Memory::of_session(session.id));
   sequences_.worker_died(session, death);
   RefGrants::worker_died(session);
   if (!was_served) return false;  // held back: what its state says is of a death before
-  const Deaths::Verdict verdict = deaths_.note(session, death);
+  const Deaths::Verdict verdict = deaths_.note(session, death, shared);
   if (verdict.end) end(session, *verdict.end);
   return verdict.progressed;
 }

@@ -200,7 +200,7 @@ class Sessions final : public Replies, private LateChunks {
   void emit_freed(Released& session);
   void memory_stays();
   void cancel_requests(Session& session);
-  bool note_death(Session& session, const WorkerDeath& death);
+  bool note_death(Session& session, const WorkerDeath& death, bool shared);
   void emit(EventKind kind, const Session& session, std::string text,
             std::optional<ErrorCode> error = {});
 

@@ -38,45 +38,76 @@ struct Rows {
   T* y[M];
 };
 
-// The row n of weights, which is at w. One after the other is read, so that memory is one stream.
-template <typename T, int M>
-inline void dots(const Linear& call, const Rows<T, M>& rows, const T* w, int64_t n) {
+// The rows [n, n + W) of weights, which begin at w. What a row of x gets is summed in the same
+// order for each W and M.
+template <typename T, int M, int W>
+[[gnu::always_inline]] inline void dots(const Linear& call, const Rows<T, M>& rows, const T* w,
+                                        int64_t n) {
   using D = Dot<T>;
-  Vector sums[M];
+  Vector sums[W][M];
   DJINN_UNROLL
-  for (int m = 0; m < M; ++m) sums[m] = Level::zero();
+  for (int i = 0; i < W; ++i) {
+    DJINN_UNROLL
+    for (int m = 0; m < M; ++m) sums[i][m] = Level::zero();
+  }
+  typename D::Operand weights[W];
+  const auto add = [&](int m, typename D::Operand x) {
+    DJINN_UNROLL
+    for (int i = 0; i < W; ++i) sums[i][m] = D::step(sums[i][m], x, weights[i]);
+  };
   int64_t k = 0;
   for (; k + D::kStep <= call.inputs; k += D::kStep) {
-    const typename D::Operand weights = D::load(w + k);
-    prefetch(w + k);
     DJINN_UNROLL
-    for (int m = 0; m < M; ++m) {
-      sums[m] = D::step(sums[m], D::load(rows.x[m] + k), weights);
+    for (int i = 0; i < W; ++i) {
+      weights[i] = D::load(w + i * call.weight_stride + k);
+      prefetch(w + i * call.weight_stride + k);
     }
+    DJINN_UNROLL
+    for (int m = 0; m < M; ++m) add(m, D::load(rows.x[m] + k));
   }
   if (k < call.inputs) {
     T tail[D::kStep];
-    copy_tail(tail, w + k, call.inputs - k);
-    const typename D::Operand weights = D::load(tail);
+    DJINN_UNROLL
+    for (int i = 0; i < W; ++i) {
+      copy_tail(tail, w + i * call.weight_stride + k, call.inputs - k);
+      weights[i] = D::load(tail);
+    }
     DJINN_UNROLL
     for (int m = 0; m < M; ++m) {
       copy_tail(tail, rows.x[m] + k, call.inputs - k);
-      sums[m] = D::step(sums[m], D::load(tail), weights);
+      add(m, D::load(tail));
     }
   }
   DJINN_UNROLL
-  for (int m = 0; m < M; ++m) {
-    float sum = Level::sum(sums[m]);
-    if (call.bias != nullptr) sum += D::widen(static_cast<const T*>(call.bias)[n]);
-    rows.y[m][n] = D::round(sum);
+  for (int i = 0; i < W; ++i) {
+    DJINN_UNROLL
+    for (int m = 0; m < M; ++m) {
+      float sum = Level::sum(sums[i][m]);
+      if (call.bias != nullptr) sum += D::widen(static_cast<const T*>(call.bias)[n + i]);
+      rows.y[m][n + i] = D::round(sum);
+    }
   }
 }
+
+// One row of weights after the other is one stream of memory, which is read fastest. Of several
+// rows of x, each read once for three rows of weights, the first cache gives enough; it pays where
+// rows of weights are long, and their streams far apart (measured on Zen 4).
+constexpr int kRowsForSeveral = 3;
+constexpr int kWeightsAtOnce = 3;
+constexpr int64_t kLongRowBytes = 3072;
 
 template <typename T, int M>
 void block_outputs_first(const Linear& call, int64_t row, int64_t begin, int64_t end) {
   const Rows<T, M> rows(call.row + row);
   const T* const w = static_cast<const T*>(call.weight);
-  for (int64_t n = begin; n < end; ++n) dots<T, M>(call, rows, w + n * call.weight_stride, n);
+  int64_t n = begin;
+  if constexpr (M >= kRowsForSeveral) {
+    const bool is_long = call.inputs * static_cast<int64_t>(sizeof(T)) >= kLongRowBytes;
+    for (; is_long && n + kWeightsAtOnce <= end; n += kWeightsAtOnce) {
+      dots<T, M, kWeightsAtOnce>(call, rows, w + n * call.weight_stride, n);
+    }
+  }
+  for (; n < end; ++n) dots<T, M, 1>(call, rows, w + n * call.weight_stride, n);
 }
 
 // --- inputs first: columns
