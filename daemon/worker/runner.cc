@@ -75,9 +75,13 @@ ipc::Completion done_completion(const gc::StepRecord& record) {
 
 }  // namespace
 
+Result<bool> Runner::is_blocked(Session& session) {
+  return session.ring().block_until_free(kCompletionsPerStep);
+}
+
 Result<Runner::Advance> Runner::advance(Session& session) {
   gc::SessionState& state = session.state();
-  DJINN_TRY(const bool full, session.ring().block_until_free(kCompletionsPerStep));
+  DJINN_TRY(const bool full, is_blocked(session));
   if (full) return Advance::kBlocked;
   if (state.step_published() < state.step()) publish(session);
   auto flight = state.in_flight();

@@ -29,6 +29,9 @@ class Runner {
     kBlocked,  // until the client reads completions; it rings then
     kWaiting,  // for what the step awaits (waits.h)
   };
+  // Whether a step has no room for what it publishes; then the client rings when there is more. An
+  // Error means that the client broke the protocol.
+  static Result<bool> is_blocked(Session& session);
   // One step of the session. An Error means that the client broke the protocol.
   Result<Advance> advance(Session& session);
 

@@ -92,6 +92,8 @@ class TestSession {
     }
   }
   std::span<std::byte> staging() { return view_.staging(); }
+  // What the client may write of it.
+  ipc::SessionControl& control() { return view_.control(); }
   // The name of the operator that it is in.
   [[nodiscard]] std::string op() const {
     return gc::read_progress(*pal::read_memfd(state_, gc::kStateHeadBytes))->op;
@@ -163,7 +165,7 @@ class WorkerTest : public DjinndTest {
                             .heap = &heap_});
   std::unique_ptr<LaneLoop> loop_ =
       *LaneLoop::make(executor_, *lane_, clock_, {waits_, grants_, slab_, heap_},
-                      [this](SessionId id, const Error& error) {
+                      sched::Policy::kFair, [this](SessionId id, const Error& error) {
                         outbox_.send({ipc::SessionBroken{id, error.code, error.message}});
                       });
   SequencePager pager_{grants_, outbox_, waits_};

@@ -137,11 +137,12 @@ void Queue::enqueue(const ReadyStep& step) {
   DJINN_ASSERT(account.place == Place::kAsleep);
   Band& band = band_of(account);
   // Who wakes is owed one unit at most, for what it did not want; what it owes, it goes on owing.
-  if (step.arrival == Arrival::kWoke) {
+  if (step.arrival == Arrival::kWoke || step.arrival == Arrival::kResumes) {
     account.virtual_ns =
         std::max(account.virtual_ns, band.now_ns() - virtual_of(kUnitNs, account.service));
   }
-  if (step.arrival != Arrival::kGoesOn) account.came = ++arrivals_;
+  const bool is_next = step.arrival == Arrival::kWoke || step.arrival == Arrival::kNext;
+  if (is_next || account.came == 0) account.came = ++arrivals_;
   account.predicted_ns = step.predicted_ns;
   account.batch_key = step.batch_key;
   account.deadline_ns = account.virtual_ns + virtual_of(step.predicted_ns, account.service);

@@ -49,9 +49,10 @@ inline constexpr uint64_t kUnitNs = 20 * kNsPerMs;
 
 // What a ready session's next step is to its last one.
 enum class Arrival : uint8_t {
-  kWoke,    // it had nothing to do in between, or could not do it
-  kNext,    // the first of another submission, which was there already
-  kGoesOn,  // of the same submission
+  kWoke,     // it had nothing to do in between
+  kNext,     // the first of another submission, which was there already
+  kGoesOn,   // of the same submission
+  kResumes,  // likewise, but it could not go on in between
 };
 
 struct ReadyStep {

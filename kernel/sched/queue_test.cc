@@ -281,7 +281,7 @@ TEST(FairQueue, whatever_sessions_do_each_pick_is_ready_and_none_is_forgotten) {
         queue.remove(id);
         states[at] = kGone;
       } else if (states[at] == kAsleep) {
-        queue.enqueue({id, static_cast<Arrival>(below(3)), below(100 * kMs), below(4)});
+        queue.enqueue({id, static_cast<Arrival>(below(4)), below(100 * kMs), below(4)});
         states[at] = kReady;
       }
       const auto is_ready = [&] { return std::ranges::find(states, kReady) != states.end(); };
@@ -322,6 +322,18 @@ TEST(FifoQueue, idle_waits_for_all_others) {
   lane.of(batch).sleep_ns = 10 * kMs;
   lane.run_until(3 * kMs);
   EXPECT_EQ(lane.order, (std::vector<uint64_t>{batch, idle, idle}));
+}
+
+TEST(FifoQueue, a_submission_that_could_not_go_on_keeps_its_place) {
+  Queue queue(Policy::kFifo);
+  for (uint64_t id = 1; id <= 2; ++id) {
+    queue.add(SessionId{id}, ServiceClass::kNormal);
+    queue.enqueue({SessionId{id}, Arrival::kWoke, kMs, 0});
+  }
+  ASSERT_EQ(queue.pick(0), SessionId{1});
+  queue.charge(SessionId{1}, kMs);  // it waits for memory
+  queue.enqueue({SessionId{1}, Arrival::kResumes, kMs, 0});
+  EXPECT_EQ(queue.pick(0), SessionId{1});
 }
 
 // --- batches
