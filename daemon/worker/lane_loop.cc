@@ -47,7 +47,7 @@ void move(std::vector<T*>& from, size_t at, std::vector<T*>& to) {
 
 Result<std::unique_ptr<LaneLoop>> LaneLoop::make(
     exec::Executor& executor, exec::Lane& lane, const Clock& clock, const LaneMemory& memory,
-    sched::Policy policy, std::function<void(SessionId, const Error&)> broken) {
+    SchedulePolicy policy, std::function<void(SessionId, const Error&)> broken) {
   Fd epoll(::epoll_create1(EPOLL_CLOEXEC));
   if (!epoll.valid()) return system_error("make the lane's epoll instance", errno);
   DJINN_TRY(Fd bell, ipc::make_submission_bell());
@@ -57,7 +57,7 @@ Result<std::unique_ptr<LaneLoop>> LaneLoop::make(
 }
 
 LaneLoop::LaneLoop(exec::Executor& executor, exec::Lane& lane, const Clock& clock,
-                   const LaneMemory& memory, sched::Policy policy, Fd epoll, Fd bell,
+                   const LaneMemory& memory, SchedulePolicy policy, Fd epoll, Fd bell,
                    std::function<void(SessionId, const Error&)> broken)
     : executor_(executor),
       clock_(clock),
@@ -184,7 +184,7 @@ void LaneLoop::take_seat(Session& session) {
   Seat& seat = seats_[session.id()];
   seat.session = &session;
   hot_.push_back(&seat);
-  state_.queue.add(session.id(), ServiceClass::kNormal);
+  state_.queue.add(session.id(), session.service());
   enqueue(seat, sched::Arrival::kWoke, clock_.monotonic_ns());
 }
 

@@ -48,7 +48,7 @@ class LaneLoop {
   // for a session that broke the protocol, after it was set aside.
   static Result<std::unique_ptr<LaneLoop>> make(
       exec::Executor& executor, exec::Lane& lane, const Clock& clock, const LaneMemory& memory,
-      sched::Policy policy, std::function<void(SessionId, const Error&)> broken);
+      SchedulePolicy policy, std::function<void(SessionId, const Error&)> broken);
   ~LaneLoop();
 
   // The state that posted closures work on.
@@ -100,7 +100,7 @@ class LaneLoop {
   };
 
   LaneLoop(exec::Executor& executor, exec::Lane& lane, const Clock& clock, const LaneMemory& memory,
-           sched::Policy policy, Fd epoll, Fd bell,
+           SchedulePolicy policy, Fd epoll, Fd bell,
            std::function<void(SessionId, const Error&)> broken);
   void work();
   bool run_mailbox();

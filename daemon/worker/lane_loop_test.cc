@@ -24,6 +24,12 @@ class LaneLoopTest : public WorkerTest {
     });
     done.get_future().wait();
   }
+  // The lane has looked at each of the sessions, so many, that have just come. That is a decision.
+  void look_at(size_t sessions) {
+    for (size_t seen = 0; seen < sessions;) {
+      on_lane([&](LaneLoop::State& state) { seen = state.queue.decisions().size(); });
+    }
+  }
 };
 
 TEST_F(LaneLoopTest, what_is_posted_runs_once_and_in_order_however_it_sleeps) {
@@ -53,6 +59,7 @@ TEST_F(LaneLoopTest, each_submission_is_done_whether_the_lane_sleeps_or_not) {
 TEST_F(LaneLoopTest, who_submits_one_run_does_not_wait_for_all_that_another_has_submitted) {
   const auto many = attach(1);
   const auto one = attach(2);
+  look_at(2);
   on_lane([&](LaneLoop::State&) {
     for (int run = 0; run < 50; ++run) many->run(one_operator("fake::nothing"));
     one->run(one_operator("fake::nothing"));
@@ -60,18 +67,37 @@ TEST_F(LaneLoopTest, who_submits_one_run_does_not_wait_for_all_that_another_has_
   for (int run = 0; run < 50; ++run) ASSERT_EQ(many->completion(), ErrorCode::kOk);
   ASSERT_EQ(one->completion(), ErrorCode::kOk);
   on_lane([&](LaneLoop::State& state) {
-    const auto decisions = state.queue.decisions();
+    auto decisions = state.queue.decisions();
+    decisions.erase(decisions.begin(), decisions.begin() + 2);
     const auto first_of = [&](SessionId id) {
-      const auto is_run = [&](const sched::Decision& decision) {
-        return decision.session == id && decision.ready > 0;
-      };
-      // The first of each session was a look at it when it came.
-      const auto came = std::ranges::find_if(decisions, is_run);
-      return std::find_if(came + 1, decisions.end(), is_run)->number;
+      return std::ranges::find(decisions, id, &sched::Decision::session)->number;
     };
     EXPECT_LT(first_of(one->id), first_of(many->id) + 5);
     for (const sched::Decision& decision : decisions) EXPECT_GT(decision.measured_ns, 0u);
   });
+}
+
+TEST_F(LaneLoopTest, a_session_is_of_the_class_that_it_came_with_and_its_decisions_say_so) {
+  const auto idle = attach(1, ServiceClass::kIdle);
+  const auto batch = attach(2, ServiceClass::kBatch);
+  look_at(2);
+  on_lane([&](LaneLoop::State&) {
+    for (int run = 0; run < 20; ++run) idle->run(one_operator("fake::nothing"));
+    for (int run = 0; run < 20; ++run) batch->run(one_operator("fake::nothing"));
+  });
+  for (int run = 0; run < 20; ++run) ASSERT_EQ(batch->completion(), ErrorCode::kOk);
+  for (int run = 0; run < 20; ++run) ASSERT_EQ(idle->completion(), ErrorCode::kOk);
+  command({ipc::GetLaneSchedule{}});
+  const auto schedule = heard<ipc::LaneSchedule>();
+  EXPECT_EQ(schedule.policy, SchedulePolicy::kFair);
+  ASSERT_EQ(schedule.decisions.size(), 42u);
+  for (size_t at = 2; at < 42; ++at) {
+    const ipc::ScheduleDecision& decision = schedule.decisions[at];
+    EXPECT_EQ(decision.number, at + 1);
+    EXPECT_EQ(decision.session, at < 22 ? batch->id : idle->id);
+    EXPECT_EQ(decision.service, at < 22 ? ServiceClass::kBatch : ServiceClass::kIdle);
+    EXPECT_GT(decision.measured_ns, 0u);
+  }
 }
 
 // Most of them have had no work for so long that the lane looks at them now and then only.

@@ -27,7 +27,7 @@ struct Options {
   int channel_fd = -1;
   std::string device;
   int threads = 1;
-  sched::Policy policy = sched::Policy::kFair;
+  SchedulePolicy policy = SchedulePolicy::kFair;
   uint64_t memory_bytes = UINT64_MAX;
   uint64_t fault_at = 0;
   uint64_t pal_fault_at = 0;
@@ -110,7 +110,7 @@ Status serve(const Options& options, exec::Executor& executor, const MakePal& ma
 
 int run_worker(int argc, char** argv, exec::Executor& executor, const MakePal& make_pal) {
   Options options;
-  std::string policy(sched::name_of(options.policy));
+  std::string policy(name_of(options.policy));
   CLI::App app("djinn-worker: runs the graphs of one trust domain; djinnd starts it");
   app.add_option(ipc::kBuildOption, options.build, "build of djinnd")->required();
   app.add_option("--channel-fd", options.channel_fd, "socket to djinnd")->required();
@@ -121,7 +121,7 @@ int run_worker(int argc, char** argv, exec::Executor& executor, const MakePal& m
   app.add_option("--fault-at", options.fault_at, "die at this fault point (tests)");
   app.add_option("--pal-fault-at", options.pal_fault_at, "fail this call of the pal (tests)");
   CLI11_PARSE(app, argc, argv);
-  const auto known = sched::policy_of(policy);
+  const auto known = schedule_policy_of(policy);
   if (!known) {
     fmt::print(stderr, "djinn-worker: '{}' is no policy.\n", policy);
     return 1;

@@ -29,30 +29,6 @@ int64_t floor_of_quotient(int64_t dividend, int64_t divisor) {
 
 }  // namespace
 
-std::string_view name_of(Policy policy) {
-  return kPolicyNames[static_cast<size_t>(policy)];
-}
-
-std::optional<Policy> policy_of(std::string_view name) {
-  const auto* const found = std::ranges::find(kPolicyNames, name);
-  if (found == kPolicyNames.end()) return std::nullopt;
-  return static_cast<Policy>(found - kPolicyNames.begin());
-}
-
-std::string_view name_of(Reason reason) {
-  switch (reason) {
-    case Reason::kOnly:
-      return "only";
-    case Reason::kDeadline:
-      return "deadline";
-    case Reason::kArrival:
-      return "arrival";
-    case Reason::kBatch:
-      return "batch";
-  }
-  DJINN_ASSERT(false);
-}
-
 // --- Band
 
 // The base stays near V, so that the sum stays small whatever the virtual times are.
@@ -103,10 +79,10 @@ void Queue::remove(SessionId session) {
 void Queue::place(SessionId session, Account& account) {
   account.place = Place::kReady;
   Band& band = band_of(account);
-  account.is_eligible = policy_ == Policy::kFifo || account.virtual_ns <= band.now_ns();
+  account.is_eligible = policy_ == SchedulePolicy::kFifo || account.virtual_ns <= band.now_ns();
   if (!account.is_eligible) {
     band.waiting.emplace(account.virtual_ns, session);
-  } else if (policy_ == Policy::kFifo) {
+  } else if (policy_ == SchedulePolicy::kFifo) {
     band.eligible.emplace(static_cast<int64_t>(account.came), session);
   } else {
     band.eligible.emplace(account.deadline_ns, session);
@@ -119,7 +95,7 @@ void Queue::unplace(SessionId session, Account& account) {
   DJINN_ASSERT(account.place == Place::kReady && ready_ > 0);
   Band& band = band_of(account);
   const int64_t order =
-      policy_ == Policy::kFifo ? static_cast<int64_t>(account.came) : account.deadline_ns;
+      policy_ == SchedulePolicy::kFifo ? static_cast<int64_t>(account.came) : account.deadline_ns;
   const size_t erased = account.is_eligible ? band.eligible.erase({order, session})
                                             : band.waiting.erase({account.virtual_ns, session});
   DJINN_ASSERT(erased == 1);
@@ -153,7 +129,7 @@ void Queue::enqueue(const ReadyStep& step) {
 // Somebody's virtual time is not above their mean, so somebody is eligible.
 SessionId Queue::first_of(Band& band) {
   DJINN_ASSERT(band.ready() > 0);
-  if (policy_ == Policy::kFifo) return band.eligible.begin()->second;
+  if (policy_ == SchedulePolicy::kFifo) return band.eligible.begin()->second;
   const int64_t v = band.now_ns();
   while (!band.waiting.empty() && band.waiting.begin()->first <= v) {
     const SessionId session = band.waiting.begin()->second;
@@ -178,13 +154,14 @@ std::optional<SessionId> Queue::pick(uint64_t now_ns) {
   if (ready_ == 0) return std::nullopt;
   Band& band = bands_[0].ready() > 0 ? bands_[0] : bands_[1];
   const SessionId session = first_of(band);
-  Reason reason = policy_ == Policy::kFifo ? Reason::kArrival : Reason::kDeadline;
-  if (band.ready() == 1) reason = Reason::kOnly;
+  PickReason reason =
+      policy_ == SchedulePolicy::kFifo ? PickReason::kArrival : PickReason::kDeadline;
+  if (band.ready() == 1) reason = PickReason::kOnly;
   take(session, account_of(session), now_ns, reason);
   return session;
 }
 
-void Queue::take(SessionId session, Account& account, uint64_t at_ns, Reason reason) {
+void Queue::take(SessionId session, Account& account, uint64_t at_ns, PickReason reason) {
   const int64_t v = band_of(account).now_ns();
   account.decision = ++decided_;
   Decision& decision = decisions_[decided_ % kDecisions];
@@ -226,7 +203,7 @@ std::vector<SessionId> Queue::ready_with(uint64_t batch_key) const {
 }
 
 void Queue::join(SessionId session, uint64_t now_ns) {
-  take(session, account_of(session), now_ns, Reason::kBatch);
+  take(session, account_of(session), now_ns, PickReason::kBatch);
 }
 
 std::vector<Decision> Queue::decisions() const {

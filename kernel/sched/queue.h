@@ -28,22 +28,14 @@
 #include <map>
 #include <optional>
 #include <set>
-#include <string_view>
 #include <utility>
 #include <vector>
 
 #include "kernel/base/clock.h"
 #include "kernel/base/ids.h"
-#include "kernel/base/service_class.h"
+#include "kernel/base/schedule.h"
 
 namespace djinn::sched {
-
-enum class Policy : uint8_t { kFair = 0, kFifo = 1 };
-inline constexpr size_t kPolicies = 2;
-inline constexpr std::array<std::string_view, kPolicies> kPolicyNames{"fair", "fifo"};
-
-[[nodiscard]] std::string_view name_of(Policy policy);
-[[nodiscard]] std::optional<Policy> policy_of(std::string_view name);
 
 inline constexpr uint64_t kUnitNs = 20 * kNsPerMs;
 
@@ -62,20 +54,11 @@ struct ReadyStep {
   uint64_t batch_key = 0;  // steps of one key could be taken as one; 0: it is taken alone
 };
 
-// Why an account was picked.
-enum class Reason : uint8_t {
-  kOnly,      // no other of its kind (idle or not) was ready
-  kDeadline,  // fair: the earliest
-  kArrival,   // fifo: the first to come
-  kBatch,     // it joined the one before
-};
-[[nodiscard]] std::string_view name_of(Reason reason);  // only, deadline, arrival, batch
-
 struct Decision {
   uint64_t number = 0;  // from 1, of all that this queue took
   SessionId session;
   ServiceClass service = ServiceClass::kNormal;
-  Reason reason = Reason::kOnly;
+  PickReason reason = PickReason::kOnly;
   uint64_t at_ns = 0;         // in the caller's clock
   uint64_t ready = 0;         // how many were, itself included
   int64_t lag_ns = 0;         // virtual; negative: it had more than its share
@@ -88,9 +71,9 @@ inline constexpr size_t kDecisions = 256;
 
 class Queue {
  public:
-  explicit Queue(Policy policy) : policy_(policy) {}
+  explicit Queue(SchedulePolicy policy) : policy_(policy) {}
 
-  [[nodiscard]] Policy policy() const { return policy_; }
+  [[nodiscard]] SchedulePolicy policy() const { return policy_; }
 
   // An account that was owed nothing so far. Precondition: the session has none.
   void add(SessionId session, ServiceClass service);
@@ -147,10 +130,10 @@ class Queue {
   void place(SessionId session, Account& account);
   void unplace(SessionId session, Account& account);
   SessionId first_of(Band& band);
-  void take(SessionId session, Account& account, uint64_t at_ns, Reason reason);
+  void take(SessionId session, Account& account, uint64_t at_ns, PickReason reason);
   void deactivate(Account& account);
 
-  Policy policy_;
+  SchedulePolicy policy_;
   std::map<SessionId, Account> accounts_;
   std::array<Band, 2> bands_;  // of idle accounts the second
   std::set<std::pair<uint64_t, SessionId>> by_key_;

@@ -36,7 +36,7 @@ struct Worker {
 
 class Lane {
  public:
-  explicit Lane(Policy policy = Policy::kFair) : queue(policy) {}
+  explicit Lane(SchedulePolicy policy = SchedulePolicy::kFair) : queue(policy) {}
 
   // Takes part from the clock's now on.
   uint64_t add(Worker worker) {
@@ -264,7 +264,7 @@ TEST(FairQueue, a_thousand_sessions_get_the_same_time) {
 
 // Sessions of all kinds come, sleep, wake, go on and leave; its own assertions watch over it.
 TEST(FairQueue, whatever_sessions_do_each_pick_is_ready_and_none_is_forgotten) {
-  for (const Policy policy : {Policy::kFair, Policy::kFifo}) {
+  for (const SchedulePolicy policy : {SchedulePolicy::kFair, SchedulePolicy::kFifo}) {
     Queue queue(policy);
     std::mt19937 random(5);
     const auto below = [&](uint64_t n) { return random() % n; };
@@ -307,7 +307,7 @@ TEST(FairQueue, whatever_sessions_do_each_pick_is_ready_and_none_is_forgotten) {
 // --- fifo
 
 TEST(FifoQueue, submissions_go_in_the_order_in_which_they_came_and_to_their_end) {
-  Lane lane(Policy::kFifo);
+  Lane lane(SchedulePolicy::kFifo);
   lane.add({always(kMs), ServiceClass::kBatch, 0, 3});
   lane.add({always(kMs), ServiceClass::kInteractive, 0, 2});
   lane.add({always(kMs), ServiceClass::kNormal, 0, 1});
@@ -316,7 +316,7 @@ TEST(FifoQueue, submissions_go_in_the_order_in_which_they_came_and_to_their_end)
 }
 
 TEST(FifoQueue, idle_waits_for_all_others) {
-  Lane lane(Policy::kFifo);
+  Lane lane(SchedulePolicy::kFifo);
   const uint64_t idle = lane.add({always(kMs), ServiceClass::kIdle});
   const uint64_t batch = lane.add({always(kMs), ServiceClass::kBatch});
   lane.of(batch).sleep_ns = 10 * kMs;
@@ -325,7 +325,7 @@ TEST(FifoQueue, idle_waits_for_all_others) {
 }
 
 TEST(FifoQueue, a_submission_that_could_not_go_on_keeps_its_place) {
-  Queue queue(Policy::kFifo);
+  Queue queue(SchedulePolicy::kFifo);
   for (uint64_t id = 1; id <= 2; ++id) {
     queue.add(SessionId{id}, ServiceClass::kNormal);
     queue.enqueue({SessionId{id}, Arrival::kWoke, kMs, 0});
@@ -339,7 +339,7 @@ TEST(FifoQueue, a_submission_that_could_not_go_on_keeps_its_place) {
 // --- batches
 
 TEST(Queue, the_other_ready_steps_of_a_key_can_join_the_picked_one) {
-  Queue queue(Policy::kFair);
+  Queue queue(SchedulePolicy::kFair);
   for (uint64_t id = 1; id <= 4; ++id) queue.add(SessionId{id}, ServiceClass::kNormal);
   for (uint64_t id = 1; id <= 3; ++id) {
     queue.enqueue({SessionId{id}, Arrival::kWoke, kMs, id == 2 ? 8u : 9u});
@@ -353,8 +353,8 @@ TEST(Queue, the_other_ready_steps_of_a_key_can_join_the_picked_one) {
   for (const uint64_t id : {1, 3}) queue.charge(SessionId{id}, kMs / 2);
   const auto decisions = queue.decisions();
   ASSERT_EQ(decisions.size(), 2u);
-  EXPECT_EQ(decisions[0].reason, Reason::kDeadline);
-  EXPECT_EQ(decisions[1].reason, Reason::kBatch);
+  EXPECT_EQ(decisions[0].reason, PickReason::kDeadline);
+  EXPECT_EQ(decisions[1].reason, PickReason::kBatch);
   EXPECT_EQ(decisions[1].measured_ns, kMs / 2);
   EXPECT_TRUE(queue.has_ready());
 }
@@ -362,7 +362,7 @@ TEST(Queue, the_other_ready_steps_of_a_key_can_join_the_picked_one) {
 // --- decisions
 
 TEST(Queue, a_decision_says_what_it_was_taken_by) {
-  Queue queue(Policy::kFair);
+  Queue queue(SchedulePolicy::kFair);
   queue.add(SessionId{1}, ServiceClass::kInteractive);
   queue.add(SessionId{2}, ServiceClass::kBatch);
   queue.enqueue({SessionId{1}, Arrival::kNext, 8 * kMs, 0});
@@ -373,10 +373,12 @@ TEST(Queue, a_decision_says_what_it_was_taken_by) {
   const auto decisions = queue.decisions();
   ASSERT_EQ(decisions.size(), 2u);
   const Decision first{
-      1, SessionId{2}, ServiceClass::kBatch, Reason::kDeadline, 77, 2, 0, 4 * kMs, kMs, 2 * kMs};
+      1,   SessionId{2}, ServiceClass::kBatch, PickReason::kDeadline, 77, 2, 0, 4 * kMs,
+      kMs, 2 * kMs};
   EXPECT_EQ(decisions[0], first);
   const Decision second{
-      2, SessionId{1}, ServiceClass::kInteractive, Reason::kOnly, 78, 1, 0, 8 * kMs, 8 * kMs, 0};
+      2, SessionId{1}, ServiceClass::kInteractive, PickReason::kOnly, 78, 1, 0, 8 * kMs, 8 * kMs,
+      0};
   EXPECT_EQ(decisions[1], second);
 }
 
@@ -393,10 +395,10 @@ TEST(Queue, the_last_decisions_are_kept_in_their_order) {
 }
 
 TEST(Queue, policies_and_classes_have_names_that_say_them_back) {
-  for (const Policy policy : {Policy::kFair, Policy::kFifo}) {
-    EXPECT_EQ(policy_of(name_of(policy)), policy);
+  for (const SchedulePolicy policy : {SchedulePolicy::kFair, SchedulePolicy::kFifo}) {
+    EXPECT_EQ(schedule_policy_of(name_of(policy)), policy);
   }
-  EXPECT_EQ(policy_of("lottery"), std::nullopt);
+  EXPECT_EQ(schedule_policy_of("lottery"), std::nullopt);
   for (size_t i = 0; i < kServiceClasses; ++i) {
     const auto service = static_cast<ServiceClass>(i);
     EXPECT_EQ(service_class_of(name_of(service)), service);

@@ -75,6 +75,9 @@ std::optional<OwedAnswer> owed_for(const ipc::WorkerCommand& command) {
                  [](const ipc::GetWorkerStats&) -> Owed {
                    return OwedAnswer{Kind::kStats, 0, {}};
                  },
+                 [](const ipc::GetLaneSchedule&) -> Owed {
+                   return OwedAnswer{Kind::kSchedule, 0, {}};
+                 },
                  [](const ipc::WakeLane&) -> Owed {
                    return OwedAnswer{Kind::kWakeLane, 0, {}};
                  },
@@ -115,6 +118,9 @@ std::optional<OwedAnswer> answered_by(const ipc::WorkerEvent& event) {
                  },
                  [](const ipc::WorkerStats&) -> Owed {
                    return OwedAnswer{Kind::kStats, 0, {}};
+                 },
+                 [](const ipc::LaneSchedule&) -> Owed {
+                   return OwedAnswer{Kind::kSchedule, 0, {}};
                  },
                  [](const ipc::LaneAwake&) -> Owed {
                    return OwedAnswer{Kind::kWakeLane, 0, {}};
