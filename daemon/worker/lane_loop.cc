@@ -145,10 +145,12 @@ void LaneLoop::work() {
   while (!stopping_.load(std::memory_order_relaxed)) {
     const bool mail = run_mailbox();
     const bool worked = run_turn();
-    if (!mail && !worked && !state_.queue.has_ready()) {
+    if (!mail && !worked) {
       if (spin.wait()) continue;
-      sleep();
-      slept = true;
+      if (!state_.queue.has_ready()) {
+        sleep();
+        slept = true;
+      }
     }
     spin.restart();
     if (worked && std::exchange(slept, false)) spin.share_core();
@@ -195,7 +197,7 @@ void LaneLoop::enqueue(Seat& seat, sched::Arrival arrival, uint64_t now_ns) {
   seat.worked_ns = now_ns;
   // Without a submission it is a look at a session that has just come, or breaks the protocol.
   seat.kind = submitted && *submitted ? kind_of_next_step(*seat.session) : 0;
-  state_.queue.enqueue({seat.session->id(), arrival, times_.predict_ns(seat.kind), 0});
+  state_.queue.enqueue({seat.session->id(), arrival, times_.predict_ns(seat.kind), 0}, now_ns);
 }
 
 Result<bool> LaneLoop::can_go_on(Seat& seat) {
@@ -219,7 +221,8 @@ Status LaneLoop::look_at(Seat& seat, uint64_t now_ns) {
   DJINN_TRY(const bool goes_on, can_go_on(seat));
   if (goes_on) {
     const bool was_idle = seat.standing == Standing::kIdle;
-    enqueue(seat, was_idle ? sched::Arrival::kWoke : sched::Arrival::kResumes, now_ns);
+    const auto arrival = seat.is_cold ? sched::Arrival::kWoke : sched::Arrival::kNext;
+    enqueue(seat, was_idle ? arrival : sched::Arrival::kResumes, now_ns);
   } else if (seat.standing == Standing::kIdle || seat.standing == Standing::kBlocked) {
     seat.session->progression.could_not_begin_before(now_ns);
   }
@@ -233,13 +236,14 @@ void LaneLoop::look_for_work(uint64_t now_ns) {
       broken.emplace_back(seat.session->id(), looked.error());
     }
   };
-  if (!state_.queue.has_ready() || now_ns >= looked_at_hot_ns_ + kLookAtHotNs) {
+  const bool must_look = !state_.queue.has_ready() || std::exchange(waits_for_client_, false);
+  if (must_look || now_ns >= looked_at_hot_ns_ + kLookAtHotNs) {
     looked_at_hot_ns_ = now_ns;
     for (size_t i = 0; i < hot_.size();) {
       Seat& seat = *hot_[i];
       look(seat);
-      const bool is_cold = seat.standing == Standing::kIdle && now_ns >= seat.worked_ns + kHotNs;
-      if (is_cold) {
+      seat.is_cold = seat.standing == Standing::kIdle && now_ns >= seat.worked_ns + kHotNs;
+      if (seat.is_cold) {
         move(hot_, i, cold_);
       } else {
         ++i;
@@ -253,6 +257,7 @@ void LaneLoop::look_for_work(uint64_t now_ns) {
     if (seat.standing == Standing::kIdle) {
       ++next_cold_;
     } else {
+      seat.is_cold = false;
       move(cold_, next_cold_, hot_);
     }
   }
@@ -271,6 +276,10 @@ bool LaneLoop::run_turn() {
   const uint64_t now_ns = clock_.monotonic_ns();
   if (state_.waits.has_arrivals()) state_.waits.take_arrivals();
   look_for_work(now_ns);
+  if (state_.queue.is_worth_waiting(now_ns)) {
+    waits_for_client_ = true;
+    return false;
+  }
   const auto picked = state_.queue.pick(now_ns);
   return picked && advance(seats_.at(*picked), now_ns);
 }

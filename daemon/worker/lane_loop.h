@@ -95,6 +95,7 @@ class LaneLoop {
   struct Seat {
     Session* session = nullptr;
     Standing standing = Standing::kIdle;
+    bool is_cold = false;
     uint64_t worked_ns = 0;  // when it had work last
     uint64_t kind = 0;       // of the step that is queued
   };
@@ -134,6 +135,7 @@ class LaneLoop {
   std::vector<Seat*> hot_;
   std::vector<Seat*> cold_;
   size_t next_cold_ = 0;            // the first that is to be looked at
+  bool waits_for_client_ = false;   // before it takes a long step
   uint64_t looked_at_hot_ns_ = 0;   // when
   uint64_t looked_at_cold_ns_ = 0;  // at all of them
   std::unique_ptr<Runner> runner_;

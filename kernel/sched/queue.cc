@@ -3,6 +3,7 @@
 #include "kernel/sched/queue.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "kernel/base/assert.h"
 
@@ -11,6 +12,12 @@ namespace {
 
 constexpr std::array<int64_t, kServiceClasses> kWeights{4, 2, 1, 1};
 constexpr int64_t kWeightOfVirtualTime = kWeights[0];
+// A step waits for another for one part in so many of its own time, where that is so long that a
+// client may answer who had to be woken.
+constexpr uint64_t kWaitOfStep = 20;
+constexpr uint64_t kWaitNsMin = 50'000;
+// A longest step is forgotten when lanes have worked for so many times its length since.
+constexpr uint64_t kLongestFades = 64;
 
 // No step takes longer than this, a month; so no sum of virtual times overflows.
 constexpr uint64_t kStepNsMax = uint64_t{31} * 24 * 3600 * kNsPerSecond;
@@ -108,14 +115,21 @@ void Queue::deactivate(Account& account) {
   account.place = Place::kAsleep;
 }
 
-void Queue::enqueue(const ReadyStep& step) {
+// Who wakes is owed one unit at most, for what it did not want; what it owes, it goes on owing. Who
+// goes on at once is behind by no more than others' steps can bring it.
+int64_t Queue::credit_max(const Account& account, Arrival arrival) const {
+  const bool slept = arrival == Arrival::kWoke || arrival == Arrival::kResumes;
+  return virtual_of(slept ? kUnitNs : std::max(kUnitNs, longest_ns_), account.service);
+}
+
+void Queue::enqueue(const ReadyStep& step, uint64_t now_ns) {
   Account& account = account_of(step.session);
   DJINN_ASSERT(account.place == Place::kAsleep);
   Band& band = band_of(account);
-  // Who wakes is owed one unit at most, for what it did not want; what it owes, it goes on owing.
-  if (step.arrival == Arrival::kWoke || step.arrival == Arrival::kResumes) {
+  if (awaited_ == step.session) charge_wait(now_ns);
+  if (step.arrival != Arrival::kGoesOn) {
     account.virtual_ns =
-        std::max(account.virtual_ns, band.now_ns() - virtual_of(kUnitNs, account.service));
+        std::max(account.virtual_ns, band.now_ns() - credit_max(account, step.arrival));
   }
   const bool is_next = step.arrival == Arrival::kWoke || step.arrival == Arrival::kNext;
   if (is_next || account.came == 0) account.came = ++arrivals_;
@@ -150,7 +164,59 @@ SessionId Queue::first_of(Band& band) {
   return band.waiting.begin()->second;
 }
 
+Queue::Account* Queue::lingering(SessionId session, uint64_t slept_ns) {
+  const auto found = accounts_.find(session);
+  if (found == accounts_.end()) return nullptr;
+  Account& account = found->second;
+  return account.place == Place::kAsleep && account.slept_ns == slept_ns ? &account : nullptr;
+}
+
+void Queue::forget_lingering(uint64_t now_ns) {
+  while (!lingering_.empty() && now_ns >= lingering_.front().first + kLingerNs) {
+    lingering_.pop_front();
+  }
+}
+
+// Its next step is taken for one like its last.
+bool Queue::comes_before(const Account& account, const Account& first) {
+  Band& band = band_of(first);
+  if (&band_of(account) != &band) return &band_of(account) < &band;
+  const int64_t deadline_ns =
+      account.virtual_ns + virtual_of(account.predicted_ns, account.service);
+  return account.virtual_ns <= band.now_ns() && deadline_ns < first.deadline_ns;
+}
+
+// The wait is over, or goes on from now.
+void Queue::charge_wait(uint64_t now_ns) {
+  const auto found = accounts_.find(std::exchange(awaited_, {}));
+  if (found == accounts_.end() || now_ns <= awaited_ns_) return;
+  Account& account = found->second;
+  DJINN_ASSERT(account.place == Place::kAsleep);
+  account.virtual_ns += virtual_of(now_ns - awaited_ns_, account.service);
+}
+
+bool Queue::is_worth_waiting(uint64_t now_ns) {
+  const SessionId before = awaited_;
+  charge_wait(now_ns);
+  if (policy_ == SchedulePolicy::kFifo || ready_ == 0) return false;
+  forget_lingering(now_ns);
+  if (lingering_.empty()) return false;
+  const Account& first = account_of(first_of(bands_[0].ready() > 0 ? bands_[0] : bands_[1]));
+  const uint64_t wait_ns = std::min(kLingerNs, first.predicted_ns / kWaitOfStep);
+  if (wait_ns < kWaitNsMin) return false;
+  for (const auto& [slept_ns, session] : lingering_) {
+    if (now_ns >= slept_ns + wait_ns) continue;
+    Account* const account = lingering(session, slept_ns);
+    if (account == nullptr || !comes_before(*account, first)) continue;
+    awaited_ = session;
+    awaited_ns_ = before == session ? now_ns : slept_ns;
+    return true;
+  }
+  return false;
+}
+
 std::optional<SessionId> Queue::pick(uint64_t now_ns) {
+  charge_wait(now_ns);
   if (ready_ == 0) return std::nullopt;
   Band& band = bands_[0].ready() > 0 ? bands_[0] : bands_[1];
   const SessionId session = first_of(band);
@@ -164,6 +230,7 @@ std::optional<SessionId> Queue::pick(uint64_t now_ns) {
 void Queue::take(SessionId session, Account& account, uint64_t at_ns, PickReason reason) {
   const int64_t v = band_of(account).now_ns();
   account.decision = ++decided_;
+  account.picked_ns = at_ns;
   Decision& decision = decisions_[decided_ % kDecisions];
   decision = {};
   decision.number = decided_;
@@ -190,6 +257,11 @@ void Queue::charge(SessionId session, uint64_t measured_ns) {
   // The others get older by it, too, while the account is still among them.
   band.weighted_ns += weight_of(account.service) * (account.virtual_ns - before_ns);
   deactivate(account);
+  longest_ns_ -= std::min(longest_ns_, measured_ns / kLongestFades);
+  longest_ns_ = std::max(longest_ns_, measured_ns);
+  account.slept_ns = account.picked_ns + measured_ns;
+  forget_lingering(account.slept_ns);
+  lingering_.emplace_back(account.slept_ns, session);
 }
 
 std::vector<SessionId> Queue::ready_with(uint64_t batch_key) const {

@@ -9,8 +9,11 @@
 //   V         the mean virtual time of the active accounts, each as often as its weight says: who
 //             is behind it is owed something (its lag is positive)
 //   deadline  when a step should be over: virtual time + predicted time / weight
-//   unit      20 ms: what an account that wakes may be owed. Nobody is kept waiting for much more
-//             than its share, but for the length of one step
+//   unit      20 ms: what an account that wakes may be owed. One that was away for a moment only
+//             keeps what it is owed, up to the longest of the last steps
+//   lingers   for a moment after its step an account with nothing ready: its client is just reading
+//             the result. A long step waits for it where its next one would come before, for a
+//             twentieth of the long step's time at most. That time is charged to who is waited for
 //
 // Two policies. `fair`: of the ready accounts whose lag is not negative, the one with the earliest
 // deadline (EEVDF: Stoica, Abdel-Wahab, "Earliest Eligible Virtual Deadline First", 1995). A long
@@ -25,6 +28,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <optional>
 #include <set>
@@ -38,11 +42,12 @@
 namespace djinn::sched {
 
 inline constexpr uint64_t kUnitNs = 20 * kNsPerMs;
+inline constexpr uint64_t kLingerNs = kNsPerMs / 2;
 
 // What a ready session's next step is to its last one.
 enum class Arrival : uint8_t {
   kWoke,     // it had nothing to do in between
-  kNext,     // the first of another submission, which was there already
+  kNext,     // the first of another submission, which was there already, or a moment later
   kGoesOn,   // of the same submission
   kResumes,  // likewise, but it could not go on in between
 };
@@ -81,13 +86,16 @@ class Queue {
   void remove(SessionId session);
 
   // Precondition: the session has an account, which is not active.
-  void enqueue(const ReadyStep& step);
+  void enqueue(const ReadyStep& step, uint64_t now_ns);
   // The session whose step is next, at now_ns: charge() it, or remove() it. Nobody: none is ready.
   std::optional<SessionId> pick(uint64_t now_ns);
   // The step of a picked session is over, for now at least, and took so long. It is not active.
   void charge(SessionId session, uint64_t measured_ns);
 
   [[nodiscard]] bool has_ready() const { return ready_ > 0; }
+  // Whether to wait, before pick(), for one that lingers; ask again until it is ready or this says
+  // no.
+  [[nodiscard]] bool is_worth_waiting(uint64_t now_ns);
   // Of the ready ones those with this batch key, which is not 0, in no order that means anything.
   [[nodiscard]] std::vector<SessionId> ready_with(uint64_t batch_key) const;
   // Picks that session, which is ready and will share the step of the one picked last.
@@ -108,6 +116,8 @@ class Queue {
     uint64_t predicted_ns = 0;
     uint64_t batch_key = 0;
     uint64_t decision = 0;  // the number of its last one
+    uint64_t picked_ns = 0;
+    uint64_t slept_ns = 0;  // when its last step was over
   };
   using Order = std::set<std::pair<int64_t, SessionId>>;
   // Accounts that are picked before the others, or after them.
@@ -130,6 +140,12 @@ class Queue {
   void place(SessionId session, Account& account);
   void unplace(SessionId session, Account& account);
   SessionId first_of(Band& band);
+  void forget_lingering(uint64_t now_ns);
+  void charge_wait(uint64_t now_ns);
+  // The account, if it lingers since then.
+  Account* lingering(SessionId session, uint64_t slept_ns);
+  [[nodiscard]] bool comes_before(const Account& account, const Account& first);
+  [[nodiscard]] int64_t credit_max(const Account& account, Arrival arrival) const;
   void take(SessionId session, Account& account, uint64_t at_ns, PickReason reason);
   void deactivate(Account& account);
 
@@ -137,6 +153,10 @@ class Queue {
   std::map<SessionId, Account> accounts_;
   std::array<Band, 2> bands_;  // of idle accounts the second
   std::set<std::pair<uint64_t, SessionId>> by_key_;
+  std::deque<std::pair<uint64_t, SessionId>> lingering_;  // since when; some may not any more
+  SessionId awaited_;                                     // that the lane waits for, or invalid
+  uint64_t awaited_ns_ = 0;                               // until when that is charged for
+  uint64_t longest_ns_ = 0;                               // of the last steps
   size_t ready_ = 0;
   uint64_t arrivals_ = 0;
   uint64_t decided_ = 0;

@@ -18,6 +18,7 @@ namespace djinn::sched {
 namespace {
 
 constexpr uint64_t kMs = kNsPerMs;
+constexpr uint64_t kTurnNs = 10'000;  // of a lane that waits
 
 // A client that has a next step as soon as one is over, or sleeps between two.
 struct Worker {
@@ -54,7 +55,12 @@ class Lane {
       for (uint64_t id = 1; id <= workers.size(); ++id) {
         if (!of(id).is_ready && of(id).wakes_ns <= clock.now_ns) wake(id);
       }
-      if (!step()) sleep_until_somebody_wakes(end_ns);
+      if (queue.is_worth_waiting(clock.now_ns)) {
+        clock.now_ns += kTurnNs;
+        waited_ns += kTurnNs;
+      } else if (!step()) {
+        sleep_until_somebody_wakes(end_ns);
+      }
       if (observe) observe();
     }
   }
@@ -62,14 +68,18 @@ class Lane {
   ClockByHand clock;
   Queue queue;
   std::deque<Worker> workers;
+  uint64_t waited_ns = 0;       // for clients
   std::vector<uint64_t> order;  // of sessions, as they were picked
 
  private:
   void enqueue(uint64_t id, Arrival arrival) {
     of(id).is_ready = true;
-    queue.enqueue({SessionId{id}, arrival, times.predict_ns(id), 0});
+    queue.enqueue({SessionId{id}, arrival, times.predict_ns(id), 0}, clock.now_ns);
   }
-  void wake(uint64_t id) { enqueue(id, Arrival::kWoke); }
+  void wake(uint64_t id) {
+    enqueue(id, of(id).sleep_ns > kLingerNs || of(id).steps_done == 0 ? Arrival::kWoke
+                                                                      : Arrival::kNext);
+  }
 
   bool step() {
     const auto picked = queue.pick(clock.now_ns);
@@ -231,6 +241,44 @@ TEST(FairQueue, who_slept_is_not_kept_waiting_for_it) {
   for (size_t i = 1; i < at.size(); ++i) EXPECT_LE(at[i] - at[i - 1], (300 + 10 + 1) * kMs);
 }
 
+// They submit a run when they have read the result of the one before: between two they have
+// nothing.
+TEST(FairQueue, clients_of_one_run_at_a_time_get_the_same_time_as_those_that_always_have_one) {
+  Lane lane;
+  add_mixed_work(lane);
+  for (Worker& worker : lane.workers) {
+    if (worker.steps == 1) worker.sleep_ns = 100'000;
+  }
+  lane.run_until(40 * kNsPerSecond);
+  EXPECT_GE(jain(lane.workers), 0.95);
+  EXPECT_LE(lane.waited_ns, 4 * kNsPerSecond);
+}
+
+TEST(FairQueue, a_long_step_waits_for_a_client_a_twentieth_of_its_time_and_does_not_pay_for_it) {
+  Lane lane;
+  const uint64_t loop = lane.add({always(100'000), ServiceClass::kNormal, 450'000});
+  const uint64_t busy = lane.add({always(10 * kMs)});
+  lane.run_until(10 * kNsPerSecond);
+  // Of its half the loop's client spends nine parts in ten on itself.
+  EXPECT_NEAR(static_cast<double>(lane.of(busy).given_ns), 5e9, 2e8);
+  EXPECT_GT(lane.of(loop).given_ns, kNsPerSecond * 2 / 3);
+  // One that never answers in time is not waited for beyond that.
+  lane.of(loop).sleep_ns = 3 * kMs;
+  lane.waited_ns = 0;
+  const uint64_t before_ns = lane.of(busy).given_ns;
+  lane.run_until(20 * kNsPerSecond);
+  EXPECT_GE(lane.of(busy).given_ns - before_ns, 9 * kNsPerSecond);
+  EXPECT_LE(lane.waited_ns, kNsPerSecond / 2);
+}
+
+TEST(FairQueue, a_short_step_waits_for_nobody) {
+  Lane lane;
+  lane.add({always(50'000), ServiceClass::kInteractive, 100'000});
+  lane.add({always(500'000)});
+  lane.run_until(kNsPerSecond);
+  EXPECT_EQ(lane.waited_ns, 0u);
+}
+
 TEST(FairQueue, a_step_that_took_longer_than_predicted_is_paid_for) {
   Lane lane;
   // Nobody can tell its lengths from the ones before.
@@ -281,12 +329,13 @@ TEST(FairQueue, whatever_sessions_do_each_pick_is_ready_and_none_is_forgotten) {
         queue.remove(id);
         states[at] = kGone;
       } else if (states[at] == kAsleep) {
-        queue.enqueue({id, static_cast<Arrival>(below(4)), below(100 * kMs), below(4)});
+        queue.enqueue({id, static_cast<Arrival>(below(4)), below(100 * kMs), below(4)}, now_ns);
         states[at] = kReady;
       }
       const auto is_ready = [&] { return std::ranges::find(states, kReady) != states.end(); };
       ASSERT_EQ(queue.has_ready(), is_ready());
-      if (below(2) == 0) continue;
+      now_ns += below(kLingerNs);
+      if (below(2) == 0 || queue.is_worth_waiting(now_ns)) continue;
       const auto picked = queue.pick(now_ns);
       ASSERT_EQ(picked.has_value(), is_ready());
       if (!picked) continue;
@@ -328,11 +377,11 @@ TEST(FifoQueue, a_submission_that_could_not_go_on_keeps_its_place) {
   Queue queue(SchedulePolicy::kFifo);
   for (uint64_t id = 1; id <= 2; ++id) {
     queue.add(SessionId{id}, ServiceClass::kNormal);
-    queue.enqueue({SessionId{id}, Arrival::kWoke, kMs, 0});
+    queue.enqueue({SessionId{id}, Arrival::kWoke, kMs, 0}, 0);
   }
   ASSERT_EQ(queue.pick(0), SessionId{1});
   queue.charge(SessionId{1}, kMs);  // it waits for memory
-  queue.enqueue({SessionId{1}, Arrival::kResumes, kMs, 0});
+  queue.enqueue({SessionId{1}, Arrival::kResumes, kMs, 0}, 0);
   EXPECT_EQ(queue.pick(0), SessionId{1});
 }
 
@@ -342,9 +391,9 @@ TEST(Queue, the_other_ready_steps_of_a_key_can_join_the_picked_one) {
   Queue queue(SchedulePolicy::kFair);
   for (uint64_t id = 1; id <= 4; ++id) queue.add(SessionId{id}, ServiceClass::kNormal);
   for (uint64_t id = 1; id <= 3; ++id) {
-    queue.enqueue({SessionId{id}, Arrival::kWoke, kMs, id == 2 ? 8u : 9u});
+    queue.enqueue({SessionId{id}, Arrival::kWoke, kMs, id == 2 ? 8u : 9u}, 0);
   }
-  queue.enqueue({SessionId{4}, Arrival::kWoke, kMs, 0});
+  queue.enqueue({SessionId{4}, Arrival::kWoke, kMs, 0}, 0);
   ASSERT_EQ(queue.pick(0), SessionId{1});
   EXPECT_EQ(queue.ready_with(9), std::vector<SessionId>{SessionId{3}});
   EXPECT_EQ(queue.ready_with(7), std::vector<SessionId>{});
@@ -365,8 +414,8 @@ TEST(Queue, a_decision_says_what_it_was_taken_by) {
   Queue queue(SchedulePolicy::kFair);
   queue.add(SessionId{1}, ServiceClass::kInteractive);
   queue.add(SessionId{2}, ServiceClass::kBatch);
-  queue.enqueue({SessionId{1}, Arrival::kNext, 8 * kMs, 0});
-  queue.enqueue({SessionId{2}, Arrival::kNext, kMs, 0});
+  queue.enqueue({SessionId{1}, Arrival::kNext, 8 * kMs, 0}, 0);
+  queue.enqueue({SessionId{2}, Arrival::kNext, kMs, 0}, 0);
   ASSERT_EQ(queue.pick(77), SessionId{2});  // 1 ms at the weight 1 is 4 virtual ones
   queue.charge(SessionId{2}, 2 * kMs);
   ASSERT_EQ(queue.pick(78), SessionId{1});

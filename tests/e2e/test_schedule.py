@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import djinn
+import numpy as np
 import pytest
 from command_line import ctl
+from long_runs import matmuls
 from private_daemon import Daemon, running, wait_until
 
 PROMPT = [256, *b"The lane "]
@@ -109,6 +111,37 @@ def test_fair_lets_two_generations_take_turns(daemon: Daemon, byte_model: Path) 
             turns = max(turns, sum(before != after for before, after in pairwise(contended)))
         thread.join()
         assert turns > 50
+
+
+def small_runs_beside_a_long_one(daemon: Daemon, rounds: int) -> float:
+    """How many, submitted one after the other, for each of the long runs."""
+    x = np.ones((640, 640), np.float32)
+    source = 'srg 1 "small"\ninput %x : float32[4]\n%y = aten::neg(%x)\noutput %y\n'
+    with daemon.connect("long") as one, daemon.connect("loop") as other:
+        long, small = one.define(matmuls(10)), other.define(source)
+        ended = threading.Event()
+
+        def run_long() -> None:
+            for _ in range(rounds):
+                long(x=x)
+            ended.set()
+
+        long(x=x)
+        small(x=x[0, :4])
+        thread = threading.Thread(target=run_long)
+        thread.start()
+        runs = 0
+        while not ended.is_set():
+            small(x=x[0, :4])
+            runs += 1
+        thread.join()
+    return runs / rounds
+
+
+def test_a_loop_of_small_runs_gets_its_share_beside_long_ones(daemon: Daemon) -> None:
+    with running("--policy", "fifo") as fifo:
+        in_turns = small_runs_beside_a_long_one(fifo, 20)
+    assert small_runs_beside_a_long_one(daemon, 20) > 10 * in_turns
 
 
 def test_idle_waits_for_all_others(daemon: Daemon, byte_model: Path) -> None:
