@@ -92,7 +92,8 @@ auto requests() {
        {"collect garbage", ipc::CollectGarbage{}},
        {"follow events", ipc::FollowEvents{}},
        {"list uses", ipc::ListUses{model}},
-       {"own memory", ipc::GetOwnMemory{}}});
+       {"own memory", ipc::GetOwnMemory{}},
+       {"schedule", ipc::GetSchedule{}}});
   static_assert(rows.size() == std::variant_size_v<decltype(Request::body)> - 1 + 2);
   return rows;
 }

@@ -71,6 +71,21 @@ BENCHMARK(ring_spinning)
     ->Unit(benchmark::kMicrosecond)
     ->UseRealTime();
 
+// Likewise, while so many other sessions are there that submit nothing.
+void ring_beside_idle(benchmark::State& state) {
+  std::vector<std::unique_ptr<client::Client>> others;
+  for (int64_t i = 0; i < state.range(0); ++i) {
+    others.push_back(DaemonProcess::shared().connect());
+    nop(*others.back(), state);
+  }
+  ring_spinning(state);
+}
+BENCHMARK(ring_beside_idle)
+    ->Name("ring_round_trip/beside_idle")
+    ->Arg(120)
+    ->Unit(benchmark::kMicrosecond)
+    ->UseRealTime();
+
 // Makes each call when both sides have been asleep for a while, and tells the median time as
 // `median_us`.
 template <typename Call>

@@ -2,6 +2,8 @@
 
 #include "djinnctl/json.h"
 
+#include <algorithm>
+
 #include "djinnctl/text.h"
 
 namespace djinn::ctl {
@@ -35,6 +37,7 @@ Json to_json(const ipc::WorkerReport& report) {
           {"planned_runs", report.planned_runs},
           {"plan_misses", report.plan_misses},
           {"runs_repeated", report.runs_repeated},
+          {"runs_together", report.runs_together},
           {"tokens", report.tokens}};
 }
 
@@ -144,6 +147,26 @@ Json to_json(const ipc::ModelReport& report) {
 
 Json to_json(const DTypeUse& use) {
   return {{"dtype", name_of(use.dtype)}, {"tensors", use.tensors}, {"bytes", use.bytes}};
+}
+
+Json to_json(const ipc::ScheduleReport& report, uint64_t now_ns) {
+  Json decisions = Json::array();
+  for (const ipc::ScheduleDecision& decision : report.schedule.decisions) {
+    decisions.push_back({{"number", decision.number},
+                         {"time", time_text(now_ns - std::min(now_ns, decision.ago_ns))},
+                         {"session", id_text(decision.session)},
+                         {"class", name_of(decision.service)},
+                         {"reason", name_of(decision.reason)},
+                         {"ready", decision.ready},
+                         {"lag_ns", decision.lag_ns},
+                         {"deadline_ns", decision.deadline_ns},
+                         {"predicted_ns", decision.predicted_ns},
+                         {"measured_ns", decision.measured_ns}});
+  }
+  return {{"device", report.device},
+          {"owner", report.owner},
+          {"policy", name_of(report.schedule.policy)},
+          {"decisions", std::move(decisions)}};
 }
 
 Json to_json(const ipc::EventReport& report) {

@@ -33,5 +33,7 @@ enum class JsonStyle { kOff, kShort, kPretty };
 [[nodiscard]] Json to_json(const ipc::MemoryReport& report);
 [[nodiscard]] Json to_json(const ipc::EventReport& report);
 [[nodiscard]] Json to_json(const DTypeUse& use);
+// Of a lane, at that time, in nanoseconds since the epoch.
+[[nodiscard]] Json to_json(const ipc::ScheduleReport& report, uint64_t now_ns);
 
 }  // namespace djinn::ctl

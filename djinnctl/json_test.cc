@@ -4,6 +4,8 @@
 
 #include <gtest/gtest.h>
 
+#include "kernel/base/clock.h"
+
 namespace djinn::ctl {
 namespace {
 
@@ -103,6 +105,18 @@ TEST(Json, programs_devices_and_pools) {
   EXPECT_EQ(to_json(pool).dump(),
             "{\"device\":\"cpu:0\",\"pool\":\"lanes\",\"reserved_bytes\":1,\"mapped_bytes\":2,"
             "\"cached_bytes\":3,\"evictable_bytes\":4,\"pinned_bytes\":5}");
+}
+
+TEST(Json, a_schedule_tells_its_decisions_and_when_they_were) {
+  ipc::ScheduleReport report{1, "cpu:0", "ann", {SchedulePolicy::kFifo, {}}};
+  report.schedule.decisions.push_back(
+      {7, SessionId{0xabc}, ServiceClass::kIdle, PickReason::kOnly, kNsPerSecond, 3, -20, 4, 1, 2});
+  EXPECT_EQ(json_text("schedule", {to_json(report, 61 * kNsPerSecond)}),
+            "{\"schema\":\"djinn.schedule.v1\",\"items\":[{\"device\":\"cpu:0\",\"owner\":\"ann\","
+            "\"policy\":\"fifo\",\"decisions\":[{\"number\":7,"
+            "\"time\":\"1970-01-01T00:01:00.000000000Z\",\"session\":\"000000000abc\","
+            "\"class\":\"idle\",\"reason\":\"only\",\"ready\":3,\"lag_ns\":-20,\"deadline_ns\":4,"
+            "\"predicted_ns\":1,\"measured_ns\":2}]}]}\n");
 }
 
 TEST(Json, a_name_that_is_no_utf_8_is_replaced_and_throws_nothing) {

@@ -153,6 +153,23 @@ TEST(Tables, a_model_that_leaves_does_not_stay_until_memory_is_short) {
   EXPECT_EQ(until_text(model, 0), "leaving");
 }
 
+TEST(Tables, a_decision_is_told_in_milliseconds) {
+  const ipc::ScheduleDecision decision{7,
+                                       SessionId{0xabc},
+                                       ServiceClass::kBatch,
+                                       PickReason::kDeadline,
+                                       1'500'000,
+                                       3,
+                                       -20'000'000,
+                                       4'000'000,
+                                       1'000'000,
+                                       2'345'678};
+  EXPECT_EQ(
+      schedule_table({&decision, 1}).text({}),
+      "   AGO  SESSION       CLASS  READY       LAG  DEADLINE  PREDICTED    TOOK  WHY\n"
+      "1.50ms  000000000abc  batch      3  -20.00ms    4.00ms     1.00ms  2.35ms  deadline\n");
+}
+
 TEST(Tables, fit_40_columns) {
   ipc::ModelReport model;
   model.model = ModelId{0xabc};

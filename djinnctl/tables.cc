@@ -114,6 +114,29 @@ Table dtype_table(std::span<const DTypeUse> dtypes) {
   return table;
 }
 
+Table schedule_table(std::span<const ipc::ScheduleDecision> decisions) {
+  const auto ms_text = [](auto ns) {
+    return fmt::format("{:.2f}ms", static_cast<double>(ns) / 1e6);
+  };
+  Table table({{"AGO", kRight},
+               {"SESSION"},
+               {"CLASS"},
+               {"READY", kRight, kOptional},
+               {"LAG", kRight, kLeftOutLast},
+               {"DEADLINE", kRight, kLeftOutLast},
+               {"PREDICTED", kRight, kLeftOutLast},
+               {"TOOK", kRight},
+               {"WHY"}});
+  for (const ipc::ScheduleDecision& decision : decisions) {
+    table.add({ms_text(decision.ago_ns), id_text(decision.session),
+               std::string(name_of(decision.service)), std::to_string(decision.ready),
+               ms_text(decision.lag_ns), ms_text(decision.deadline_ns),
+               ms_text(decision.predicted_ns), ms_text(decision.measured_ns),
+               std::string(name_of(decision.reason))});
+  }
+  return table;
+}
+
 Table program_table(std::span<const ipc::ProgramReport> programs) {
   Table table({{"PROGRAM"},
                {"MODEL", kLeft, kLeftOutLast},

@@ -21,6 +21,7 @@ namespace djinn::ctl {
 [[nodiscard]] Table name_table(std::span<const ipc::UseReport> names);
 // Of which dtypes a model's weights are.
 [[nodiscard]] Table dtype_table(std::span<const DTypeUse> dtypes);
+[[nodiscard]] Table schedule_table(std::span<const ipc::ScheduleDecision> decisions);
 [[nodiscard]] Table program_table(std::span<const ipc::ProgramReport> programs);
 [[nodiscard]] Table device_table(std::span<const ipc::DeviceReport> devices);
 [[nodiscard]] Table memory_table(std::span<const ipc::MemoryReport> pools);

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // djinnctl show OBJECT shows every field of one model with who uses it, one session with its
-// models, or one program.
+// models, or one program; show --schedule [SESSION] what lanes have decided lately.
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <vector>
@@ -134,9 +136,43 @@ Result<Shown> find(client::Client& client, const std::string& text) {
   return Shown{item_of("program", to_json(programs[index - sessions.size()])), {}};
 }
 
-Status show(const Invocation& invocation, const std::string& text) {
+struct Options {
+  std::string object;
+  bool schedule = false;
+};
+
+// Shows what lanes have decided: that of a session, or all.
+Status show_schedules(const Invocation& invocation, const std::string& text) {
   DJINN_TRY(const auto client, observe(invocation));
-  DJINN_TRY(Shown shown, find(*client, text));
+  SessionId session;
+  if (!text.empty()) {
+    DJINN_TRY(const auto found, find_session(*client, text));
+    session = found.session;
+  }
+  DJINN_TRY(const auto reports, client->schedules(session));
+  if (invocation.wants_json()) {
+    std::vector<Json> items;
+    for (const ipc::ScheduleReport& report : reports) items.push_back(to_json(report, now_ns()));
+    return print_json(invocation, "schedule", std::move(items));
+  }
+  std::string out;
+  for (const ipc::ScheduleReport& report : reports) {
+    if (!out.empty()) out += '\n';
+    out += fmt::format("{} of {}: {}\n", report.device, printable(report.owner),
+                       name_of(report.schedule.policy));
+    out += schedule_table(report.schedule.decisions).text(invocation.layout);
+  }
+  return write_out(out);
+}
+
+Status show(const Invocation& invocation, const Options& options) {
+  if (options.schedule) return show_schedules(invocation, options.object);
+  if (options.object.empty()) {
+    return Error{ErrorCode::kInvalidArgument,
+                 "OBJECT is missing: name a model, a session or a program."};
+  }
+  DJINN_TRY(const auto client, observe(invocation));
+  DJINN_TRY(Shown shown, find(*client, options.object));
   if (invocation.wants_json()) return print_json(invocation, "show", {std::move(shown.item)});
   std::string out = item_table(shown.item, invocation.layout);
   for (const Table& table : shown.beside) out += '\n' + table.text(invocation.layout);
@@ -146,12 +182,13 @@ Status show(const Invocation& invocation, const std::string& text) {
 }  // namespace
 
 void add_show(CommandLine& line) {
-  const Verb verb = line.verb("show", "one model, session or program");
-  auto text = std::make_shared<std::string>();
-  verb.option("OBJECT", *text,
-              "its id or the first four digits of it; of a model its name or path, too")
-      .required();
-  verb.does(text, show);
+  const Verb verb = line.verb("show", "one model, session or program; lanes' decisions");
+  auto options = std::make_shared<Options>();
+  verb.option("OBJECT", options->object,
+              "its id or the first four digits of it; of a model its name or path, too");
+  verb.flag("--schedule", options->schedule,
+            "whose steps lanes took last, and why: all lanes, or that of the session OBJECT");
+  verb.does(options, show);
 }
 
 }  // namespace djinn::ctl

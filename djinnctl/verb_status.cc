@@ -100,6 +100,7 @@ Table worker_table(const std::vector<ipc::WorkerReport>& workers) {
                {"PLANNED", kRight, kOptional},
                {"MISSES", kRight, kOptional},
                {"REPEATED", kRight, kOptional},
+               {"TOGETHER", kRight, kOptional},
                {"TOKENS", kRight, kLeftOutLast},
                {"CONFINED", kLeft, kOptional}});
   for (const ipc::WorkerReport& worker : workers) {
@@ -107,8 +108,8 @@ Table worker_table(const std::vector<ipc::WorkerReport>& workers) {
                std::to_string(worker.threads), std::to_string(worker.restarts),
                size_text(worker.slab_bytes), std::to_string(worker.runs),
                std::to_string(worker.planned_runs), std::to_string(worker.plan_misses),
-               std::to_string(worker.runs_repeated), std::to_string(worker.tokens),
-               confinement_of(worker)});
+               std::to_string(worker.runs_repeated), std::to_string(worker.runs_together),
+               std::to_string(worker.tokens), confinement_of(worker)});
   }
   return table;
 }

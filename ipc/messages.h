@@ -29,6 +29,7 @@
 #include "kernel/base/dtype.h"
 #include "kernel/base/error.h"
 #include "kernel/base/ids.h"
+#include "kernel/base/schedule.h"
 #include "kernel/srg/graph.h"
 
 namespace djinn::ipc {
@@ -44,6 +45,7 @@ struct Hello {
   uint64_t staging_bytes = limits::kStagingBytesDefault;  // rounded up to 4096
   bool observer = false;  // no data path: djinnctl. No session memory is made.
   std::string device{};   // "cpu:0": where it is to run; empty: djinnd's first
+  ServiceClass service = ServiceClass::kNormal;  // beside the user's other sessions
   friend bool operator==(const Hello&, const Hello&) = default;
 };
 
@@ -215,12 +217,21 @@ struct TerminateSession {
   friend bool operator==(const TerminateSession&, const TerminateSession&) = default;
 };
 
+// What a lane has decided lately: the lane of that session, or of those whose users the caller may
+// see the lane-th. Answer, after the step that the lane is in: ScheduleReport.
+struct GetSchedule {
+  SessionId session;
+  uint32_t lane = 0;  // from 0; without a session
+  friend bool operator==(const GetSchedule&, const GetSchedule&) = default;
+};
+
 struct ClientRequest {
   uint32_t number = 0;  // echoed in the answer; unique among the pending ones, not 0
   std::variant<Hello, AddFiles, OpenModel, CloseModel, UnloadModel, DefineProgram, MakeSequence,
                DropSequence, GetStatus, ListSessions, ListModels, ListPrograms, ListDevices,
                ListMemory, PinModel, CancelRun, TerminateSession, EvictModel, SetDraining,
-               CollectGarbage, FollowEvents, ReadManifest, ListUses, GetOwnMemory, DropPrograms>
+               CollectGarbage, FollowEvents, ReadManifest, ListUses, GetOwnMemory, DropPrograms,
+               GetSchedule>
       body;
   friend bool operator==(const ClientRequest&, const ClientRequest&) = default;
 };
@@ -296,6 +307,7 @@ struct WorkerReport {
   uint64_t planned_runs = 0;
   uint64_t plan_misses = 0;
   uint64_t runs_repeated = 0;
+  uint64_t runs_together = 0;
   uint64_t tokens = 0;
   friend bool operator==(const WorkerReport&, const WorkerReport&) = default;
 };
@@ -559,6 +571,36 @@ struct OwnMemory {
   friend bool operator==(const OwnMemory&, const OwnMemory&) = default;
 };
 
+// Which session's step a lane took, and why (kernel/sched/queue.h). Virtual times are those of an
+// interactive session: to others a nanosecond is two or four.
+struct ScheduleDecision {
+  uint64_t number = 0;  // rises by one with each of the lane's decisions
+  SessionId session;
+  ServiceClass service = ServiceClass::kNormal;
+  PickReason reason = PickReason::kOnly;
+  uint64_t ago_ns = 0;
+  uint64_t ready = 0;         // how many sessions were, itself included
+  int64_t lag_ns = 0;         // virtual: what it was owed; negative: it had had more
+  int64_t deadline_ns = 0;    // virtual, from the mean of all
+  uint64_t predicted_ns = 0;  // of the step
+  uint64_t measured_ns = 0;
+  friend bool operator==(const ScheduleDecision&, const ScheduleDecision&) = default;
+};
+
+struct LaneSchedule {
+  SchedulePolicy policy = SchedulePolicy::kFair;
+  std::vector<ScheduleDecision> decisions{};  // the last limits::kDecisions, the oldest first
+  friend bool operator==(const LaneSchedule&, const LaneSchedule&) = default;
+};
+
+struct ScheduleReport {
+  uint32_t total = 0;  // lanes that could be asked for
+  std::string device;  // "cpu:0"
+  std::string owner;   // of the lane's sessions
+  LaneSchedule schedule;
+  friend bool operator==(const ScheduleReport&, const ScheduleReport&) = default;
+};
+
 struct Collected {
   uint32_t programs = 0;
   uint32_t workers = 0;
@@ -593,7 +635,7 @@ struct DaemonReply {
       0;  // of the request; 0 for a notice nobody asked for (Failed: the session ends)
   std::variant<Done, Failed, Welcome, ModelOpened, ProgramDefined, SequenceMade, StatusReport,
                SessionList, ModelList, ProgramList, DeviceList, MemoryList, Collected, EventList,
-               ManifestPart, UseList, OwnMemory>
+               ManifestPart, UseList, OwnMemory, ScheduleReport>
       body;
   friend bool operator==(const DaemonReply&, const DaemonReply&) = default;
 };
@@ -620,6 +662,7 @@ struct AttachSession {
   // The submission in flight met its last death, or takes too long: it fails so.
   ErrorCode refusal = ErrorCode::kOk;
   std::string refusal_text;
+  ServiceClass service = ServiceClass::kNormal;
   friend bool operator==(const AttachSession&, const AttachSession&) = default;
 };
 // Answer: Detached, after the last use of its memory.
@@ -719,10 +762,15 @@ struct WakeLane {
   friend bool operator==(const WakeLane&, const WakeLane&) = default;
 };
 
+// Answer, between two steps: LaneSchedule.
+struct GetLaneSchedule {
+  friend bool operator==(const GetLaneSchedule&, const GetLaneSchedule&) = default;
+};
+
 struct WorkerCommand {
   std::variant<AttachSession, DetachSession, AddModel, DropModel, AddProgram, DropProgram,
                AddSequence, ReleaseSequence, GrantAnswer, GiveMemory, GetWorkerStats, ParkModel,
-               ModelLost, SpillSequence, WakeLane, TrimRefs>
+               ModelLost, SpillSequence, WakeLane, TrimRefs, GetLaneSchedule>
       body;
   friend bool operator==(const WorkerCommand&, const WorkerCommand&) = default;
 };
@@ -866,6 +914,7 @@ struct WorkerStats {
   uint64_t planned_runs = 0;
   uint64_t plan_misses = 0;
   uint64_t runs_repeated = 0;  // begun, given up until memory came, and begun anew
+  uint64_t runs_together = 0;  // with those of other sessions
   uint64_t tokens = 0;
   uint64_t plan_records = 0;  // rehearsals, and runs recorded anew
   uint64_t prompt_tokens = 0;
@@ -884,7 +933,7 @@ struct WorkerEvent {
   std::variant<WorkerReady, Attached, Detached, ModelAdded, ModelDropped, ProgramAdded,
                ProgramRefused, SequenceAdded, SequenceDropped, GrantRequest, GrantReturn,
                SessionBroken, WorkerStats, ModelParked, ModelWanted, SequenceSpilled,
-               SequenceRestored, LaneAwake, ProgramLookedAt, RefsTrimmed>
+               SequenceRestored, LaneAwake, ProgramLookedAt, RefsTrimmed, LaneSchedule>
       body;
   friend bool operator==(const WorkerEvent&, const WorkerEvent&) = default;
 };

@@ -65,6 +65,14 @@ std::string_view file_name_of(std::string_view path) {
   return path.substr(path.rfind('/') + 1);
 }
 
+Result<ServiceClass> service_of(const std::string& name) {
+  if (name.empty()) return ServiceClass::kNormal;
+  if (const auto service = service_class_of(name)) return *service;
+  return Error{ErrorCode::kInvalidArgument,
+               "'" + ipc::showable_name(name) +
+                   "' is no service class: name interactive, normal, batch or idle."};
+}
+
 }  // namespace
 
 Result<std::string> resolve_host(const std::string& host) {
@@ -94,6 +102,7 @@ bool Client::is_served(const ConnectOptions& options) {
 
 Result<std::unique_ptr<Client>> Client::connect(const ConnectOptions& options,
                                                 const Deadline* deadline) {
+  DJINN_TRY(const ServiceClass service, service_of(options.service_class));
   DJINN_TRY(const std::string path, resolve_host(options.host));
   if (options.interrupt != nullptr) DJINN_CHECK(options.interrupt->open());
   DJINN_TRY(Control control, Control::connect(path, deadline));
@@ -104,6 +113,7 @@ Result<std::unique_ptr<Client>> Client::connect(const ConnectOptions& options,
   hello.staging_bytes = options.staging_bytes;
   hello.observer = options.observer;
   hello.device = options.device;
+  hello.service = service;
   std::vector<Fd> fds;
   DJINN_TRY(const auto welcome, control.ask<ipc::Welcome>(std::move(hello), &fds, {}, deadline));
   DJINN_TRY(ForkMark mark, ForkMark::make());
@@ -393,6 +403,15 @@ Result<std::vector<ipc::MemoryReport>> Client::memory_pools() {
 
 Result<ipc::OwnMemory> Client::own_memory() {
   return control_.ask<ipc::OwnMemory>(ipc::GetOwnMemory{});
+}
+
+Result<std::vector<ipc::ScheduleReport>> Client::schedules(SessionId session) {
+  std::vector<ipc::ScheduleReport> reports;
+  for (uint32_t lane = 0;; ++lane) {
+    DJINN_TRY(auto report, control_.ask<ipc::ScheduleReport>(ipc::GetSchedule{session, lane}));
+    if (lane >= report.total) return reports;
+    reports.push_back(std::move(report));
+  }
 }
 
 Status Client::pin_model(ModelId model, bool pinned) {

@@ -46,6 +46,8 @@ struct ConnectOptions {
   std::string host;
   std::string name;    // for people, shown by djinnctl sessions
   std::string device;  // "cpu:0": where it is to run; empty: djinnd's first
+  // What it gets beside the user's other sessions: a name of schedule.h; empty: "normal".
+  std::string service_class{};
   uint64_t staging_bytes = limits::kStagingBytesDefault;
   bool observer = false;  // control requests only
   // How long djinnd may take to answer who has had no session of a Connection yet. It gives a new
@@ -168,6 +170,9 @@ class Client {
   Result<std::vector<ipc::DeviceReport>> devices();
   Result<std::vector<ipc::MemoryReport>> memory_pools();
   Result<ipc::OwnMemory> own_memory();
+  // What the session's lane has decided lately, or for no session each lane that this user may see.
+  // Errors: kNotFound.
+  Result<std::vector<ipc::ScheduleReport>> schedules(SessionId session);
   Status pin_model(ModelId model, bool pinned);
   // Ends when the bytes are free.
   Status evict_model(const ipc::EvictModel& request);

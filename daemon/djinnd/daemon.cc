@@ -93,6 +93,7 @@ Daemon::Daemon(Loop& loop, const Clock& clock, const Options& options, ReloadOpt
       stats_(loop, domains_),
       reports_(loop, clock, devices_, quotas_, domains_, models_, programs_, sessions_, events_,
                stats_, deferred_close_, turns_),
+      schedules_(domains_, sessions_, reports_),
       service_(loop, clock, notifier_, *this),
       drain_(loop, clock, sessions_, events_, service_, options.drain_timeout_ms.value_or(0)),
       reload_(loop, options_, std::move(reload_options), devices_, quotas_, sessions_, models_,
@@ -102,8 +103,8 @@ Daemon::Daemon(Loop& loop, const Clock& clock, const Options& options, ReloadOpt
       manager_(loop, clock, turns_, authority_, inquiries_, devices_, sessions_, models_, programs_,
                reports_, reload_, drain_, options.bus,
                options.user_mode ? std::optional(Owner::of_user(::geteuid())) : std::nullopt),
-      requests_(devices_, domains_, sessions_, models_, programs_, reports_, user_work_, turns_,
-                drain_),
+      requests_(devices_, domains_, sessions_, models_, programs_, reports_, schedules_, user_work_,
+                turns_, drain_),
       fd_store_(notifier_, devices_, events_, store_size()),
       metrics_(loop, clock, events_, traffic_, devices_, domains_, models_, programs_,
                sessions_.sequences().spill(), stats_, reports_, drain_, service_, fd_store_,
@@ -298,6 +299,7 @@ bool Daemon::worker_died(WorkerKey key, const WorkerDeath& death) {
   models_.worker_died(key, death);
   programs_.worker_died(key, death, in_step);
   stats_.worker_died(key);
+  schedules_.worker_died(key);
   device_health_.end_vain_waits();
   return progressed;
 }
@@ -337,6 +339,7 @@ void Daemon::worker_said(WorkerKey key, const ipc::WorkerEvent& event) {
     void operator()(const ipc::SessionBroken& e) const { to.sessions_.on_session_broken(key, e); }
     void operator()(const ipc::WorkerStats& e) const { to.stats_.on_worker_stats(key, e); }
     void operator()(const ipc::LaneAwake&) const {}
+    void operator()(const ipc::LaneSchedule& e) const { to.schedules_.on_schedule(key, e); }
   };
   DJINN_ASSERT(domains_.find(key) != nullptr);
   const Turns::Bill bill(turns_, key.owner);

@@ -18,6 +18,7 @@
 #include "daemon/djinnd/front/reload.h"
 #include "daemon/djinnd/front/reports.h"
 #include "daemon/djinnd/front/requests.h"
+#include "daemon/djinnd/front/schedules.h"
 #include "daemon/djinnd/host/config.h"
 #include "daemon/djinnd/host/fd_store.h"
 #include "daemon/djinnd/host/notifier.h"
@@ -129,6 +130,7 @@ class Daemon final : public WorkerListener,
   Programs programs_;
   StatsRounds stats_;
   Reports reports_;
+  Schedules schedules_;
   Service service_;
   Drain drain_;
   Reload reload_;

@@ -53,11 +53,12 @@ SparePool::Kind SpareKinds::loaders() {
 ChildProgram SpareKinds::worker_program(DeviceId device) {
   const uint64_t memory_bytes =
       device == kTestDevice ? options_.test_device_bytes : options_.memory_bytes;
-  ChildProgram program{device == kTestDevice ? options_.test_device_worker : options_.worker,
-                       {"--device", text_of(device), "--threads", std::to_string(options_.threads),
-                        "--memory-bytes", std::to_string(memory_bytes)},
-                       {"GOMP_SPINCOUNT=5000", "OMP_DYNAMIC=false", "OMP_PROC_BIND=false",
-                        "OMP_NUM_THREADS=" + std::to_string(options_.threads)}};
+  ChildProgram program{
+      device == kTestDevice ? options_.test_device_worker : options_.worker,
+      {"--device", text_of(device), "--threads", std::to_string(options_.threads), "--policy",
+       std::string(name_of(options_.policy)), "--memory-bytes", std::to_string(memory_bytes)},
+      {"GOMP_SPINCOUNT=5000", "OMP_DYNAMIC=false", "OMP_PROC_BIND=false",
+       "OMP_NUM_THREADS=" + std::to_string(options_.threads)}};
   const bool first = workers_started_++ == 0;
   if (options_.test_fault_at > 0 && (first || options_.test_fault_every)) {
     program.arguments.insert(program.arguments.end(),

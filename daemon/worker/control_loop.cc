@@ -21,6 +21,26 @@ ipc::ProgramRefused refusal(ProgramId program, const Error& error) {
   return refused;
 }
 
+static_assert(sched::kDecisions == limits::kDecisions);
+
+ipc::LaneSchedule told(const sched::Queue& queue, uint64_t now_ns) {
+  ipc::LaneSchedule schedule{queue.policy(), {}};
+  for (const sched::Decision& decision : queue.decisions()) {
+    ipc::ScheduleDecision& out = schedule.decisions.emplace_back();
+    out.number = decision.number;
+    out.session = decision.session;
+    out.service = decision.service;
+    out.reason = decision.reason;
+    out.ago_ns = now_ns > decision.at_ns ? now_ns - decision.at_ns : 0;
+    out.ready = decision.ready;
+    out.lag_ns = decision.lag_ns;
+    out.deadline_ns = decision.deadline_ns;
+    out.predicted_ns = decision.predicted_ns;
+    out.measured_ns = decision.measured_ns;
+  }
+  return schedule;
+}
+
 template <typename Event>
 Event with_error(Event event, const Error& error) {
   event.code = error.code;
@@ -243,6 +263,12 @@ void ControlLoop::obey(const ipc::GiveMemory& command, std::vector<Fd> fds) {
 // The control thread answers by itself, so that a long step keeps nobody waiting.
 void ControlLoop::obey(const ipc::GetWorkerStats&, std::vector<Fd>) {
   parts_.outbox.send({parts_.lane.counts().read()});
+}
+
+void ControlLoop::obey(const ipc::GetLaneSchedule&, std::vector<Fd>) {
+  parts_.lane.post([this](LaneLoop::State& state) {
+    parts_.outbox.send({told(state.queue, parts_.clock.monotonic_ns())});
+  });
 }
 
 void ControlLoop::obey(const ipc::WakeLane&, std::vector<Fd>) {

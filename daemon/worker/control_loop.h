@@ -57,6 +57,7 @@ class ControlLoop {
   void obey(const ipc::GetWorkerStats& command, std::vector<Fd> fds);
   void obey(const ipc::WakeLane& command, std::vector<Fd> fds);
   void obey(const ipc::TrimRefs& command, std::vector<Fd> fds);
+  void obey(const ipc::GetLaneSchedule& command, std::vector<Fd> fds);
 
   // New, or parked here and with its bytes again.
   Result<std::shared_ptr<MappedModel>> take_in(const ipc::AddModel& command, std::vector<Fd> fds);

@@ -57,6 +57,7 @@ void LaneCounts::note_lane(const exec::LaneStats& stats) {
   planned_runs_.set(stats.planned_runs);
   plan_misses_.set(stats.plan_misses);
   plan_records_.set(stats.plan_records);
+  runs_together_.set(stats.runs_together);
 }
 
 void LaneCounts::note_crossing(uint64_t bytes_in, uint64_t bytes_out) {
@@ -72,6 +73,7 @@ ipc::WorkerStats LaneCounts::read() const {
   stats.plan_misses = plan_misses_.get();
   stats.plan_records = plan_records_.get();
   stats.runs_repeated = runs_repeated_.get();
+  stats.runs_together = runs_together_.get();
   stats.tokens = tokens_.get();
   stats.prompt_tokens = prompt_tokens_.get();
   for (size_t i = 0; i < submissions_.size(); ++i) stats.submissions[i] = submissions_[i].get();

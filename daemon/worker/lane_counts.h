@@ -82,6 +82,7 @@ class LaneCounts {
   Count plan_misses_;
   Count plan_records_;
   Count runs_repeated_;
+  Count runs_together_;
   Count tokens_;
   Count prompt_tokens_;
   std::array<Count, ipc::kOperations> submissions_;

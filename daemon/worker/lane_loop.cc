@@ -9,6 +9,7 @@
 #include <array>
 #include <utility>
 
+#include "daemon/worker/step_kind.h"
 #include "ipc/bell.h"
 #include "ipc/spin.h"
 #include "kernel/base/assert.h"
@@ -20,28 +21,47 @@ namespace {
 // submission, and as short as the wake-up of an idle core: a sleeping lane burns nothing, a
 // busy one is met awake.
 constexpr uint64_t kSpinNs = 40'000;
+
+// While there is work to do, rings are looked at so often at most: of a session that had work
+// within kHotNs, and of one that had none. Looking at a ring takes some 10 ns, or 100 where its
+// lines have left the caches; so a thousand idle clients cost the lane a hundredth of its time, and
+// whoever submits is found within a moment that nobody feels.
+constexpr uint64_t kHotNs = 1'000'000;
+constexpr uint64_t kLookAtHotNs = 20'000;
+constexpr uint64_t kLookAtColdNs = 100'000;
+// Without work, or just after some: so many of the cold ones at once, so that the client which the
+// lane spins for does not wait until all are looked at.
+constexpr size_t kColdAtOnce = 8;
 constexpr uint64_t kMailboxKey = 0;   // no session has id 0
 constexpr size_t kEventsAtOnce = 64;  // those beyond end the next sleep
+
+// Takes the one at that place out, whose place the last one gets.
+template <typename T>
+void move(std::vector<T*>& from, size_t at, std::vector<T*>& to) {
+  to.push_back(from[at]);
+  from[at] = from.back();
+  from.pop_back();
+}
 
 }  // namespace
 
 Result<std::unique_ptr<LaneLoop>> LaneLoop::make(
     exec::Executor& executor, exec::Lane& lane, const Clock& clock, const LaneMemory& memory,
-    std::function<void(SessionId, const Error&)> broken) {
+    SchedulePolicy policy, std::function<void(SessionId, const Error&)> broken) {
   Fd epoll(::epoll_create1(EPOLL_CLOEXEC));
   if (!epoll.valid()) return system_error("make the lane's epoll instance", errno);
   DJINN_TRY(Fd bell, ipc::make_submission_bell());
   DJINN_CHECK(ipc::watch_submission_bell(epoll, bell, kMailboxKey));
-  return std::unique_ptr<LaneLoop>(new LaneLoop(executor, lane, clock, memory, std::move(epoll),
-                                                std::move(bell), std::move(broken)));
+  return std::unique_ptr<LaneLoop>(new LaneLoop(
+      executor, lane, clock, memory, policy, std::move(epoll), std::move(bell), std::move(broken)));
 }
 
 LaneLoop::LaneLoop(exec::Executor& executor, exec::Lane& lane, const Clock& clock,
-                   const LaneMemory& memory, Fd epoll, Fd bell,
+                   const LaneMemory& memory, SchedulePolicy policy, Fd epoll, Fd bell,
                    std::function<void(SessionId, const Error&)> broken)
     : executor_(executor),
       clock_(clock),
-      state_{lane, memory.waits, ProgramTable(memory.waits), {}},
+      state_{lane, memory.waits, ProgramTable(memory.waits), {}, sched::Queue(policy)},
       binder_(lane),
       memory_(memory),
       epoll_(std::move(epoll)),
@@ -95,7 +115,8 @@ void LaneLoop::add_session(std::unique_ptr<Session> session) {
     // again.
     added.ring_completion_bell();
     state.sessions[id] = std::move(*shared);
-    if (!watched) set_aside(id, watched.error());
+    if (!watched) return set_aside(id, watched.error());
+    take_seat(added);
   });
 }
 
@@ -124,11 +145,13 @@ void LaneLoop::work() {
   bool slept = false;
   while (!stopping_.load(std::memory_order_relaxed)) {
     const bool mail = run_mailbox();
-    const bool worked = run_round();
+    const bool worked = run_turn();
     if (!mail && !worked) {
       if (spin.wait()) continue;
-      sleep();
-      slept = true;
+      if (!state_.queue.has_ready()) {
+        sleep();
+        slept = true;
+      }
     }
     spin.restart();
     if (worked && std::exchange(slept, false)) spin.share_core();
@@ -159,44 +182,201 @@ void LaneLoop::stop_waiting(SessionId id) {
   memory_.heap.forget();
 }
 
-bool LaneLoop::note(Session& session, Runner::Advance advance, uint64_t now_ns) {
-  using enum Runner::Advance;
-  const SessionId id = session.id();
-  blocked_.erase(id);
-  if (advance == kBlocked) blocked_.insert(id);
-  if (advance == kWaiting) state_.waits.suspend(id);
-  if (advance == kWaited) stop_waiting(id);
-  if (advance == kIdle || advance == kBlocked) session.progression.could_not_begin_before(now_ns);
-  return advance == kWorked || advance == kWaited;
+// Also of one that a former worker has left in mid-run: what it owes its client comes first.
+void LaneLoop::take_seat(Session& session) {
+  Seat& seat = seats_[session.id()];
+  seat.session = &session;
+  hot_.push_back(&seat);
+  state_.queue.add(session.id(), session.service());
+  enqueue(seat, sched::Arrival::kWoke, clock_.monotonic_ns());
 }
 
-bool LaneLoop::can_go_on(SessionId id) const {
-  DJINN_ASSERT(state_.sessions.contains(id));
-  return !blocked_.contains(id) && !state_.waits.is_waiting(id);
+void LaneLoop::enqueue(Seat& seat, sched::Arrival arrival, uint64_t now_ns) {
+  DJINN_ASSERT(seat.standing != Standing::kQueued);
+  const auto submitted = seat.session->ring().has_submission();
+  seat.standing = Standing::kQueued;
+  seat.worked_ns = now_ns;
+  // Without a submission it is a look at a session that has just come, or breaks the protocol.
+  seat.kind = submitted && *submitted ? kind_of_next_step(*seat.session) : 0;
+  const uint64_t batch_key = runner_->batch_key_of(*seat.session);
+  state_.queue.enqueue({seat.session->id(), arrival, times_.predict_ns(seat.kind), batch_key},
+                       now_ns);
 }
 
-bool LaneLoop::run_round() {
-  bool worked = false;
-  const uint64_t now_ns = clock_.monotonic_ns();
-  state_.waits.take_arrivals();
-  for (auto it = state_.sessions.begin(); it != state_.sessions.end();) {
-    const SessionId id = it->first;
-    Session& session = *it->second;
-    ++it;
-    if (state_.waits.is_waiting(id) && !session.is_cancelled()) continue;
-    const auto advance = runner_->advance(session, state_.sessions.size() > 1);
-    if (!runner_->has_joined()) state_.programs.end_step();
-    if (advance) {
-      worked |= note(session, *advance, now_ns);
-    } else {
-      set_aside(id, advance.error());
+Result<bool> LaneLoop::can_go_on(Seat& seat) {
+  Session& session = *seat.session;
+  switch (seat.standing) {
+    case Standing::kQueued:
+      return false;  // it does
+    case Standing::kIdle:
+      return session.ring().has_submission();
+    case Standing::kBlocked: {
+      DJINN_TRY(const bool blocked, Runner::is_blocked(session));
+      return !blocked;
+    }
+    case Standing::kWaiting:
+      return !state_.waits.is_waiting(session.id()) || session.is_cancelled();
+  }
+  return false;
+}
+
+Status LaneLoop::look_at(Seat& seat, uint64_t now_ns) {
+  DJINN_TRY(const bool goes_on, can_go_on(seat));
+  if (goes_on) {
+    const bool was_idle = seat.standing == Standing::kIdle;
+    const auto arrival = seat.is_cold ? sched::Arrival::kWoke : sched::Arrival::kNext;
+    enqueue(seat, was_idle ? arrival : sched::Arrival::kResumes, now_ns);
+  } else if (seat.standing == Standing::kIdle || seat.standing == Standing::kBlocked) {
+    seat.session->progression.could_not_begin_before(now_ns);
+  }
+  return {};
+}
+
+void LaneLoop::look_for_work(uint64_t now_ns) {
+  std::vector<std::pair<SessionId, Error>> broken;
+  const auto look = [&](Seat& seat) {
+    if (const Status looked = look_at(seat, now_ns); !looked) {
+      broken.emplace_back(seat.session->id(), looked.error());
+    }
+  };
+  const bool must_look = !state_.queue.has_ready() || std::exchange(waits_for_client_, false);
+  if (must_look || now_ns >= looked_at_hot_ns_ + kLookAtHotNs) {
+    looked_at_hot_ns_ = now_ns;
+    for (size_t i = 0; i < hot_.size();) {
+      Seat& seat = *hot_[i];
+      look(seat);
+      seat.is_cold = seat.standing == Standing::kIdle && now_ns >= seat.worked_ns + kHotNs;
+      if (seat.is_cold) {
+        move(hot_, i, cold_);
+      } else {
+        ++i;
+      }
     }
   }
-  if (!runner_->has_joined()) return worked;
-  runner_->end_joined(
-      [&](Session& session, Runner::Advance advance) { worked |= note(session, advance, now_ns); });
+  for (size_t count = cold_to_look_at(now_ns); count > 0; --count) {
+    if (next_cold_ >= cold_.size()) next_cold_ = 0;
+    Seat& seat = *cold_[next_cold_];
+    look(seat);
+    if (seat.standing == Standing::kIdle) {
+      ++next_cold_;
+    } else {
+      seat.is_cold = false;
+      move(cold_, next_cold_, hot_);
+    }
+  }
+  for (const auto& [id, error] : broken) set_aside(id, error);
+}
+
+size_t LaneLoop::cold_to_look_at(uint64_t now_ns) {
+  if (now_ns >= looked_at_cold_ns_ + kLookAtColdNs) {
+    looked_at_cold_ns_ = now_ns;
+    return cold_.size();
+  }
+  return state_.queue.has_ready() ? 0 : std::min(kColdAtOnce, cold_.size());
+}
+
+bool LaneLoop::run_turn() {
+  const uint64_t now_ns = clock_.monotonic_ns();
+  if (state_.waits.has_arrivals()) state_.waits.take_arrivals();
+  look_for_work(now_ns);
+  if (state_.queue.is_worth_waiting(now_ns)) {
+    waits_for_client_ = true;
+    return false;
+  }
+  const auto picked = state_.queue.pick(now_ns);
+  return picked && run_unit(unit_of(*picked, now_ns), now_ns);
+}
+
+// Gives the picked one and those that share its step, always in the same order, so that each finds
+// its place in the lane's memory as it left it.
+std::vector<SessionId> LaneLoop::unit_of(SessionId picked, uint64_t now_ns) {
+  std::vector<SessionId> unit;
+  if (const uint64_t key = runner_->batch_key_of(*seats_.at(picked).session); key != 0) {
+    unit = state_.queue.ready_with(key);
+  }
+  for (const SessionId id : unit) state_.queue.join(id, now_ns);
+  unit.push_back(picked);
+  std::ranges::sort(unit);
+  return unit;
+}
+
+bool LaneLoop::run_unit(const std::vector<SessionId>& unit, uint64_t begun_ns) {
+  bool worked = false;
+  for (const SessionId id : unit) {
+    const auto advance = runner_->advance(*seats_.at(id).session, unit.size() > 1);
+    if (!advance) {
+      set_aside(id, advance.error());
+    } else if (*advance != Runner::Advance::kJoins) {
+      const uint64_t ended_ns = clock_.monotonic_ns();
+      worked |= end_step(id, *advance, {begun_ns, ended_ns, ended_ns - begun_ns});
+      begun_ns = ended_ns;
+    }
+  }
+  std::vector<std::pair<SessionId, Runner::Advance>> ended;
+  if (runner_->has_joined()) {
+    runner_->end_joined([&](Session& session, Runner::Advance advance) {
+      ended.emplace_back(session.id(), advance);
+    });
+  }
   state_.programs.end_step();
+  const uint64_t ended_ns = clock_.monotonic_ns();
+  for (const auto& [id, advance] : ended) {
+    worked |= end_step(id, advance, {begun_ns, ended_ns, (ended_ns - begun_ns) / ended.size()});
+  }
   return worked;
+}
+
+// Gives whether anything was done.
+bool LaneLoop::end_step(SessionId id, Runner::Advance advance, const StepTime& time) {
+  Seat& seat = seats_.at(id);
+  state_.queue.charge(id, time.charged_ns);
+  seat.worked_ns = time.ended_ns;
+  note(seat, advance, time.begun_ns);
+  const bool waited = advance == Runner::Advance::kWaited;
+  if (!waited && advance != Runner::Advance::kWorked) return false;
+  times_.note(seat.kind, time.charged_ns);
+  if (waited) stop_waiting(id);
+  if (const Status queued = queue_again(seat, time.ended_ns); !queued)
+    set_aside(id, queued.error());
+  return true;
+}
+
+// begun_ns: when the step that did not end, or could not begin, was tried.
+void LaneLoop::note(Seat& seat, Runner::Advance advance, uint64_t begun_ns) {
+  Session& session = *seat.session;
+  switch (advance) {
+    case Runner::Advance::kWorked:
+    case Runner::Advance::kWaited:
+    case Runner::Advance::kIdle:
+      seat.standing = Standing::kIdle;
+      break;
+    case Runner::Advance::kBlocked:
+      seat.standing = Standing::kBlocked;
+      break;
+    case Runner::Advance::kWaiting:
+      seat.standing = Standing::kWaiting;
+      state_.waits.suspend(session.id());
+      break;
+    case Runner::Advance::kJoins:
+      DJINN_ASSERT(false);  // its step has not ended
+      break;
+  }
+  const bool had_nothing =
+      advance == Runner::Advance::kIdle || advance == Runner::Advance::kBlocked;
+  if (had_nothing) session.progression.could_not_begin_before(begun_ns);
+}
+
+// After a step that ended.
+Status LaneLoop::queue_again(Seat& seat, uint64_t now_ns) {
+  Session& session = *seat.session;
+  // What its client says of the ring meanwhile does not matter to a submission that was picked up.
+  const bool goes_on = session.progression.begun_ns != 0;
+  if (!goes_on) {
+    DJINN_TRY(const bool submitted, session.ring().has_submission());
+    if (!submitted) return {};
+  }
+  enqueue(seat, goes_on ? sched::Arrival::kGoesOn : sched::Arrival::kNext, now_ns);
+  return {};
 }
 
 void LaneLoop::clear_binders() {
@@ -212,7 +392,12 @@ void LaneLoop::erase_session(SessionId id) {
     ipc::unwatch_submission_bell(epoll_, found->second->submission_bell());
     state_.sessions.erase(found);
   }
-  blocked_.erase(id);
+  if (const auto seat = seats_.find(id); seat != seats_.end()) {
+    std::erase(hot_, &seat->second);
+    std::erase(cold_, &seat->second);
+    seats_.erase(seat);
+  }
+  state_.queue.remove(id);
   stop_waiting(id);
 }
 
@@ -223,8 +408,8 @@ void LaneLoop::set_aside(SessionId id, const Error& error) {
 
 bool LaneLoop::prepare_to_sleep() {
   bool quiet = true;
-  for (const auto& [id, session] : state_.sessions) {
-    if (can_go_on(id)) quiet &= session->ring().prepare_to_sleep();
+  for (const auto& [id, seat] : seats_) {
+    if (seat.standing == Standing::kIdle) quiet &= seat.session->ring().prepare_to_sleep();
   }
   return quiet && !has_mail_.load(std::memory_order_acquire) && !state_.waits.has_arrivals();
 }
@@ -235,11 +420,14 @@ void LaneLoop::sleep() {
     ::epoll_wait(epoll_.get(), events.data(), events.size(), -1);
   }
   const uint64_t now_ns = clock_.monotonic_ns();
-  for (const auto& [id, session] : state_.sessions) {
-    session->ring().finish_sleep();
+  for (const auto& [id, seat] : seats_) {
+    seat.session->ring().finish_sleep();
     // A session that awaits something has waited while the lane slept; the others had no work.
-    if (!state_.waits.is_waiting(id)) session->progression.could_not_begin_before(now_ns);
+    if (seat.standing != Standing::kWaiting) {
+      seat.session->progression.could_not_begin_before(now_ns);
+    }
   }
+  looked_at_cold_ns_ = 0;  // whoever woke it may be one of those
 }
 
 }  // namespace djinn::worker

@@ -4,7 +4,12 @@
 // it.
 //
 //   mailbox   closures from the control thread and wake-ups from the pager, run between steps
-//   round     one step of each session that has work: nobody waits for another's whole generation
+//   look      for sessions that have work: often at those that had some lately, now and then at the
+//             others, so that a hundred idle clients cost a step nothing. A load a ring, no call
+//   turn      one step of the session that the queue picks (kernel/sched/queue.h), and of those
+//   that
+//             can share it; they are charged for the time that it took: nobody waits for another's
+//             whole generation
 //   sleep     after a short spin without work: on all submission bells and the mailbox's, at once;
 //             none of them is read, since clients have theirs, too (ipc/bell.h)
 //
@@ -17,7 +22,6 @@
 #include <map>
 #include <memory>
 #include <mutex>
-#include <set>
 #include <thread>
 #include <vector>
 
@@ -27,6 +31,8 @@
 #include "daemon/worker/slab.h"
 #include "kernel/base/clock.h"
 #include "kernel/base/fd.h"
+#include "kernel/sched/queue.h"
+#include "kernel/sched/step_times.h"
 
 namespace djinn::worker {
 
@@ -40,11 +46,11 @@ struct LaneMemory {
 
 class LaneLoop {
  public:
-  // lane: one of the executor's. broken: called on the lane's thread for a session that broke the
-  // protocol, after it was set aside.
+  // lane: one of the executor's. policy: of the order of steps. broken: called on the lane's thread
+  // for a session that broke the protocol, after it was set aside.
   static Result<std::unique_ptr<LaneLoop>> make(
       exec::Executor& executor, exec::Lane& lane, const Clock& clock, const LaneMemory& memory,
-      std::function<void(SessionId, const Error&)> broken);
+      SchedulePolicy policy, std::function<void(SessionId, const Error&)> broken);
   ~LaneLoop();
 
   // The state that posted closures work on.
@@ -53,6 +59,7 @@ class LaneLoop {
     Waits& waits;
     ProgramTable programs;
     std::map<SessionId, std::unique_ptr<Session>> sessions;
+    sched::Queue queue;
   };
   // Runs job on the lane's thread, between two steps. Any thread.
   void post(std::function<void(State&)> job);
@@ -78,16 +85,48 @@ class LaneLoop {
   [[nodiscard]] const LaneCounts& counts() const { return counts_; }
 
  private:
+  // What a session is to the lane.
+  //
+  // invariant: kQueued == its account in the queue is ready, or picked in this turn
+  enum class Standing : uint8_t {
+    kIdle,     // nothing is submitted
+    kQueued,   // it has work
+    kBlocked,  // until its client reads completions
+    kWaiting,  // for what its step awaits
+  };
+  struct Seat {
+    Session* session = nullptr;
+    Standing standing = Standing::kIdle;
+    bool is_cold = false;
+    uint64_t worked_ns = 0;  // when it had work last
+    uint64_t kind = 0;       // of the step that is queued
+  };
+
   LaneLoop(exec::Executor& executor, exec::Lane& lane, const Clock& clock, const LaneMemory& memory,
-           Fd epoll, Fd bell, std::function<void(SessionId, const Error&)> broken);
+           SchedulePolicy policy, Fd epoll, Fd bell,
+           std::function<void(SessionId, const Error&)> broken);
   void work();
   bool run_mailbox();
-  bool run_round();
+  bool run_turn();
+  void take_seat(Session& session);
+  // Queues those of the sessions whose turn it is to be looked at that can go on.
+  void look_for_work(uint64_t now_ns);
+  Status look_at(Seat& seat, uint64_t now_ns);
+  Result<bool> can_go_on(Seat& seat);
+  size_t cold_to_look_at(uint64_t now_ns);
+  void enqueue(Seat& seat, sched::Arrival arrival, uint64_t now_ns);
+  struct StepTime {
+    uint64_t begun_ns = 0;
+    uint64_t ended_ns = 0;
+    uint64_t charged_ns = 0;  // what of the time is this session's
+  };
+  std::vector<SessionId> unit_of(SessionId picked, uint64_t now_ns);
+  bool run_unit(const std::vector<SessionId>& unit, uint64_t begun_ns);
+  bool end_step(SessionId id, Runner::Advance advance, const StepTime& time);
+  void note(Seat& seat, Runner::Advance advance, uint64_t begun_ns);
+  Status queue_again(Seat& seat, uint64_t now_ns);
   // It awaits nothing any more; of what it asked for, nobody may want anything.
   void stop_waiting(SessionId id);
-  // Gives whether anything was done.
-  bool note(Session& session, Runner::Advance advance, uint64_t now_ns);
-  [[nodiscard]] bool can_go_on(SessionId id) const;
   void set_aside(SessionId id, const Error& error);
   void erase_session(SessionId id);
   void clear_binders();
@@ -100,9 +139,15 @@ class LaneLoop {
   State state_;
   Binder binder_;
   LaneMemory memory_;
-  // Sessions that have work and cannot go on now are no reason to stay awake. Whose client does not
-  // read completions is looked at in each round; whose step awaits something, when it has arrived.
-  std::set<SessionId> blocked_;
+  sched::StepTimes times_;
+  std::map<SessionId, Seat> seats_;  // of each session
+  // invariant: each seat is in one of these; the cold ones are idle
+  std::vector<Seat*> hot_;
+  std::vector<Seat*> cold_;
+  size_t next_cold_ = 0;            // the first that is to be looked at
+  bool waits_for_client_ = false;   // before it takes a long step
+  uint64_t looked_at_hot_ns_ = 0;   // when
+  uint64_t looked_at_cold_ns_ = 0;  // at all of them
   std::unique_ptr<Runner> runner_;
   Fd epoll_;
   Fd bell_;

@@ -5,6 +5,7 @@
 
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <future>
 
 #include "daemon/worker/worker_for_tests.h"
@@ -22,6 +23,12 @@ class LaneLoopTest : public WorkerTest {
       done.set_value();
     });
     done.get_future().wait();
+  }
+  // The lane has looked at each of the sessions, so many, that have just come. That is a decision.
+  void look_at(size_t sessions) {
+    for (size_t seen = 0; seen < sessions;) {
+      on_lane([&](LaneLoop::State& state) { seen = state.queue.decisions().size(); });
+    }
   }
 };
 
@@ -47,6 +54,81 @@ TEST_F(LaneLoopTest, each_submission_is_done_whether_the_lane_sleeps_or_not) {
   }
   EXPECT_EQ(loop_->counts().read().submissions[static_cast<size_t>(ipc::Operation::kRunOnce)],
             200u);
+}
+
+TEST_F(LaneLoopTest, who_submits_one_run_does_not_wait_for_all_that_another_has_submitted) {
+  const auto many = attach(1);
+  const auto one = attach(2);
+  look_at(2);
+  on_lane([&](LaneLoop::State&) {
+    for (int run = 0; run < 50; ++run) many->run(one_operator("fake::nothing"));
+    one->run(one_operator("fake::nothing"));
+  });
+  for (int run = 0; run < 50; ++run) ASSERT_EQ(many->completion(), ErrorCode::kOk);
+  ASSERT_EQ(one->completion(), ErrorCode::kOk);
+  on_lane([&](LaneLoop::State& state) {
+    auto decisions = state.queue.decisions();
+    decisions.erase(decisions.begin(), decisions.begin() + 2);
+    const auto first_of = [&](SessionId id) {
+      return std::ranges::find(decisions, id, &sched::Decision::session)->number;
+    };
+    EXPECT_LT(first_of(one->id), first_of(many->id) + 5);
+    for (const sched::Decision& decision : decisions) EXPECT_GT(decision.measured_ns, 0u);
+  });
+}
+
+TEST_F(LaneLoopTest, a_session_is_of_the_class_that_it_came_with_and_its_decisions_say_so) {
+  const auto idle = attach(1, ServiceClass::kIdle);
+  const auto batch = attach(2, ServiceClass::kBatch);
+  look_at(2);
+  on_lane([&](LaneLoop::State&) {
+    for (int run = 0; run < 20; ++run) idle->run(one_operator("fake::nothing"));
+    for (int run = 0; run < 20; ++run) batch->run(one_operator("fake::nothing"));
+  });
+  for (int run = 0; run < 20; ++run) ASSERT_EQ(batch->completion(), ErrorCode::kOk);
+  for (int run = 0; run < 20; ++run) ASSERT_EQ(idle->completion(), ErrorCode::kOk);
+  command({ipc::GetLaneSchedule{}});
+  const auto schedule = heard<ipc::LaneSchedule>();
+  EXPECT_EQ(schedule.policy, SchedulePolicy::kFair);
+  ASSERT_EQ(schedule.decisions.size(), 42u);
+  for (size_t at = 2; at < 42; ++at) {
+    const ipc::ScheduleDecision& decision = schedule.decisions[at];
+    EXPECT_EQ(decision.number, at + 1);
+    EXPECT_EQ(decision.session, at < 22 ? batch->id : idle->id);
+    EXPECT_EQ(decision.service, at < 22 ? ServiceClass::kBatch : ServiceClass::kIdle);
+    EXPECT_GT(decision.measured_ns, 0u);
+  }
+}
+
+// Most of them have had no work for so long that the lane looks at them now and then only.
+TEST_F(LaneLoopTest, each_of_many_idle_sessions_is_found_when_it_submits) {
+  std::vector<std::unique_ptr<TestSession>> sessions;
+  for (uint64_t id = 1; id <= 40; ++id) sessions.push_back(attach(id));
+  TestSession& busy = *sessions.back();
+  for (size_t at = 0; at + 1 < sessions.size(); ++at) {
+    // The lane is awake and at work when the idle one submits.
+    for (int run = 0; run < 100; ++run) busy.run(one_operator("fake::nothing"));
+    sessions[at]->run(one_operator("fake::nothing"));
+    ASSERT_EQ(sessions[at]->completion(), ErrorCode::kOk);
+    for (int run = 0; run < 100; ++run) ASSERT_EQ(busy.completion(), ErrorCode::kOk);
+    // And now it sleeps, or will.
+    sessions[at]->run(one_operator("fake::nothing"));
+    ASSERT_EQ(sessions[at]->completion(), ErrorCode::kOk);
+  }
+}
+
+TEST_F(LaneLoopTest, a_client_that_takes_back_what_was_picked_up_ends_its_own_session_alone) {
+  const auto takes_back = attach(1);
+  const auto goes_on = attach(2);
+  takes_back->run(one_operator("fake::take_heap", {1 << 20}));
+  const auto request = heard<ipc::GrantRequest>();
+  on_lane([&](LaneLoop::State&) { takes_back->control().submissions_published.word = 0; });
+  grant(request);
+  EXPECT_EQ(takes_back->completion(), ErrorCode::kOk);
+  heard<ipc::GrantReturn>();
+  EXPECT_EQ(heard<ipc::SessionBroken>().session, takes_back->id);
+  goes_on->run(one_operator("fake::nothing"));
+  EXPECT_EQ(goes_on->completion(), ErrorCode::kOk);
 }
 
 TEST_F(LaneLoopTest, a_session_that_waits_for_memory_keeps_no_other_waiting) {

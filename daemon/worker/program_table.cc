@@ -183,6 +183,11 @@ Outcome<exec::Program*> ProgramTable::find(ProgramId id) {
   return found->second.program.get();
 }
 
+bool ProgramTable::is_fast(ProgramId id) const {
+  const auto found = programs_.find(id);
+  return found != programs_.end() && found->second.program->fast_nodes() > 0;
+}
+
 std::shared_ptr<MappedModel> ProgramTable::model_of(ProgramId id) const {
   const auto found = programs_.find(id);
   DJINN_ASSERT(found != programs_.end());

@@ -82,10 +82,14 @@ std::function<bool(std::string_view)> pulse_of(Session& session, uint64_t run) {
 
 }  // namespace
 
+Result<bool> Runner::is_blocked(Session& session) {
+  return session.ring().block_until_free(kCompletionsPerStep);
+}
+
 Result<Runner::Advance> Runner::advance(Session& session, bool others_may_join) {
   tools_.waits.begin_step();
   gc::SessionState& state = session.state();
-  DJINN_TRY(const bool full, session.ring().block_until_free(kCompletionsPerStep));
+  DJINN_TRY(const bool full, is_blocked(session));
   if (full) return Advance::kBlocked;
   if (state.step_published() < state.step()) publish(session);
   auto flight = state.in_flight();
@@ -143,8 +147,17 @@ Runner::Advance Runner::end(Begun& begun, const Outcome<Ending>& ending, uint64_
 
 // --- steps that join
 
-// The first token's step is a prompt's, which is long enough by itself. What perform() looks at
-// first is of runs of a series, and of those that a death has put on probation.
+// Without a token before it the step is of a prompt, which is long enough by itself.
+uint64_t Runner::batch_key_of(Session& session) const {
+  const gc::StepRecord& record = session.state().record();
+  const bool goes_on = record.kind == gc::StepKind::kToken && session.generation;
+  if (!goes_on || session.is_on_probation(record.run)) return 0;
+  const ProgramId decode{session.generation->decode};
+  return tools_.programs.is_fast(decode) ? decode.value : 0;
+}
+
+// What perform() looks at first is of runs of a series, and of those that a death has put on
+// probation.
 bool Runner::may_join(const Begun& begun) {
   const Step& step = begun.step;
   return static_cast<ipc::Operation>(step.submission.operation) == ipc::Operation::kGenerate &&

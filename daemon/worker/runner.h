@@ -38,6 +38,11 @@ class Runner {
     kWaiting,  // for what the step awaits (waits.h)
     kJoins,    // its step has begun, and end_joined() ends it
   };
+  // Whether a step has no room for what it publishes; then the client rings when there is more. An
+  // Error means that the client broke the protocol.
+  static Result<bool> is_blocked(Session& session);
+  // Steps of one key can be computed together; 0: the session's next one is computed by itself.
+  [[nodiscard]] uint64_t batch_key_of(Session& session) const;
   // One step of the session. An Error means that the client broke the protocol. may_join: others'
   // steps may come before end_joined(), which is called before anything else is done to a session
   // that has joined.

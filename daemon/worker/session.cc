@@ -44,7 +44,8 @@ Result<vmu::WindowMemory> import_refs(const ipc::AttachSession& command, std::sp
 
 }  // namespace
 
-Session::Session(const ipc::AttachSession& command) : id_(command.session) {
+Session::Session(const ipc::AttachSession& command)
+    : id_(command.session), service_(command.service) {
   if (command.refusal != ErrorCode::kOk) refusal_ = Error{command.refusal, command.refusal_text};
 }
 

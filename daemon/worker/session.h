@@ -73,6 +73,7 @@ class Session {
 
   ~Session();
   [[nodiscard]] SessionId id() const { return id_; }
+  [[nodiscard]] ServiceClass service() const { return service_; }
   [[nodiscard]] ipc::WorkerRing& ring() { return *ring_; }
   [[nodiscard]] gc::SessionState& state() { return *state_; }
   [[nodiscard]] Refs& refs() { return *refs_; }
@@ -124,6 +125,7 @@ class Session {
   Status roll_back_open_step(const vmu::WindowMemory& memory, pal::DevicePal& pal);
 
   SessionId id_;
+  ServiceClass service_;
   std::optional<Error> refusal_;
   std::optional<uint64_t> probation_run_;
   pal::Mapping memory_;

@@ -314,7 +314,8 @@ class SessionTest : public DjinndTest {
   SequencePager pager_{grants_, outbox_, waits_};
   Binder binder_{*lane_};
   LaneCounts counts_;
-  Runner runner_{{executor_, *lane_, waits_, programs_, pager_, binder_, clock_, grants_}, clock_, counts_};
+  Runner runner_{
+      {executor_, *lane_, waits_, programs_, pager_, binder_, clock_, grants_}, clock_, counts_};
   std::unique_ptr<Session> session_;
 
  private:

@@ -27,6 +27,7 @@ struct Options {
   int channel_fd = -1;
   std::string device;
   int threads = 1;
+  SchedulePolicy policy = SchedulePolicy::kFair;
   uint64_t memory_bytes = UINT64_MAX;
   uint64_t fault_at = 0;
   uint64_t pal_fault_at = 0;
@@ -83,7 +84,7 @@ Status serve(const Options& options, exec::Executor& executor, const MakePal& ma
   };
   DJINN_TRY(const auto lane, executor.make_lane(std::move(lane_options)));
   DJINN_TRY(loop, LaneLoop::make(executor, *lane, clock, {waits, grants, slab, heap},
-                                 [&](SessionId id, const Error& error) {
+                                 options.policy, [&](SessionId id, const Error& error) {
                                    outbox.send({ipc::SessionBroken{id, error.code, error.message}});
                                  }));
   SequencePager pager(grants, outbox, waits);
@@ -109,15 +110,23 @@ Status serve(const Options& options, exec::Executor& executor, const MakePal& ma
 
 int run_worker(int argc, char** argv, exec::Executor& executor, const MakePal& make_pal) {
   Options options;
+  std::string policy(name_of(options.policy));
   CLI::App app("djinn-worker: runs the graphs of one trust domain; djinnd starts it");
   app.add_option(ipc::kBuildOption, options.build, "build of djinnd")->required();
   app.add_option("--channel-fd", options.channel_fd, "socket to djinnd")->required();
   app.add_option("--device", options.device, "whose memory it computes on")->required();
   app.add_option("--threads", options.threads, "threads of the lane")->check(CLI::Range(1, 1024));
+  app.add_option("--policy", policy, "order of steps: fair or fifo");
   app.add_option("--memory-bytes", options.memory_bytes, "what djinnd may grant in all");
   app.add_option("--fault-at", options.fault_at, "die at this fault point (tests)");
   app.add_option("--pal-fault-at", options.pal_fault_at, "fail this call of the pal (tests)");
   CLI11_PARSE(app, argc, argv);
+  const auto known = schedule_policy_of(policy);
+  if (!known) {
+    fmt::print(stderr, "djinn-worker: '{}' is no policy.\n", policy);
+    return 1;
+  }
+  options.policy = *known;
 
   const Status ended = serve(options, executor, make_pal);
   // The channel closing is how djinnd ends a worker.

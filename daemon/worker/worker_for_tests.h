@@ -32,7 +32,8 @@ class TestSession {
   static constexpr uint64_t kRefBytes = uint64_t{1} << 20;
   static constexpr gc::StateGeometry kGeometry{limits::kRefs, limits::kSequences};
 
-  explicit TestSession(SessionId session) : id(session) {
+  explicit TestSession(SessionId session, ServiceClass of = ServiceClass::kNormal)
+      : id(session), service(of) {
     EXPECT_TRUE(gc::SessionState::format(
         pal::map_shared(state_, gc::state_bytes(kGeometry), pal::Access::kReadWrite)->bytes(),
         kGeometry));
@@ -44,6 +45,7 @@ class TestSession {
     command.staging_bytes = kStagingBytes;
     command.ref_bytes_max = kRefBytes;
     command.ref_chunks = {{0, kRefBytes}};
+    command.service = service;
     return command;
   }
   [[nodiscard]] std::vector<int> fds() const {
@@ -92,6 +94,8 @@ class TestSession {
     }
   }
   std::span<std::byte> staging() { return view_.staging(); }
+  // What the client may write of it.
+  ipc::SessionControl& control() { return view_.control(); }
   // The name of the operator that it is in.
   [[nodiscard]] std::string op() const {
     return gc::read_progress(*pal::read_memfd(state_, gc::kStateHeadBytes))->op;
@@ -100,6 +104,7 @@ class TestSession {
   static constexpr uint64_t kGraphAt = 64 << 10;
   static constexpr uint64_t kOutputAt = 128 << 10;
   const SessionId id;
+  const ServiceClass service;
   uint64_t last_run = 0;
 
  private:
@@ -139,8 +144,8 @@ class WorkerTest : public DjinndTest {
     ASSERT_TRUE(djinnd_.send(ipc::encode(command), fds));
   }
   // The session, which the worker has taken in.
-  std::unique_ptr<TestSession> attach(uint64_t id) {
-    auto session = std::make_unique<TestSession>(SessionId{id});
+  std::unique_ptr<TestSession> attach(uint64_t id, ServiceClass of = ServiceClass::kNormal) {
+    auto session = std::make_unique<TestSession>(SessionId{id}, of);
     command({session->command()}, session->fds());
     EXPECT_EQ(heard<ipc::Attached>().session, session->id);
     return session;
@@ -163,7 +168,7 @@ class WorkerTest : public DjinndTest {
                             .heap = &heap_});
   std::unique_ptr<LaneLoop> loop_ =
       *LaneLoop::make(executor_, *lane_, clock_, {waits_, grants_, slab_, heap_},
-                      [this](SessionId id, const Error& error) {
+                      SchedulePolicy::kFair, [this](SessionId id, const Error& error) {
                         outbox_.send({ipc::SessionBroken{id, error.code, error.message}});
                       });
   SequencePager pager_{grants_, outbox_, waits_};

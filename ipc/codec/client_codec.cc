@@ -15,6 +15,7 @@ void write(wire::ClientRequest::Builder out, const Hello& request) {
   hello.setStagingBytes(request.staging_bytes);
   hello.setObserver(request.observer);
   hello.setDevice(text(request.device));
+  hello.setService(static_cast<uint8_t>(request.service));
 }
 void write(wire::ClientRequest::Builder out, const AddFiles& request) {
   auto add = out.initAddFiles();
@@ -109,13 +110,18 @@ void write(wire::ClientRequest::Builder out, const ListUses& request) {
   list.setFirst(request.first);
 }
 
+void write(wire::ClientRequest::Builder out, const GetSchedule& request) {
+  auto get = out.initGetSchedule();
+  get.setSession(request.session.value);
+  get.setLane(request.lane);
+}
 void write(wire::ClientRequest::Builder out, const GetOwnMemory&) {
   out.setGetOwnMemory();
 }
 
 Hello read_hello(wire::Hello::Reader in) {
-  return {in.getVersion(), read_name(in.getClientName()), in.getStagingBytes(), in.getObserver(),
-          read_name(in.getDevice())};
+  return {in.getVersion(),  read_name(in.getClientName()), in.getStagingBytes(),
+          in.getObserver(), read_name(in.getDevice()),     read_service(in.getService())};
 }
 
 AddFiles read_add_files(wire::AddFiles::Reader in) {
@@ -140,7 +146,7 @@ DropPrograms read_drop_programs(capnp::List<uint64_t>::Reader in) {
 
 using RequestBody = decltype(ClientRequest::body);
 // Each kind of request has one member of the union, and EvictModel has two.
-static_assert(std::variant_size_v<RequestBody> == wire::ClientRequest::DROP_PROGRAMS);
+static_assert(std::variant_size_v<RequestBody> == wire::ClientRequest::GET_SCHEDULE);
 
 RequestBody read_request_body(wire::ClientRequest::Reader in) {
   switch (in.which()) {
@@ -196,6 +202,8 @@ RequestBody read_request_body(wire::ClientRequest::Reader in) {
       return GetOwnMemory{};
     case wire::ClientRequest::DROP_PROGRAMS:
       return read_drop_programs(in.getDropPrograms());
+    case wire::ClientRequest::GET_SCHEDULE:
+      return GetSchedule{{in.getGetSchedule().getSession()}, in.getGetSchedule().getLane()};
   }
   refuse(ErrorCode::kUnsupported, "The request is unknown to this version of the daemon.");
 }
@@ -221,6 +229,7 @@ void write_worker(wire::WorkerReport::Builder out, const WorkerReport& report) {
   stats.setPlannedRuns(report.planned_runs);
   stats.setPlanMisses(report.plan_misses);
   stats.setRunsRepeated(report.runs_repeated);
+  stats.setRunsTogether(report.runs_together);
   stats.setTokens(report.tokens);
 }
 
@@ -240,6 +249,7 @@ WorkerReport read_worker(wire::WorkerReport::Reader in) {
   report.planned_runs = stats.getPlannedRuns();
   report.plan_misses = stats.getPlanMisses();
   report.runs_repeated = stats.getRunsRepeated();
+  report.runs_together = stats.getRunsTogether();
   report.tokens = stats.getTokens();
   return report;
 }
@@ -616,6 +626,13 @@ void write(wire::DaemonReply::Builder out, const Collected& reply) {
   collected.setWorkers(reply.workers);
   collected.setBytes(reply.bytes);
 }
+void write(wire::DaemonReply::Builder out, const ScheduleReport& reply) {
+  auto report = out.initSchedule();
+  report.setTotal(reply.total);
+  report.setDevice(text(reply.device));
+  report.setOwner(text(reply.owner));
+  write_schedule(report.initSchedule(), reply.schedule);
+}
 void write(wire::DaemonReply::Builder out, const OwnMemory& reply) {
   auto memory = out.initOwnMemory();
   memory.setGrantedBytes(reply.granted_bytes);
@@ -723,8 +740,13 @@ OwnMemory read_own_memory(wire::OwnMemory::Reader in) {
           in.getTotalBytes()};
 }
 
+ScheduleReport read_schedule_report(wire::ScheduleReport::Reader in) {
+  return {in.getTotal(), read_name(in.getDevice()), read_name(in.getOwner()),
+          read_schedule(in.getSchedule())};
+}
+
 using ReplyBody = decltype(DaemonReply::body);
-static_assert(std::variant_size_v<ReplyBody> == wire::DaemonReply::OWN_MEMORY + 1);
+static_assert(std::variant_size_v<ReplyBody> == wire::DaemonReply::SCHEDULE + 1);
 
 ReplyBody read_reply_body(wire::DaemonReply::Reader in) {
   switch (in.which()) {
@@ -763,6 +785,8 @@ ReplyBody read_reply_body(wire::DaemonReply::Reader in) {
       return read_uses(in.getUses());
     case wire::DaemonReply::OWN_MEMORY:
       return read_own_memory(in.getOwnMemory());
+    case wire::DaemonReply::SCHEDULE:
+      return read_schedule_report(in.getSchedule());
   }
   refuse(ErrorCode::kUnsupported, "The daemon's answer is unknown to this version of the client.");
 }

@@ -67,7 +67,20 @@ std::vector<ClientRequest> requests() {
       {25, ListUses{{26}, 27}},
       {26, GetOwnMemory{}},
       {27, DropPrograms{{{28}, {UINT64_MAX}}}},
+      {28, Hello{9, kName, 2, false, "cpu:0", ServiceClass::kIdle}},
+      {29, GetSchedule{{30}, 31}},
   };
+}
+
+LaneSchedule schedule() {
+  return {SchedulePolicy::kFifo,
+          {{1, {2}, ServiceClass::kBatch, PickReason::kArrival, 3, 4, -5, -6, 7, 8},
+           ScheduleDecision{}}};
+}
+
+ScheduleDecision fullest_decision() {
+  return {UINT64_MAX, {UINT64_MAX}, ServiceClass::kIdle, PickReason::kBatch, UINT64_MAX,
+          UINT64_MAX, INT64_MIN,    INT64_MIN,           UINT64_MAX,         UINT64_MAX};
 }
 
 WorkerReport worker_report(const std::string& name) {
@@ -175,6 +188,7 @@ std::vector<DaemonReply> replies() {
       {15, ManifestPart{Bytes(9, std::byte{8})}},
       {16, UseList{96, {use_report("a"), UseReport{}}}},
       {17, OwnMemory{1, 2, 3, 4, 5}},
+      {18, ScheduleReport{2, "cpu:0", kName, schedule()}},
   };
 }
 
@@ -182,7 +196,9 @@ std::vector<WorkerCommand> commands() {
   return {
       {AttachSession{{1}, 2, 3, {}, 4, 5, ErrorCode::kOk, ""}},
       {AttachSession{{1}, 2, 3, {{4, 5}, {6, 7}}, 4, 5, ErrorCode::kTimeout, "Too long."}},
+      {AttachSession{{1}, 2, 3, {}, 4, 5, ErrorCode::kOk, "", ServiceClass::kInteractive}},
       {DetachSession{{5}}},
+      {GetLaneSchedule{}},
       {AddModel{{6}, true}},
       {DropModel{{7}}},
       {AddProgram{{8}, {9}, true}},
@@ -240,6 +256,7 @@ std::vector<WorkerEvent> events() {
       {RefsTrimmed{{38}}},
       {SequenceRestored{{38}, {39, 40}}},
       {LaneAwake{}},
+      {schedule()},
   };
 }
 
@@ -403,6 +420,7 @@ TEST(ControlCodec, a_full_page_with_the_longest_names_fits_a_message) {
       {7, fullest_events()},
       {8, UseList{0, {limits::kListPage, use_report(kLongest)}}},
       {8, UseList{0, {limits::kListPage, longest_name()}}},
+      {8, ScheduleReport{0, kLongest, kLongest, {{}, {limits::kDecisions, fullest_decision()}}}},
       {8, ModelOpened{{1}, 2, true, 3, Bytes(limits::kManifestPartBytes)}},
       {9, ManifestPart{Bytes(limits::kManifestPartBytes)}},
   };

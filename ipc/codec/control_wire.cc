@@ -151,6 +151,46 @@ OutputShape read_shape(wire::OutputShape::Reader in) {
   return shape;
 }
 
+ServiceClass read_service(uint8_t number) {
+  return read_enum(number, ServiceClass::kInteractive, ServiceClass::kIdle);
+}
+
+void write_schedule(wire::LaneSchedule::Builder out, const LaneSchedule& schedule) {
+  out.setPolicy(static_cast<uint8_t>(schedule.policy));
+  const auto write = [](wire::ScheduleDecision::Builder item, const ScheduleDecision& decision) {
+    item.setNumber(decision.number);
+    item.setSession(decision.session.value);
+    item.setService(static_cast<uint8_t>(decision.service));
+    item.setReason(static_cast<uint8_t>(decision.reason));
+    item.setAgoNs(decision.ago_ns);
+    item.setReady(decision.ready);
+    item.setLagNs(decision.lag_ns);
+    item.setDeadlineNs(decision.deadline_ns);
+    item.setPredictedNs(decision.predicted_ns);
+    item.setMeasuredNs(decision.measured_ns);
+  };
+  write_list(schedule.decisions, out.initDecisions(count_of(schedule.decisions)), write);
+}
+
+LaneSchedule read_schedule(wire::LaneSchedule::Reader in) {
+  const auto read = [](wire::ScheduleDecision::Reader item) {
+    ScheduleDecision decision;
+    decision.number = item.getNumber();
+    decision.session = {item.getSession()};
+    decision.service = read_service(item.getService());
+    decision.reason = read_enum(item.getReason(), PickReason::kOnly, PickReason::kBatch);
+    decision.ago_ns = item.getAgoNs();
+    decision.ready = item.getReady();
+    decision.lag_ns = item.getLagNs();
+    decision.deadline_ns = item.getDeadlineNs();
+    decision.predicted_ns = item.getPredictedNs();
+    decision.measured_ns = item.getMeasuredNs();
+    return decision;
+  };
+  return {read_enum(in.getPolicy(), SchedulePolicy::kFair, SchedulePolicy::kFifo),
+          read_list(in.getDecisions(), limits::kDecisions, read)};
+}
+
 void write_geometry(wire::SequenceGeometry::Builder out, const SequenceGeometry& geometry) {
   out.setRows(geometry.rows);
   out.setLayers(geometry.layers);

@@ -104,6 +104,11 @@ OutputShape read_shape(wire::OutputShape::Reader in);
 void write_geometry(wire::SequenceGeometry::Builder out, const SequenceGeometry& geometry);
 SequenceGeometry read_geometry(wire::SequenceGeometry::Reader in);
 
+ServiceClass read_service(uint8_t number);
+
+void write_schedule(wire::LaneSchedule::Builder out, const LaneSchedule& schedule);
+LaneSchedule read_schedule(wire::LaneSchedule::Reader in);
+
 void write_identity(wire::FileIdentity::Builder out, const FileIdentity& identity);
 FileIdentity read_identity(wire::FileIdentity::Reader in);
 

@@ -84,6 +84,7 @@ struct ClientRequest {
     listUses @24 :ListUses;
     getOwnMemory @25 :Void;
     dropPrograms @26 :List(UInt64);  # their ids
+    getSchedule @27 :GetSchedule;
   }
 }
 
@@ -93,6 +94,12 @@ struct Hello {
   stagingBytes @2 :UInt64;
   observer @3 :Bool;
   device @4 :Text;
+  service @5 :UInt8 = 1;  # normal
+}
+
+struct GetSchedule {
+  session @0 :UInt64;  # 0: that lane
+  lane @1 :UInt32;
 }
 
 struct AddFiles {
@@ -168,6 +175,7 @@ struct DaemonReply {
     manifestPart @15 :Data;
     uses @16 :UseList;
     ownMemory @17 :OwnMemory;
+    schedule @18 :ScheduleReport;
   }
 }
 
@@ -389,6 +397,31 @@ struct OwnMemory {
   totalBytes @4 :UInt64;
 }
 
+struct ScheduleDecision {
+  number @0 :UInt64;
+  session @1 :UInt64;
+  service @2 :UInt8;
+  reason @3 :UInt8;
+  agoNs @4 :UInt64;
+  ready @5 :UInt64;
+  lagNs @6 :Int64;
+  deadlineNs @7 :Int64;
+  predictedNs @8 :UInt64;
+  measuredNs @9 :UInt64;
+}
+
+struct LaneSchedule {
+  policy @0 :UInt8;
+  decisions @1 :List(ScheduleDecision);
+}
+
+struct ScheduleReport {
+  total @0 :UInt32;
+  device @1 :Text;
+  owner @2 :Text;
+  schedule @3 :LaneSchedule;
+}
+
 struct Collected {
   programs @0 :UInt32;
   workers @1 :UInt32;
@@ -438,6 +471,7 @@ struct WorkerCommand {
     spillSequence @13 :SequenceName;
     wakeLane @14 :Void;
     trimRefs @15 :UInt64;  # the session's id
+    getSchedule @16 :Void;
   }
 }
 
@@ -449,6 +483,7 @@ struct AttachSession {
   sequences @4 :UInt32;
   refusal @5 :Failure;
   refChunks @6 :List(MemoryRange);
+  service @7 :UInt8 = 1;  # normal
 }
 
 struct MemoryRange {
@@ -513,6 +548,7 @@ struct WorkerEvent {
     laneAwake @17 :Void;
     programLookedAt @18 :ProgramLookedAt;
     refsTrimmed @19 :UInt64;  # the session's id
+    schedule @20 :LaneSchedule;
   }
 }
 
@@ -585,6 +621,7 @@ struct WorkerStats {
   bytesIn @13 :UInt64;
   bytesOut @14 :UInt64;
   runsRepeated @15 :UInt64;
+  runsTogether @16 :UInt64;
 }
 
 struct TimeHistogram {

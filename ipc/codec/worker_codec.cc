@@ -40,6 +40,7 @@ void write(wire::WorkerCommand::Builder out, const AttachSession& command) {
   attach.setRefBytesGranted(command.ref_bytes_granted);
   attach.setSequences(command.sequences);
   write_failure(attach.initRefusal(), command.refusal, command.refusal_text);
+  attach.setService(static_cast<uint8_t>(command.service));
 }
 void write(wire::WorkerCommand::Builder out, const DetachSession& command) {
   out.setDetachSession(command.session.value);
@@ -93,6 +94,9 @@ void write(wire::WorkerCommand::Builder out, const GetWorkerStats&) {
 void write(wire::WorkerCommand::Builder out, const WakeLane&) {
   out.setWakeLane();
 }
+void write(wire::WorkerCommand::Builder out, const GetLaneSchedule&) {
+  out.setGetSchedule();
+}
 void write(wire::WorkerCommand::Builder out, const ParkModel& command) {
   out.setParkModel(command.model.value);
 }
@@ -113,6 +117,7 @@ AttachSession read_attach(wire::AttachSession::Reader in) {
   Error refusal = read_failure(in.getRefusal(), Success::kAllowed);
   attach.refusal = refusal.code;
   attach.refusal_text = std::move(refusal.message);
+  attach.service = read_service(in.getService());
   return attach;
 }
 
@@ -143,7 +148,7 @@ ModelLost read_lost(wire::IdOutcome::Reader in) {
 }
 
 static_assert(std::variant_size_v<decltype(WorkerCommand::body)> ==
-              wire::WorkerCommand::TRIM_REFS + 1);
+              wire::WorkerCommand::GET_SCHEDULE + 1);
 
 WorkerCommand read_worker_command(wire::WorkerCommand::Reader in) {
   switch (in.which()) {
@@ -181,6 +186,8 @@ WorkerCommand read_worker_command(wire::WorkerCommand::Reader in) {
       return {WakeLane{}};
     case wire::WorkerCommand::TRIM_REFS:
       return {TrimRefs{{in.getTrimRefs()}}};
+    case wire::WorkerCommand::GET_SCHEDULE:
+      return {GetLaneSchedule{}};
   }
   refuse(ErrorCode::kUnsupported, "A worker command is unknown to this version.");
 }
@@ -198,6 +205,9 @@ void write(wire::WorkerEvent::Builder out, const WorkerReady& event) {
   ready.setThreads(event.threads);
   ready.setLandlockAbi(event.landlock_abi);
   ready.setSeccomp(event.seccomp);
+}
+void write(wire::WorkerEvent::Builder out, const LaneSchedule& event) {
+  write_schedule(out.initSchedule(), event);
 }
 void write(wire::WorkerEvent::Builder out, const LaneAwake&) {
   out.setLaneAwake();
@@ -292,6 +302,7 @@ void write(wire::WorkerEvent::Builder out, const WorkerStats& event) {
   stats.setPlannedRuns(event.planned_runs);
   stats.setPlanMisses(event.plan_misses);
   stats.setRunsRepeated(event.runs_repeated);
+  stats.setRunsTogether(event.runs_together);
   stats.setTokens(event.tokens);
   stats.setPlanRecords(event.plan_records);
   stats.setPromptTokens(event.prompt_tokens);
@@ -402,6 +413,7 @@ WorkerStats read_stats(wire::WorkerStats::Reader in) {
   stats.planned_runs = in.getPlannedRuns();
   stats.plan_misses = in.getPlanMisses();
   stats.runs_repeated = in.getRunsRepeated();
+  stats.runs_together = in.getRunsTogether();
   stats.tokens = in.getTokens();
   stats.plan_records = in.getPlanRecords();
   stats.prompt_tokens = in.getPromptTokens();
@@ -416,8 +428,7 @@ WorkerStats read_stats(wire::WorkerStats::Reader in) {
   return stats;
 }
 
-static_assert(std::variant_size_v<decltype(WorkerEvent::body)> ==
-              wire::WorkerEvent::REFS_TRIMMED + 1);
+static_assert(std::variant_size_v<decltype(WorkerEvent::body)> == wire::WorkerEvent::SCHEDULE + 1);
 
 WorkerEvent read_worker_event(wire::WorkerEvent::Reader in) {
   switch (in.which()) {
@@ -459,6 +470,8 @@ WorkerEvent read_worker_event(wire::WorkerEvent::Reader in) {
       return {LaneAwake{}};
     case wire::WorkerEvent::REFS_TRIMMED:
       return {RefsTrimmed{{in.getRefsTrimmed()}}};
+    case wire::WorkerEvent::SCHEDULE:
+      return {read_schedule(in.getSchedule())};
     case wire::WorkerEvent::PROGRAM_LOOKED_AT:
       return {read_looked_at(in.getProgramLookedAt())};
   }

@@ -188,6 +188,7 @@ client::ConnectOptions options_of(const djinn_connect_options* given) {
   if (given->host != nullptr) options.host = given->host;
   if (given->name != nullptr) options.name = given->name;
   if (given->device != nullptr) options.device = given->device;
+  if (given->service_class != nullptr) options.service_class = given->service_class;
   if (given->staging_bytes != 0) options.staging_bytes = given->staging_bytes;
   return options;
 }

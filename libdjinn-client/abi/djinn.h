@@ -137,7 +137,9 @@ typedef struct djinn_connect_options {
                                * DJINN_NEVER: they fail, and only djinn_reconnect() makes another
                                * session */
   const char* device; /* "cpu:0", where models and programs are to be; NULL: djinnd's first */
-  uint64_t reserved[2];
+  const char* service_class; /* "interactive", "normal", "batch" or "idle": its share of a busy lane
+                              * beside the user's other sessions; NULL: "normal" */
+  uint64_t reserved[1];
 } djinn_connect_options;
 
 /* options: NULL for the defaults. DJINN_NOT_FOUND when no daemon listens there; DJINN_TIMEOUT when

@@ -26,7 +26,7 @@ namespace {
 using djinn::client::testing::FakeDaemon;
 
 constexpr djinn_connect_options kNowhere{
-    "unix:/nonexistent/djinnd.sock", nullptr, 0, 0, nullptr, {}};
+    "unix:/nonexistent/djinnd.sock", nullptr, 0, 0, nullptr, nullptr, {}};
 
 TEST(Abi, no_daemon_is_an_error_that_says_what_next) {
   djinn_client* client = nullptr;
@@ -35,6 +35,17 @@ TEST(Abi, no_daemon_is_an_error_that_says_what_next) {
   EXPECT_EQ(client, nullptr);
   EXPECT_EQ(error.code, DJINN_NOT_FOUND);
   EXPECT_NE(std::string(error.message).find("djinnd --user"), std::string::npos);
+}
+
+TEST(Abi, an_unknown_service_class_is_told_with_those_that_there_are) {
+  djinn_connect_options options = kNowhere;
+  options.service_class = "realtime";
+  djinn_client* client = nullptr;
+  djinn_error error;
+  EXPECT_EQ(djinn_connect(&options, &client, &error), DJINN_INVALID_ARGUMENT);
+  const std::string text = error.message;
+  EXPECT_NE(text.find("'realtime'"), std::string::npos) << text;
+  EXPECT_NE(text.find("interactive, normal, batch or idle"), std::string::npos) << text;
 }
 
 TEST(Abi, nobody_needs_the_error) {
@@ -46,7 +57,7 @@ TEST(Abi, a_long_message_is_cut_between_characters_and_terminated) {
   std::string host;
   while (host.size() < 2000) host += "ä";
   for (const std::string& name : {host, "x" + host}) {
-    const djinn_connect_options options{name.c_str(), nullptr, 0, 0, nullptr, {}};
+    const djinn_connect_options options{name.c_str(), nullptr, 0, 0, nullptr, nullptr, {}};
     djinn_client* client = nullptr;
     djinn_error error;
     std::memset(&error, 0xff, sizeof error);
@@ -290,7 +301,7 @@ TEST_F(Reconnecting, null_is_refused_in_every_place_where_none_may_be) {
 
 TEST_F(Reconnecting, what_is_reserved_must_be_zero) {
   djinn_connect_options options = options_;
-  options.reserved[1] = 1;
+  options.reserved[0] = 1;
   djinn_client* client = nullptr;
   djinn_error error;
   EXPECT_EQ(djinn_connect(&options, &client, &error), DJINN_INVALID_ARGUMENT);

@@ -21,7 +21,7 @@ py::dict dict_of(const ipc::WorkerReport& worker) {
                   "seccomp"_a = worker.seccomp, "slab_bytes"_a = worker.slab_bytes,
                   "runs"_a = worker.runs, "planned_runs"_a = worker.planned_runs,
                   "plan_misses"_a = worker.plan_misses, "runs_repeated"_a = worker.runs_repeated,
-                  "tokens"_a = worker.tokens);
+                  "runs_together"_a = worker.runs_together, "tokens"_a = worker.tokens);
 }
 
 srg::Slice slice_from(const py::handle& slice) {

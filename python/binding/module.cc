@@ -187,14 +187,15 @@ void read_ref(const Shared& session, const py::tuple& ref, const std::string& dt
 }
 
 Shared connect(const std::string& host, const std::string& name, uint64_t staging_bytes,
-               bool observer, std::optional<uint64_t> reconnect_wait_ms,
-               const std::string& device) {
+               bool observer, std::optional<uint64_t> reconnect_wait_ms, const std::string& device,
+               const std::string& service_class) {
   client::ConnectOptions options;
   options.host = host;
   options.name = name;
   options.staging_bytes = staging_bytes;
   options.observer = observer;
   options.device = device;
+  options.service_class = service_class;
   return std::make_shared<Session>(std::move(options), reconnect_wait_ms);
 }
 

@@ -219,11 +219,16 @@ def connect(
     observer: bool = False,
     reconnect_wait: float | None = RECONNECT_WAIT_S,
     device: str | None = None,
+    service_class: str = "normal",
 ) -> Session:
     """Attaches to djinnd at `host` ("unix:PATH"), else where DJINN_HOST says, else the user's
     own daemon, else the system's. `name` is what `djinnctl sessions` shows. `staging_bytes` bounds
     the arrays that cross in one run. An observer can only ask: it has no data path. `device`
     ("cpu:0") is where models and programs are to be; djinnd's first if it is left out.
+
+    `service_class` says what the session gets of a busy lane beside the user's other sessions:
+    "interactive" twice as much as "normal", and that twice as much as "batch"; "idle" only what
+    none of them can use.
 
     After djinnd went, calls that reconnect (see `Session.reconnect`) try for `reconnect_wait`
     seconds from when the first of them saw it (math.inf: until djinnd is there), then once each.
@@ -231,5 +236,7 @@ def connect(
     shown = name or Path(sys.argv[0] or "python").name
     wait_ms = milliseconds(reconnect_wait, "reconnect_wait")
     return Session(
-        _client.connect(host or "", shown, staging_bytes, observer, wait_ms, device or "")
+        _client.connect(
+            host or "", shown, staging_bytes, observer, wait_ms, device or "", service_class
+        )
     )

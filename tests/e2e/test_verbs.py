@@ -63,6 +63,7 @@ WORKER: dict[str, Shape] = {
     "planned_runs": "integer",
     "plan_misses": "integer",
     "runs_repeated": "integer",
+    "runs_together": "integer",
     "tokens": "integer",
 }
 USER: dict[str, Shape] = {
@@ -98,6 +99,25 @@ STATUS: dict[str, Shape] = {
     "quota": "null",
     "users": [USER],
     "spill_fault": "null",
+}
+SCHEDULE: dict[str, Shape] = {
+    "device": "string",
+    "owner": "string",
+    "policy": "string",
+    "decisions": [
+        {
+            "number": "integer",
+            "time": "time",
+            "session": "id",
+            "class": "string",
+            "reason": "string",
+            "ready": "integer",
+            "lag_ns": "integer",
+            "deadline_ns": "integer",
+            "predicted_ns": "integer",
+            "measured_ns": "integer",
+        }
+    ],
 }
 HELD: dict[str, Shape] = {"id": "id", "name": "string", "bytes": "integer"}
 SESSION: dict[str, Shape] = {
@@ -256,6 +276,8 @@ GOLDEN: list[tuple[str, str, dict[str, Shape]]] = [
     ("events", "djinn.events.v1", EVENT),
     ("show {w.session}", "djinn.show.v1", {"kind": "string", **SESSION}),
     ("show {w.spare}", "djinn.show.v1", {"kind": "string", **UNUSED_MODEL, "dtypes": [DTYPE]}),
+    ("show --schedule", "djinn.schedule.v1", SCHEDULE),
+    ("show --schedule {w.session}", "djinn.schedule.v1", SCHEDULE),
     ("load {w.copy}", "djinn.load.v1", LOADED),
     ("unload {w.spare}", "djinn.unload.v1", UNLOADED),
     ("evict {w.spare}", "djinn.evict.v1", EVICTED),

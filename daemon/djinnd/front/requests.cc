@@ -267,6 +267,10 @@ void Requests::fulfil(Call& call, const ipc::GetOwnMemory&) {
   reports_.own_memory(call.waiter, call.session);
 }
 
+void Requests::fulfil(Call& call, const ipc::GetSchedule& body) {
+  schedules_.show(call.waiter, call.session.caller, body);
+}
+
 void Requests::fulfil(Call& call, const ipc::PinModel& body) {
   models_.pin(call.waiter, call.session.caller, body);
 }

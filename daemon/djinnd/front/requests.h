@@ -13,6 +13,7 @@
 #include "daemon/djinnd/access/user_queues.h"
 #include "daemon/djinnd/front/drain.h"
 #include "daemon/djinnd/front/reports.h"
+#include "daemon/djinnd/front/schedules.h"
 #include "daemon/djinnd/loop/sealed.h"
 #include "daemon/djinnd/models/models.h"
 #include "daemon/djinnd/programs/programs.h"
@@ -30,13 +31,15 @@ Status check_turn(const Session& session, const ipc::ClientRequest& request, siz
 class Requests {
  public:
   Requests(const Devices& devices, Domains& domains, Sessions& sessions, Models& models,
-           Programs& programs, Reports& reports, UserQueues& payloads, Turns& turns, Drain& drain)
+           Programs& programs, Reports& reports, Schedules& schedules, UserQueues& payloads,
+           Turns& turns, Drain& drain)
       : devices_(devices),
         domains_(domains),
         sessions_(sessions),
         models_(models),
         programs_(programs),
         reports_(reports),
+        schedules_(schedules),
         payloads_(payloads),
         turns_(turns),
         drain_(drain) {}
@@ -72,6 +75,7 @@ class Requests {
   void fulfil(Call& call, const ipc::ListDevices& body);
   void fulfil(Call& call, const ipc::ListMemory& body);
   void fulfil(Call& call, const ipc::GetOwnMemory& body);
+  void fulfil(Call& call, const ipc::GetSchedule& body);
   void fulfil(Call& call, const ipc::PinModel& body);
   void fulfil(Call& call, const ipc::CancelRun& body);
   void fulfil(Call& call, const ipc::TerminateSession& body);
@@ -90,6 +94,7 @@ class Requests {
   Models& models_;
   Programs& programs_;
   Reports& reports_;
+  Schedules& schedules_;
   UserQueues& payloads_;
   Turns& turns_;
   Drain& drain_;

@@ -93,6 +93,13 @@ Status set_pin_quota(std::string_view text, Options& options) {
   return {};
 }
 
+Status set_policy(std::string_view text, Options& options) {
+  const auto policy = schedule_policy_of(text);
+  if (!policy) return expected("\"fair\" or \"fifo\"");
+  options.policy = *policy;
+  return {};
+}
+
 Status set_threads(std::string_view text, Options& options) {
   options.threads = 0;
   if (text == kAllCores) return {};
@@ -163,6 +170,7 @@ constexpr std::string_view kEvictAll = "memory.evict_all_above";
 constexpr std::string_view kEvictIdle = "memory.evict_idle_above";
 
 constexpr std::array kSettings{
+    Setting{"lane.policy", name_of(SchedulePolicy::kFair), false, set_policy},
     Setting{"lane.threads", kAllCores, false, set_threads},
     Setting{"memory.evict_all_above", "95%", true, set_evict_all},
     Setting{"memory.evict_idle_above", "80%", true, set_evict_idle},

@@ -112,6 +112,8 @@ void add_options(CLI::App& app, Options& options) {
                  "service mode: group that sees and steers what is others' [djinn-admin]")
       ->type_name("GROUP")
       ->excludes(user);
+  add_setting(app, options, "--policy", "lane.policy", "NAME",
+              "whose step a lane takes next: fair, or fifo [fair]");
   add_setting(app, options, "--threads", "lane.threads", "NUMBER", "threads of a lane [all cores]");
   add_setting(app, options, "--memory", "memory.limit", "AMOUNT",
               "what to grant, like 12GiB or 80% [80% of the machine's]");

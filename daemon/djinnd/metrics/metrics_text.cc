@@ -308,6 +308,9 @@ void put_runs(Page& page, const ipc::WorkerStats& counts) {
                "Runs that were begun, given up because memory for them was on its way, and begun "
                "anew, because an operator took more than its lane had until then.",
                counts.runs_repeated);
+  page.counter("djinn_runs_together_total",
+               "Runs that were computed together with those of other sessions.",
+               counts.runs_together);
   page.counter("djinn_plan_records_total", "Plans that were recorded, or recorded anew.",
                counts.plan_records);
   page.gauge("djinn_lane_plan_bytes",

@@ -107,6 +107,7 @@ struct Session {
   Caller caller;
   pid_t pid = 0;
   std::string client_name;
+  ServiceClass service = ServiceClass::kNormal;
   uint64_t started_wall_ns = 0;
   uint64_t payload_bytes_in = 0;  // memfds that came with its requests
   OwnedState<SessionPhase, Sessions> phase;

@@ -385,6 +385,7 @@ void Sessions::hello(Session& session, uint32_t number, const ipc::Hello& hello)
   if (memory == nullptr) return refuse(waiter, no_such_device(hello.device, devices_));
   session.client_name = hello.client_name;
   session.observer = hello.observer;
+  session.service = hello.service;
   session.device = memory->device();
   if (hello.observer) {
     session.phase.enter(SessionPhase::kLive);
@@ -547,7 +548,7 @@ void Sessions::attach(Session& session) {
       session.worker(),
       {ipc::AttachSession{session.id, memory.staging_bytes, memory.ref_bytes_max, std::move(chunks),
                           parts ? session.ref_bytes_granted : memory.chunk_bytes(), groups,
-                          refusal.code, refusal.message}},
+                          refusal.code, refusal.message, session.service}},
       fds);
   ++session.attachment;
   // From here on the worker is sent what is new for the session, even before it has answered: it

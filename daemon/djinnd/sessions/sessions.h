@@ -91,6 +91,8 @@ class Sessions final : public Replies, private LateChunks {
   // --- requests
   void hello(Session& session, uint32_t number, const ipc::Hello& hello);
   // Acts on another session. A user steers their own, administrators all.
+  // If the user may steer it. Errors: kNotFound.
+  Result<Session*> find_steered(const Caller& caller, SessionId id) const;
   void cancel_run(const Waiter& waiter, const Caller& caller, SessionId target);
   void terminate(const Waiter& waiter, const Caller& caller, SessionId target);
 
@@ -165,8 +167,6 @@ class Sessions final : public Replies, private LateChunks {
   [[nodiscard]] Memory& memory_of(const Session& session) const {
     return devices_.of(session.device);
   }
-  // If the user may steer it. Errors: kNotFound.
-  Result<Session*> find_steered(const Caller& caller, SessionId id) const;
   [[nodiscard]] Status check_limits(Owner user);
   [[nodiscard]] Status check_quota(Owner user) const;
   void add_connection(Fd socket, const ipc::PeerCredentials& peer);

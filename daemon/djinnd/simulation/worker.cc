@@ -281,6 +281,10 @@ void Worker::answer_body(const ipc::GetWorkerStats&, const std::vector<Fd>&) {
   say({ipc::WorkerStats{}});
 }
 
+void Worker::answer_body(const ipc::GetLaneSchedule&, const std::vector<Fd>&) {
+  say({ipc::LaneSchedule{}});
+}
+
 void Worker::answer_body(const ipc::WakeLane&, const std::vector<Fd>&) {
   say({ipc::LaneAwake{}});
 }

@@ -18,7 +18,7 @@ void each_of(ipc::TimeHistogram& a, const ipc::TimeHistogram& b, const Function&
 
 constexpr size_t kHistogramWords = ipc::kTimeBuckets + 1;
 static_assert(sizeof(ipc::WorkerStats) ==
-                  (11 + ipc::kOperations + 4 * kHistogramWords) * sizeof(uint64_t),
+                  (12 + ipc::kOperations + 4 * kHistogramWords) * sizeof(uint64_t),
               "A count that was added is missing below.");
 
 // Calls f with each count of a and its twin of b.
@@ -29,6 +29,7 @@ void each_count(ipc::WorkerStats& a, const ipc::WorkerStats& b, const Function& 
   f(a.plan_misses, b.plan_misses);
   f(a.plan_records, b.plan_records);
   f(a.runs_repeated, b.runs_repeated);
+  f(a.runs_together, b.runs_together);
   f(a.tokens, b.tokens);
   f(a.prompt_tokens, b.prompt_tokens);
   for (size_t i = 0; i < a.submissions.size(); ++i) f(a.submissions[i], b.submissions[i]);

@@ -75,6 +75,9 @@ std::optional<OwedAnswer> owed_for(const ipc::WorkerCommand& command) {
                  [](const ipc::GetWorkerStats&) -> Owed {
                    return OwedAnswer{Kind::kStats, 0, {}};
                  },
+                 [](const ipc::GetLaneSchedule&) -> Owed {
+                   return OwedAnswer{Kind::kSchedule, 0, {}};
+                 },
                  [](const ipc::WakeLane&) -> Owed {
                    return OwedAnswer{Kind::kWakeLane, 0, {}};
                  },
@@ -115,6 +118,9 @@ std::optional<OwedAnswer> answered_by(const ipc::WorkerEvent& event) {
                  },
                  [](const ipc::WorkerStats&) -> Owed {
                    return OwedAnswer{Kind::kStats, 0, {}};
+                 },
+                 [](const ipc::LaneSchedule&) -> Owed {
+                   return OwedAnswer{Kind::kSchedule, 0, {}};
                  },
                  [](const ipc::LaneAwake&) -> Owed {
                    return OwedAnswer{Kind::kWakeLane, 0, {}};
@@ -361,6 +367,7 @@ ipc::WorkerReport WorkerSupervisor::report() const {
   report.planned_runs = counts.planned_runs;
   report.plan_misses = counts.plan_misses;
   report.runs_repeated = counts.runs_repeated;
+  report.runs_together = counts.runs_together;
   report.tokens = counts.tokens;
   return report;
 }

@@ -51,7 +51,8 @@ struct OwedAnswer {
     kReleaseSequence,
     kStats,
     kWakeLane,
-    kTrimRefs
+    kTrimRefs,
+    kSchedule
   };
   Kind kind = Kind::kStats;
   uint64_t id = 0;

@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// What kind of step a session's next one is: those of a kind take about the same time.
+#pragma once
+
+#include <cstdint>
+
+#include "daemon/worker/session.h"
+
+namespace djinn::worker {
+
+// For sched::StepTimes. By operation and program; of a generation the first step is told from the
+// others, and is of a kind of its session's own, since its prompt is not read yet. The client's
+// word in the ring is believed: whatever it says, it is charged for the time that the step takes.
+// Precondition: its ring has found a submission that is not complete. Lane's thread.
+[[nodiscard]] uint64_t kind_of_next_step(Session& session);
+
+}  // namespace djinn::worker

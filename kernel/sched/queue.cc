@@ -1,0 +1,290 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "kernel/sched/queue.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "kernel/base/assert.h"
+
+namespace djinn::sched {
+namespace {
+
+constexpr std::array<int64_t, kServiceClasses> kWeights{4, 2, 1, 1};
+constexpr int64_t kWeightOfVirtualTime = kWeights[0];
+// A step waits for another for one part in so many of its own time, where that is so long that a
+// client may answer who had to be woken.
+constexpr uint64_t kWaitOfStep = 20;
+constexpr uint64_t kWaitNsMin = 50'000;
+// A longest step is forgotten when lanes have worked for so many times its length since.
+constexpr uint64_t kLongestFades = 64;
+
+// No step takes longer than this, a month; so no sum of virtual times overflows.
+constexpr uint64_t kStepNsMax = uint64_t{31} * 24 * 3600 * kNsPerSecond;
+
+int64_t weight_of(ServiceClass service) {
+  return kWeights[static_cast<size_t>(service)];
+}
+
+int64_t virtual_of(uint64_t ns, ServiceClass service) {
+  return static_cast<int64_t>(std::min(ns, kStepNsMax)) * kWeightOfVirtualTime / weight_of(service);
+}
+
+int64_t floor_of_quotient(int64_t dividend, int64_t divisor) {
+  return dividend / divisor - (dividend % divisor < 0 ? 1 : 0);
+}
+
+}  // namespace
+
+// --- Band
+
+// The base stays near V, so that the sum stays small whatever the virtual times are.
+void Queue::Band::enter(int64_t weight, int64_t virtual_ns) {
+  const int64_t v = now_ns();
+  weighted_ns -= weights * (v - base_ns);
+  base_ns = v;
+  weights += weight;
+  weighted_ns += weight * (virtual_ns - base_ns);
+}
+
+void Queue::Band::leave(int64_t weight, int64_t virtual_ns) {
+  DJINN_ASSERT(weights >= weight);
+  // Of the last one's time something stays: V does not go back to where it was without it.
+  if (weights == weight) base_ns = std::max(base_ns, virtual_ns);
+  weights -= weight;
+  weighted_ns = weights == 0 ? 0 : weighted_ns - weight * (virtual_ns - base_ns);
+}
+
+int64_t Queue::Band::now_ns() const {
+  return weights == 0 ? base_ns : base_ns + floor_of_quotient(weighted_ns, weights);
+}
+
+// --- Queue
+
+Queue::Account& Queue::account_of(SessionId session) {
+  const auto found = accounts_.find(session);
+  DJINN_ASSERT(found != accounts_.end());
+  return found->second;
+}
+
+void Queue::add(SessionId session, ServiceClass service) {
+  DJINN_ASSERT(!accounts_.contains(session));
+  Account& account = accounts_[session];
+  account.service = service;
+  account.virtual_ns = band_of(account).now_ns();
+}
+
+void Queue::remove(SessionId session) {
+  const auto found = accounts_.find(session);
+  if (found == accounts_.end()) return;
+  Account& account = found->second;
+  if (account.place == Place::kReady) unplace(session, account);
+  if (account.place != Place::kAsleep) deactivate(account);
+  accounts_.erase(found);
+}
+
+void Queue::place(SessionId session, Account& account) {
+  account.place = Place::kReady;
+  Band& band = band_of(account);
+  account.is_eligible = policy_ == SchedulePolicy::kFifo || account.virtual_ns <= band.now_ns();
+  if (!account.is_eligible) {
+    band.waiting.emplace(account.virtual_ns, session);
+  } else if (policy_ == SchedulePolicy::kFifo) {
+    band.eligible.emplace(static_cast<int64_t>(account.came), session);
+  } else {
+    band.eligible.emplace(account.deadline_ns, session);
+  }
+  if (account.batch_key != 0) by_key_.emplace(account.batch_key, session);
+  ++ready_;
+}
+
+void Queue::unplace(SessionId session, Account& account) {
+  DJINN_ASSERT(account.place == Place::kReady && ready_ > 0);
+  Band& band = band_of(account);
+  const int64_t order =
+      policy_ == SchedulePolicy::kFifo ? static_cast<int64_t>(account.came) : account.deadline_ns;
+  const size_t erased = account.is_eligible ? band.eligible.erase({order, session})
+                                            : band.waiting.erase({account.virtual_ns, session});
+  DJINN_ASSERT(erased == 1);
+  if (account.batch_key != 0) by_key_.erase({account.batch_key, session});
+  --ready_;
+}
+
+void Queue::deactivate(Account& account) {
+  band_of(account).leave(weight_of(account.service), account.virtual_ns);
+  account.place = Place::kAsleep;
+}
+
+// Who wakes is owed one unit at most, for what it did not want; what it owes, it goes on owing. Who
+// goes on at once is behind by no more than others' steps can bring it.
+int64_t Queue::credit_max(const Account& account, Arrival arrival) const {
+  const bool slept = arrival == Arrival::kWoke || arrival == Arrival::kResumes;
+  return virtual_of(slept ? kUnitNs : std::max(kUnitNs, longest_ns_), account.service);
+}
+
+void Queue::enqueue(const ReadyStep& step, uint64_t now_ns) {
+  Account& account = account_of(step.session);
+  DJINN_ASSERT(account.place == Place::kAsleep);
+  Band& band = band_of(account);
+  if (awaited_ == step.session) charge_wait(now_ns);
+  if (step.arrival != Arrival::kGoesOn) {
+    account.virtual_ns =
+        std::max(account.virtual_ns, band.now_ns() - credit_max(account, step.arrival));
+  }
+  const bool is_next = step.arrival == Arrival::kWoke || step.arrival == Arrival::kNext;
+  if (is_next || account.came == 0) account.came = ++arrivals_;
+  account.predicted_ns = step.predicted_ns;
+  account.batch_key = step.batch_key;
+  account.deadline_ns = account.virtual_ns + virtual_of(step.predicted_ns, account.service);
+  band.enter(weight_of(account.service), account.virtual_ns);
+  place(step.session, account);
+}
+
+// Somebody's virtual time is not above their mean, so somebody is eligible.
+SessionId Queue::first_of(Band& band) {
+  DJINN_ASSERT(band.ready() > 0);
+  if (policy_ == SchedulePolicy::kFifo) return band.eligible.begin()->second;
+  const int64_t v = band.now_ns();
+  while (!band.waiting.empty() && band.waiting.begin()->first <= v) {
+    const SessionId session = band.waiting.begin()->second;
+    Account& account = account_of(session);
+    band.waiting.erase(band.waiting.begin());
+    account.is_eligible = true;
+    band.eligible.emplace(account.deadline_ns, session);
+  }
+  while (!band.eligible.empty()) {
+    const SessionId session = band.eligible.begin()->second;
+    Account& account = account_of(session);
+    if (account.virtual_ns <= v) return session;
+    band.eligible.erase(band.eligible.begin());
+    account.is_eligible = false;
+    band.waiting.emplace(account.virtual_ns, session);
+  }
+  // One that is picked and not charged yet may be the only one below the mean.
+  return band.waiting.begin()->second;
+}
+
+Queue::Account* Queue::lingering(SessionId session, uint64_t slept_ns) {
+  const auto found = accounts_.find(session);
+  if (found == accounts_.end()) return nullptr;
+  Account& account = found->second;
+  return account.place == Place::kAsleep && account.slept_ns == slept_ns ? &account : nullptr;
+}
+
+void Queue::forget_lingering(uint64_t now_ns) {
+  while (!lingering_.empty() && now_ns >= lingering_.front().first + kLingerNs) {
+    lingering_.pop_front();
+  }
+}
+
+// Its next step is taken for one like its last.
+bool Queue::comes_before(const Account& account, const Account& first) {
+  Band& band = band_of(first);
+  if (&band_of(account) != &band) return &band_of(account) < &band;
+  const int64_t deadline_ns =
+      account.virtual_ns + virtual_of(account.predicted_ns, account.service);
+  return account.virtual_ns <= band.now_ns() && deadline_ns < first.deadline_ns;
+}
+
+// The wait is over, or goes on from now.
+void Queue::charge_wait(uint64_t now_ns) {
+  const auto found = accounts_.find(std::exchange(awaited_, {}));
+  if (found == accounts_.end() || now_ns <= awaited_ns_) return;
+  Account& account = found->second;
+  DJINN_ASSERT(account.place == Place::kAsleep);
+  account.virtual_ns += virtual_of(now_ns - awaited_ns_, account.service);
+}
+
+bool Queue::is_worth_waiting(uint64_t now_ns) {
+  const SessionId before = awaited_;
+  charge_wait(now_ns);
+  if (policy_ == SchedulePolicy::kFifo || ready_ == 0) return false;
+  forget_lingering(now_ns);
+  if (lingering_.empty()) return false;
+  const Account& first = account_of(first_of(bands_[0].ready() > 0 ? bands_[0] : bands_[1]));
+  const uint64_t wait_ns = std::min(kLingerNs, first.predicted_ns / kWaitOfStep);
+  if (wait_ns < kWaitNsMin) return false;
+  for (const auto& [slept_ns, session] : lingering_) {
+    if (now_ns >= slept_ns + wait_ns) continue;
+    Account* const account = lingering(session, slept_ns);
+    if (account == nullptr || !comes_before(*account, first)) continue;
+    awaited_ = session;
+    awaited_ns_ = before == session ? now_ns : slept_ns;
+    return true;
+  }
+  return false;
+}
+
+std::optional<SessionId> Queue::pick(uint64_t now_ns) {
+  charge_wait(now_ns);
+  if (ready_ == 0) return std::nullopt;
+  Band& band = bands_[0].ready() > 0 ? bands_[0] : bands_[1];
+  const SessionId session = first_of(band);
+  PickReason reason =
+      policy_ == SchedulePolicy::kFifo ? PickReason::kArrival : PickReason::kDeadline;
+  if (band.ready() == 1) reason = PickReason::kOnly;
+  take(session, account_of(session), now_ns, reason);
+  return session;
+}
+
+void Queue::take(SessionId session, Account& account, uint64_t at_ns, PickReason reason) {
+  const int64_t v = band_of(account).now_ns();
+  account.decision = ++decided_;
+  account.picked_ns = at_ns;
+  Decision& decision = decisions_[decided_ % kDecisions];
+  decision = {};
+  decision.number = decided_;
+  decision.session = session;
+  decision.service = account.service;
+  decision.reason = reason;
+  decision.at_ns = at_ns;
+  decision.ready = ready_;
+  decision.lag_ns = v - account.virtual_ns;
+  decision.deadline_ns = account.deadline_ns - v;
+  decision.predicted_ns = account.predicted_ns;
+  unplace(session, account);
+  account.place = Place::kPicked;
+}
+
+void Queue::charge(SessionId session, uint64_t measured_ns) {
+  Account& account = account_of(session);
+  DJINN_ASSERT(account.place == Place::kPicked);
+  Decision& decision = decisions_[account.decision % kDecisions];
+  if (decision.number == account.decision) decision.measured_ns = measured_ns;
+  Band& band = band_of(account);
+  const int64_t before_ns = account.virtual_ns;
+  account.virtual_ns += virtual_of(measured_ns, account.service);
+  // The others get older by it, too, while the account is still among them.
+  band.weighted_ns += weight_of(account.service) * (account.virtual_ns - before_ns);
+  deactivate(account);
+  longest_ns_ -= std::min(longest_ns_, measured_ns / kLongestFades);
+  longest_ns_ = std::max(longest_ns_, measured_ns);
+  account.slept_ns = account.picked_ns + measured_ns;
+  forget_lingering(account.slept_ns);
+  lingering_.emplace_back(account.slept_ns, session);
+}
+
+std::vector<SessionId> Queue::ready_with(uint64_t batch_key) const {
+  DJINN_ASSERT(batch_key != 0);
+  std::vector<SessionId> sessions;
+  for (auto it = by_key_.lower_bound({batch_key, SessionId{}});
+       it != by_key_.end() && it->first == batch_key; ++it) {
+    sessions.push_back(it->second);
+  }
+  return sessions;
+}
+
+void Queue::join(SessionId session, uint64_t now_ns) {
+  take(session, account_of(session), now_ns, PickReason::kBatch);
+}
+
+std::vector<Decision> Queue::decisions() const {
+  std::vector<Decision> decisions;
+  const uint64_t first = decided_ > kDecisions ? decided_ - kDecisions + 1 : 1;
+  for (uint64_t number = first; number <= decided_; ++number) {
+    decisions.push_back(decisions_[number % kDecisions]);
+  }
+  return decisions;
+}
+
+}  // namespace djinn::sched

@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Queue: which session's step a lane takes next. It computes no step and reads no clock.
+//
+//   account   a session. Its virtual time is what it was given, divided by its weight: 4, 2 and 1
+//             for interactive, normal and batch. Accounts of the class idle are picked only while
+//             no other is ready
+//   active    ready, or picked and not charged yet
+//   V         the mean virtual time of the active accounts, each as often as its weight says: who
+//             is behind it is owed something (its lag is positive)
+//   deadline  when a step should be over: virtual time + predicted time / weight
+//   unit      20 ms: what an account that wakes may be owed. One that was away for a moment only
+//             keeps what it is owed, up to the longest of the last steps
+//   lingers   for a moment after its step an account with nothing ready: its client is just reading
+//             the result. A long step waits for it where its next one would come before, for a
+//             twentieth of the long step's time at most. That time is charged to who is waited for
+//
+// Two policies. `fair`: of the ready accounts whose lag is not negative, the one with the earliest
+// deadline (EEVDF: Stoica, Abdel-Wahab, "Earliest Eligible Virtual Deadline First", 1995). A long
+// step so waits until those that the last one kept waiting have had as much. `fifo`: in the order
+// in which submissions came; one of several steps goes on until its end.
+//
+// Virtual nanoseconds are those of an interactive account: to others a nanosecond is 2 or 4.
+// All calls but ready_with() and decisions() take O(log n), averaged over a series of them.
+// Not thread-safe: one lane's.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <optional>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "kernel/base/clock.h"
+#include "kernel/base/ids.h"
+#include "kernel/base/schedule.h"
+
+namespace djinn::sched {
+
+inline constexpr uint64_t kUnitNs = 20 * kNsPerMs;
+inline constexpr uint64_t kLingerNs = kNsPerMs / 2;
+
+// What a ready session's next step is to its last one.
+enum class Arrival : uint8_t {
+  kWoke,     // it had nothing to do in between
+  kNext,     // the first of another submission, which was there already, or a moment later
+  kGoesOn,   // of the same submission
+  kResumes,  // likewise, but it could not go on in between
+};
+
+struct ReadyStep {
+  SessionId session;
+  Arrival arrival = Arrival::kWoke;
+  uint64_t predicted_ns = 0;
+  uint64_t batch_key = 0;  // steps of one key could be taken as one; 0: it is taken alone
+};
+
+struct Decision {
+  uint64_t number = 0;  // from 1, of all that this queue took
+  SessionId session;
+  ServiceClass service = ServiceClass::kNormal;
+  PickReason reason = PickReason::kOnly;
+  uint64_t at_ns = 0;         // in the caller's clock
+  uint64_t ready = 0;         // how many were, itself included
+  int64_t lag_ns = 0;         // virtual; negative: it had more than its share
+  int64_t deadline_ns = 0;    // virtual, from V
+  uint64_t predicted_ns = 0;  // of the step
+  uint64_t measured_ns = 0;   // 0: not charged yet
+  friend bool operator==(const Decision&, const Decision&) = default;
+};
+inline constexpr size_t kDecisions = 256;
+
+class Queue {
+ public:
+  explicit Queue(SchedulePolicy policy) : policy_(policy) {}
+
+  [[nodiscard]] SchedulePolicy policy() const { return policy_; }
+
+  // An account that was owed nothing so far. Precondition: the session has none.
+  void add(SessionId session, ServiceClass service);
+  // Also one that is ready or picked. Of a session without account: nothing.
+  void remove(SessionId session);
+
+  // Precondition: the session has an account, which is not active.
+  void enqueue(const ReadyStep& step, uint64_t now_ns);
+  // The session whose step is next, at now_ns: charge() it, or remove() it. Nobody: none is ready.
+  std::optional<SessionId> pick(uint64_t now_ns);
+  // The step of a picked session is over, for now at least, and took so long. It is not active.
+  void charge(SessionId session, uint64_t measured_ns);
+
+  [[nodiscard]] bool has_ready() const { return ready_ > 0; }
+  // Whether to wait, before pick(), for one that lingers; ask again until it is ready or this says
+  // no.
+  [[nodiscard]] bool is_worth_waiting(uint64_t now_ns);
+  // Of the ready ones those with this batch key, which is not 0, in no order that means anything.
+  [[nodiscard]] std::vector<SessionId> ready_with(uint64_t batch_key) const;
+  // Picks that session, which is ready and will share the step of the one picked last.
+  void join(SessionId session, uint64_t now_ns);
+
+  // The last kDecisions ones, the oldest first.
+  [[nodiscard]] std::vector<Decision> decisions() const;
+
+ private:
+  enum class Place : uint8_t { kAsleep, kReady, kPicked };
+  struct Account {
+    ServiceClass service = ServiceClass::kNormal;
+    Place place = Place::kAsleep;
+    bool is_eligible = false;  // ready, and in Band::eligible
+    int64_t virtual_ns = 0;
+    int64_t deadline_ns = 0;
+    uint64_t came = 0;  // the how-manieth submission it is in
+    uint64_t predicted_ns = 0;
+    uint64_t batch_key = 0;
+    uint64_t decision = 0;  // the number of its last one
+    uint64_t picked_ns = 0;
+    uint64_t slept_ns = 0;  // when its last step was over
+  };
+  using Order = std::set<std::pair<int64_t, SessionId>>;
+  // Accounts that are picked before the others, or after them.
+  struct Band {
+    Order waiting;   // by virtual time; fifo has none
+    Order eligible;  // by deadline, or by arrival. Some may have become ineligible since
+    // invariant: weighted_ns == the sum of weight * (virtual time - base_ns) over active accounts
+    int64_t base_ns = 0;
+    int64_t weights = 0;
+    int64_t weighted_ns = 0;
+
+    void enter(int64_t weight, int64_t virtual_ns);
+    void leave(int64_t weight, int64_t virtual_ns);
+    [[nodiscard]] int64_t now_ns() const;  // V
+    [[nodiscard]] size_t ready() const { return waiting.size() + eligible.size(); }
+  };
+
+  Band& band_of(const Account& account) { return bands_[account.service == ServiceClass::kIdle]; }
+  Account& account_of(SessionId session);
+  void place(SessionId session, Account& account);
+  void unplace(SessionId session, Account& account);
+  SessionId first_of(Band& band);
+  void forget_lingering(uint64_t now_ns);
+  void charge_wait(uint64_t now_ns);
+  // The account, if it lingers since then.
+  Account* lingering(SessionId session, uint64_t slept_ns);
+  [[nodiscard]] bool comes_before(const Account& account, const Account& first);
+  [[nodiscard]] int64_t credit_max(const Account& account, Arrival arrival) const;
+  void take(SessionId session, Account& account, uint64_t at_ns, PickReason reason);
+  void deactivate(Account& account);
+
+  SchedulePolicy policy_;
+  std::map<SessionId, Account> accounts_;
+  std::array<Band, 2> bands_;  // of idle accounts the second
+  std::set<std::pair<uint64_t, SessionId>> by_key_;
+  std::deque<std::pair<uint64_t, SessionId>> lingering_;  // since when; some may not any more
+  SessionId awaited_;                                     // that the lane waits for, or invalid
+  uint64_t awaited_ns_ = 0;                               // until when that is charged for
+  uint64_t longest_ns_ = 0;                               // of the last steps
+  size_t ready_ = 0;
+  uint64_t arrivals_ = 0;
+  uint64_t decided_ = 0;
+  std::array<Decision, kDecisions> decisions_;  // by number, from the oldest's place on
+};
+
+}  // namespace djinn::sched

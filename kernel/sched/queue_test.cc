@@ -1,0 +1,459 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// What a queue promises, over a simulated lane: each step takes the time that the test says.
+#include "kernel/sched/queue.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <deque>
+#include <functional>
+#include <numeric>
+#include <random>
+
+#include "kernel/base/clock_for_tests.h"
+#include "kernel/sched/step_times.h"
+
+namespace djinn::sched {
+namespace {
+
+constexpr uint64_t kMs = kNsPerMs;
+constexpr uint64_t kTurnNs = 10'000;  // of a lane that waits
+
+// A client that has a next step as soon as one is over, or sleeps between two.
+struct Worker {
+  std::function<uint64_t()> step_ns;
+  ServiceClass service = ServiceClass::kNormal;
+  uint64_t sleep_ns = 0;  // after each step
+  // Of a submission of many steps; 1: each is its own.
+  uint64_t steps = 1;
+
+  uint64_t given_ns = 0;
+  uint64_t steps_done = 0;
+  uint64_t wakes_ns = 0;  // when it is asleep
+  bool is_ready = false;
+  std::vector<uint64_t> given_at_ns{};  // when its steps were over
+};
+
+class Lane {
+ public:
+  explicit Lane(SchedulePolicy policy = SchedulePolicy::kFair) : queue(policy) {}
+
+  // Takes part from the clock's now on.
+  uint64_t add(Worker worker) {
+    workers.push_back(std::move(worker));
+    const uint64_t id = workers.size();
+    queue.add(SessionId{id}, workers.back().service);
+    wake(id);
+    return id;
+  }
+  Worker& of(uint64_t id) { return workers[id - 1]; }
+
+  // Until the clock says so. Each turn: observe() sees all who have been given something.
+  void run_until(uint64_t end_ns, const std::function<void()>& observe = {}) {
+    while (clock.now_ns < end_ns) {
+      for (uint64_t id = 1; id <= workers.size(); ++id) {
+        if (!of(id).is_ready && of(id).wakes_ns <= clock.now_ns) wake(id);
+      }
+      if (queue.is_worth_waiting(clock.now_ns)) {
+        clock.now_ns += kTurnNs;
+        waited_ns += kTurnNs;
+      } else if (!step()) {
+        sleep_until_somebody_wakes(end_ns);
+      }
+      if (observe) observe();
+    }
+  }
+
+  ClockByHand clock;
+  Queue queue;
+  std::deque<Worker> workers;
+  uint64_t waited_ns = 0;       // for clients
+  std::vector<uint64_t> order;  // of sessions, as they were picked
+
+ private:
+  void enqueue(uint64_t id, Arrival arrival) {
+    of(id).is_ready = true;
+    queue.enqueue({SessionId{id}, arrival, times.predict_ns(id), 0}, clock.now_ns);
+  }
+  void wake(uint64_t id) {
+    enqueue(id, of(id).sleep_ns > kLingerNs || of(id).steps_done == 0 ? Arrival::kWoke
+                                                                      : Arrival::kNext);
+  }
+
+  bool step() {
+    const auto picked = queue.pick(clock.now_ns);
+    if (!picked) return false;
+    Worker& worker = of(picked->value);
+    const uint64_t ns = worker.step_ns();
+    clock.now_ns += ns;
+    queue.charge(*picked, ns);
+    times.note(picked->value, ns);
+    order.push_back(picked->value);
+    worker.given_ns += ns;
+    worker.given_at_ns.push_back(clock.now_ns);
+    worker.is_ready = false;
+    const bool ends = ++worker.steps_done % worker.steps == 0;
+    if (worker.sleep_ns > 0 && ends) {
+      worker.wakes_ns = clock.now_ns + worker.sleep_ns;
+    } else {
+      enqueue(picked->value, ends ? Arrival::kNext : Arrival::kGoesOn);
+    }
+    return true;
+  }
+
+  void sleep_until_somebody_wakes(uint64_t end_ns) {
+    uint64_t wakes_ns = end_ns;
+    for (const Worker& worker : workers) wakes_ns = std::min(wakes_ns, worker.wakes_ns);
+    clock.now_ns = std::max(clock.now_ns + 1, wakes_ns);
+  }
+
+  StepTimes times;
+};
+
+std::function<uint64_t()> always(uint64_t ns) {
+  return [ns] { return ns; };
+}
+
+std::function<uint64_t()> between(uint64_t low_ns, uint64_t high_ns, uint32_t seed) {
+  return [low_ns, high_ns, random = std::mt19937(seed)]() mutable {
+    return std::uniform_int_distribution<uint64_t>(low_ns, high_ns)(random);
+  };
+}
+
+// Jain, Chiu, Hawe, "A Quantitative Measure of Fairness", DEC-TR-301, 1984.
+double jain(const std::deque<Worker>& workers) {
+  double sum = 0;
+  double squares = 0;
+  for (const Worker& worker : workers) {
+    const auto given = static_cast<double>(worker.given_ns);
+    sum += given;
+    squares += given * given;
+  }
+  return sum * sum / (static_cast<double>(workers.size()) * squares);
+}
+
+// Token loops, prompts and one whose steps are a second, all at once.
+void add_mixed_work(Lane& lane) {
+  lane.add({always(1 * kMs)});
+  lane.add({always(34 * kMs), ServiceClass::kNormal, 0, 100});
+  lane.add({between(5 * kMs, 60 * kMs, 1)});
+  lane.add({always(kNsPerSecond)});
+  lane.add({between(10'000, 300'000, 2)});
+  lane.add({always(64 * kMs), ServiceClass::kNormal, 0, 50});
+  lane.add({always(250 * kMs)});
+  // A prompt, then tokens.
+  lane.add({[n = 0]() mutable { return (n++ % 100 == 0 ? 500 : 20) * kMs; }, ServiceClass::kNormal,
+            0, 100});
+}
+
+// --- fair
+
+TEST(FairQueue, eight_sessions_of_mixed_steps_get_the_same_time) {
+  Lane lane;
+  add_mixed_work(lane);
+  lane.run_until(60 * kNsPerSecond);
+  EXPECT_GE(jain(lane.workers), 0.95);
+}
+
+TEST(FairQueue, no_session_is_ever_two_units_from_its_share) {
+  Lane lane;
+  add_mixed_work(lane);
+  const uint64_t unit_ns = kNsPerSecond;  // the longest step
+  uint64_t worst_ns = 0;
+  lane.run_until(60 * kNsPerSecond, [&] {
+    const uint64_t share_ns = lane.clock.now_ns / lane.workers.size();
+    for (const Worker& worker : lane.workers) {
+      const uint64_t gap =
+          std::max(share_ns, worker.given_ns) - std::min(share_ns, worker.given_ns);
+      worst_ns = std::max(worst_ns, gap);
+    }
+  });
+  EXPECT_LE(worst_ns, 2 * unit_ns);
+}
+
+TEST(FairQueue, a_session_of_short_steps_waits_for_one_long_step_at_most_once_it_has_its_share) {
+  Lane lane;
+  const uint64_t tokens = lane.add({always(10 * kMs)});
+  lane.add({always(50 * kMs)});
+  lane.run_until(10 * kNsPerSecond);
+  const auto& at = lane.of(tokens).given_at_ns;
+  for (size_t i = 1; i < at.size(); ++i) EXPECT_LE(at[i] - at[i - 1], 60 * kMs);
+}
+
+TEST(FairQueue, classes_get_time_by_their_weights) {
+  Lane lane;
+  const uint64_t interactive = lane.add({between(kMs, 30 * kMs, 1), ServiceClass::kInteractive});
+  const uint64_t normal = lane.add({between(kMs, 60 * kMs, 2), ServiceClass::kNormal});
+  const uint64_t batch = lane.add({always(40 * kMs), ServiceClass::kBatch});
+  lane.run_until(70 * kNsPerSecond);
+  const auto seconds = [&](uint64_t id) { return static_cast<double>(lane.of(id).given_ns) / 1e9; };
+  EXPECT_NEAR(seconds(interactive), 40, 0.5);
+  EXPECT_NEAR(seconds(normal), 20, 0.5);
+  EXPECT_NEAR(seconds(batch), 10, 0.5);
+}
+
+TEST(FairQueue, idle_gets_nothing_while_another_is_ready_and_all_the_rest) {
+  Lane lane;
+  const uint64_t idle = lane.add({always(3 * kMs), ServiceClass::kIdle});
+  const uint64_t also_idle = lane.add({always(6 * kMs), ServiceClass::kIdle});
+  const uint64_t batch = lane.add({always(30 * kMs), ServiceClass::kBatch});
+  lane.run_until(10 * kNsPerSecond);
+  EXPECT_EQ(lane.of(idle).given_ns + lane.of(also_idle).given_ns, 0u);
+  lane.of(batch).sleep_ns = 100 * kNsPerSecond;
+  const uint64_t before_ns = lane.of(batch).given_ns;
+  lane.run_until(20 * kNsPerSecond);
+  EXPECT_EQ(lane.of(batch).given_ns - before_ns, 30 * kMs);  // the step that it had begun
+  EXPECT_NEAR(static_cast<double>(lane.of(idle).given_ns), 4.985e9, 2e7);
+  EXPECT_NEAR(static_cast<double>(lane.of(also_idle).given_ns), 4.985e9, 2e7);
+}
+
+TEST(FairQueue, who_slept_gets_no_credit_for_it) {
+  Lane lane;
+  const uint64_t busy = lane.add({always(5 * kMs)});
+  const uint64_t sleeper = lane.add({always(5 * kMs)});
+  lane.of(sleeper).sleep_ns = 60 * kNsPerSecond;
+  lane.run_until(50 * kNsPerSecond);
+  ASSERT_EQ(lane.of(sleeper).given_ns, 5 * kMs);
+  lane.of(sleeper).sleep_ns = 0;
+  lane.run_until(61 * kNsPerSecond);
+  const uint64_t before = lane.of(busy).given_ns;
+  const uint64_t slept = lane.of(sleeper).given_ns;
+  lane.run_until(62 * kNsPerSecond);
+  const uint64_t busy_ns = lane.of(busy).given_ns - before;
+  const uint64_t sleeper_ns = lane.of(sleeper).given_ns - slept;
+  EXPECT_NEAR(static_cast<double>(busy_ns), static_cast<double>(sleeper_ns), 10.0 * kMs);
+  // When it woke it was owed a unit: half of the second since, and that.
+  EXPECT_LE(slept - 5 * kMs, kNsPerSecond / 2 + kUnitNs);
+  const auto& at = lane.of(busy).given_at_ns;
+  for (size_t i = 1; i < at.size(); ++i) EXPECT_LE(at[i] - at[i - 1], 2 * kUnitNs + 10 * kMs);
+}
+
+TEST(FairQueue, who_slept_is_not_kept_waiting_for_it) {
+  Lane lane;
+  for (int i = 0; i < 8; ++i) lane.add({always(10 * kMs)});
+  const uint64_t sleeper = lane.add({always(kMs)});
+  lane.of(sleeper).sleep_ns = 300 * kMs;
+  lane.run_until(20 * kNsPerSecond);
+  const auto& at = lane.of(sleeper).given_at_ns;
+  ASSERT_GT(at.size(), 50u);
+  // It woke in another's step, and was next.
+  for (size_t i = 1; i < at.size(); ++i) EXPECT_LE(at[i] - at[i - 1], (300 + 10 + 1) * kMs);
+}
+
+// They submit a run when they have read the result of the one before: between two they have
+// nothing.
+TEST(FairQueue, clients_of_one_run_at_a_time_get_the_same_time_as_those_that_always_have_one) {
+  Lane lane;
+  add_mixed_work(lane);
+  for (Worker& worker : lane.workers) {
+    if (worker.steps == 1) worker.sleep_ns = 100'000;
+  }
+  lane.run_until(40 * kNsPerSecond);
+  EXPECT_GE(jain(lane.workers), 0.95);
+  EXPECT_LE(lane.waited_ns, 4 * kNsPerSecond);
+}
+
+TEST(FairQueue, a_long_step_waits_for_a_client_a_twentieth_of_its_time_and_does_not_pay_for_it) {
+  Lane lane;
+  const uint64_t loop = lane.add({always(100'000), ServiceClass::kNormal, 450'000});
+  const uint64_t busy = lane.add({always(10 * kMs)});
+  lane.run_until(10 * kNsPerSecond);
+  // Of its half the loop's client spends nine parts in ten on itself.
+  EXPECT_NEAR(static_cast<double>(lane.of(busy).given_ns), 5e9, 2e8);
+  EXPECT_GT(lane.of(loop).given_ns, kNsPerSecond * 2 / 3);
+  // One that never answers in time is not waited for beyond that.
+  lane.of(loop).sleep_ns = 3 * kMs;
+  lane.waited_ns = 0;
+  const uint64_t before_ns = lane.of(busy).given_ns;
+  lane.run_until(20 * kNsPerSecond);
+  EXPECT_GE(lane.of(busy).given_ns - before_ns, 9 * kNsPerSecond);
+  EXPECT_LE(lane.waited_ns, kNsPerSecond / 2);
+}
+
+TEST(FairQueue, a_short_step_waits_for_nobody) {
+  Lane lane;
+  lane.add({always(50'000), ServiceClass::kInteractive, 100'000});
+  lane.add({always(500'000)});
+  lane.run_until(kNsPerSecond);
+  EXPECT_EQ(lane.waited_ns, 0u);
+}
+
+TEST(FairQueue, a_step_that_took_longer_than_predicted_is_paid_for) {
+  Lane lane;
+  // Nobody can tell its lengths from the ones before.
+  const uint64_t liar = lane.add({[n = 0]() mutable { return (n++ % 10 == 0 ? 400 : 1) * kMs; }});
+  const uint64_t honest = lane.add({always(20 * kMs)});
+  lane.run_until(60 * kNsPerSecond);
+  EXPECT_NEAR(static_cast<double>(lane.of(liar).given_ns),
+              static_cast<double>(lane.of(honest).given_ns), 4e8);
+}
+
+TEST(FairQueue, a_session_that_leaves_and_one_that_comes_change_nothing_between_the_others) {
+  Lane lane;
+  const uint64_t a = lane.add({always(7 * kMs)});
+  const uint64_t b = lane.add({always(31 * kMs)});
+  for (uint64_t round = 1; round <= 100; ++round) {
+    const uint64_t guest = lane.add({always(50 * kMs)});
+    lane.run_until(round * 300 * kMs);
+    lane.queue.remove(SessionId{guest});
+    lane.of(guest).is_ready = true;  // gone: it never wakes
+  }
+  EXPECT_NEAR(static_cast<double>(lane.of(a).given_ns), static_cast<double>(lane.of(b).given_ns),
+              62.0 * kMs);
+}
+
+TEST(FairQueue, a_thousand_sessions_get_the_same_time) {
+  Lane lane;
+  for (uint32_t i = 0; i < 1000; ++i) lane.add({between(100'000, 5 * kMs, i)});
+  lane.run_until(60 * kNsPerSecond);
+  EXPECT_GE(jain(lane.workers), 0.95);
+}
+
+// Sessions of all kinds come, sleep, wake, go on and leave; its own assertions watch over it.
+TEST(FairQueue, whatever_sessions_do_each_pick_is_ready_and_none_is_forgotten) {
+  for (const SchedulePolicy policy : {SchedulePolicy::kFair, SchedulePolicy::kFifo}) {
+    Queue queue(policy);
+    std::mt19937 random(5);
+    const auto below = [&](uint64_t n) { return random() % n; };
+    enum State { kGone, kAsleep, kReady };
+    std::vector<State> states(60, kGone);
+    uint64_t now_ns = 0;
+    for (int i = 0; i < 200'000; ++i) {
+      const uint64_t at = below(states.size());
+      const SessionId id{at + 1};
+      if (states[at] == kGone) {
+        queue.add(id, static_cast<ServiceClass>(below(kServiceClasses)));
+        states[at] = kAsleep;
+      } else if (below(50) == 0) {
+        queue.remove(id);
+        states[at] = kGone;
+      } else if (states[at] == kAsleep) {
+        queue.enqueue({id, static_cast<Arrival>(below(4)), below(100 * kMs), below(4)}, now_ns);
+        states[at] = kReady;
+      }
+      const auto is_ready = [&] { return std::ranges::find(states, kReady) != states.end(); };
+      ASSERT_EQ(queue.has_ready(), is_ready());
+      now_ns += below(kLingerNs);
+      if (below(2) == 0 || queue.is_worth_waiting(now_ns)) continue;
+      const auto picked = queue.pick(now_ns);
+      ASSERT_EQ(picked.has_value(), is_ready());
+      if (!picked) continue;
+      ASSERT_EQ(states[picked->value - 1], kReady);
+      states[picked->value - 1] = kAsleep;
+      const uint64_t ns = below(200 * kMs);
+      now_ns += ns;
+      queue.charge(*picked, ns);
+    }
+    while (const auto picked = queue.pick(now_ns)) {
+      states[picked->value - 1] = kAsleep;
+      queue.charge(*picked, 1);
+    }
+    EXPECT_EQ(std::ranges::count(states, kReady), 0);
+  }
+}
+
+// --- fifo
+
+TEST(FifoQueue, submissions_go_in_the_order_in_which_they_came_and_to_their_end) {
+  Lane lane(SchedulePolicy::kFifo);
+  lane.add({always(kMs), ServiceClass::kBatch, 0, 3});
+  lane.add({always(kMs), ServiceClass::kInteractive, 0, 2});
+  lane.add({always(kMs), ServiceClass::kNormal, 0, 1});
+  lane.run_until(12 * kMs);
+  EXPECT_EQ(lane.order, (std::vector<uint64_t>{1, 1, 1, 2, 2, 3, 1, 1, 1, 2, 2, 3}));
+}
+
+TEST(FifoQueue, idle_waits_for_all_others) {
+  Lane lane(SchedulePolicy::kFifo);
+  const uint64_t idle = lane.add({always(kMs), ServiceClass::kIdle});
+  const uint64_t batch = lane.add({always(kMs), ServiceClass::kBatch});
+  lane.of(batch).sleep_ns = 10 * kMs;
+  lane.run_until(3 * kMs);
+  EXPECT_EQ(lane.order, (std::vector<uint64_t>{batch, idle, idle}));
+}
+
+TEST(FifoQueue, a_submission_that_could_not_go_on_keeps_its_place) {
+  Queue queue(SchedulePolicy::kFifo);
+  for (uint64_t id = 1; id <= 2; ++id) {
+    queue.add(SessionId{id}, ServiceClass::kNormal);
+    queue.enqueue({SessionId{id}, Arrival::kWoke, kMs, 0}, 0);
+  }
+  ASSERT_EQ(queue.pick(0), SessionId{1});
+  queue.charge(SessionId{1}, kMs);  // it waits for memory
+  queue.enqueue({SessionId{1}, Arrival::kResumes, kMs, 0}, 0);
+  EXPECT_EQ(queue.pick(0), SessionId{1});
+}
+
+// --- batches
+
+TEST(Queue, the_other_ready_steps_of_a_key_can_join_the_picked_one) {
+  Queue queue(SchedulePolicy::kFair);
+  for (uint64_t id = 1; id <= 4; ++id) queue.add(SessionId{id}, ServiceClass::kNormal);
+  for (uint64_t id = 1; id <= 3; ++id) {
+    queue.enqueue({SessionId{id}, Arrival::kWoke, kMs, id == 2 ? 8u : 9u}, 0);
+  }
+  queue.enqueue({SessionId{4}, Arrival::kWoke, kMs, 0}, 0);
+  ASSERT_EQ(queue.pick(0), SessionId{1});
+  EXPECT_EQ(queue.ready_with(9), std::vector<SessionId>{SessionId{3}});
+  EXPECT_EQ(queue.ready_with(7), std::vector<SessionId>{});
+  queue.join(SessionId{3}, 0);
+  EXPECT_EQ(queue.ready_with(9), std::vector<SessionId>{});
+  for (const uint64_t id : {1, 3}) queue.charge(SessionId{id}, kMs / 2);
+  const auto decisions = queue.decisions();
+  ASSERT_EQ(decisions.size(), 2u);
+  EXPECT_EQ(decisions[0].reason, PickReason::kDeadline);
+  EXPECT_EQ(decisions[1].reason, PickReason::kBatch);
+  EXPECT_EQ(decisions[1].measured_ns, kMs / 2);
+  EXPECT_TRUE(queue.has_ready());
+}
+
+// --- decisions
+
+TEST(Queue, a_decision_says_what_it_was_taken_by) {
+  Queue queue(SchedulePolicy::kFair);
+  queue.add(SessionId{1}, ServiceClass::kInteractive);
+  queue.add(SessionId{2}, ServiceClass::kBatch);
+  queue.enqueue({SessionId{1}, Arrival::kNext, 8 * kMs, 0}, 0);
+  queue.enqueue({SessionId{2}, Arrival::kNext, kMs, 0}, 0);
+  ASSERT_EQ(queue.pick(77), SessionId{2});  // 1 ms at the weight 1 is 4 virtual ones
+  queue.charge(SessionId{2}, 2 * kMs);
+  ASSERT_EQ(queue.pick(78), SessionId{1});
+  const auto decisions = queue.decisions();
+  ASSERT_EQ(decisions.size(), 2u);
+  const Decision first{
+      1,   SessionId{2}, ServiceClass::kBatch, PickReason::kDeadline, 77, 2, 0, 4 * kMs,
+      kMs, 2 * kMs};
+  EXPECT_EQ(decisions[0], first);
+  const Decision second{
+      2, SessionId{1}, ServiceClass::kInteractive, PickReason::kOnly, 78, 1, 0, 8 * kMs, 8 * kMs,
+      0};
+  EXPECT_EQ(decisions[1], second);
+}
+
+TEST(Queue, the_last_decisions_are_kept_in_their_order) {
+  Lane lane;
+  lane.add({always(kMs)});
+  lane.run_until(1000 * kMs);
+  const auto decisions = lane.queue.decisions();
+  ASSERT_EQ(decisions.size(), kDecisions);
+  for (size_t i = 0; i < kDecisions; ++i) {
+    EXPECT_EQ(decisions[i].number, 1000 - kDecisions + 1 + i);
+    EXPECT_EQ(decisions[i].measured_ns, kMs);
+  }
+}
+
+TEST(Queue, policies_and_classes_have_names_that_say_them_back) {
+  for (const SchedulePolicy policy : {SchedulePolicy::kFair, SchedulePolicy::kFifo}) {
+    EXPECT_EQ(schedule_policy_of(name_of(policy)), policy);
+  }
+  EXPECT_EQ(schedule_policy_of("lottery"), std::nullopt);
+  for (size_t i = 0; i < kServiceClasses; ++i) {
+    const auto service = static_cast<ServiceClass>(i);
+    EXPECT_EQ(service_class_of(name_of(service)), service);
+  }
+  EXPECT_EQ(service_class_of("realtime"), std::nullopt);
+}
+
+}  // namespace
+}  // namespace djinn::sched
