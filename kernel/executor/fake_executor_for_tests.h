@@ -76,6 +76,9 @@ class FakeProgram final : public Program {
   }
   [[nodiscard]] bool writes_nothing() const override { return written_.empty(); }
   [[nodiscard]] bool reaches_capacity() const override { return !srg::stays_in_tokens(graph_); }
+  [[nodiscard]] uint32_t fast_nodes() const override {
+    return graph_.numerics == srg::Numerics::kExact ? 0 : 1;
+  }
 
   [[nodiscard]] const std::vector<srg::StorageIndex>& written() const { return written_; }
   [[nodiscard]] bool has(std::string_view op) const {

@@ -302,21 +302,23 @@ def test_who_ends_one_worker_after_the_other_lets_neighbours_have_their_turn_in_
         )
         culprit, neighbour = sessions[0], sessions[-1]  # a worker serves them in this order
         neighbour.run_once(short, x=x)
-        served = []
+        refused = 0
+        waited = []  # through how many deaths each run of the neighbour
 
         def work() -> None:
-            while culprit_works:
+            while refused < deaths:
+                before = refused
                 neighbour.run_once(short, x=x)
-                served.append(daemon.worker()["restarts"])
+                waited.append(refused - before)
 
-        culprit_works = True
         neighbours = pool.submit(work)
-        for _ in range(deaths):
+        while refused < deaths:
             with pytest.raises(djinn.Error, match="ran longer than"):
                 culprit.run_once(long)
-        culprit_works = False
+            refused += 1
         neighbours.result(60)
-        assert len(set(served)) >= deaths, served
+        # The one that it is in, and on a busy machine the next before the client has looked.
+        assert max(waited) <= 2, waited
 
 
 @pytest.mark.ci

@@ -1,0 +1,200 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Token steps of sessions that decode with one program: begun one by one, computed together, told
+// one by one. The model says that the next token is the last one, and one.
+#include "daemon/worker/session_for_tests.h"
+#include "daemon/worker/worker_for_tests.h"
+
+namespace djinn::worker {
+namespace {
+
+using Tokens = std::vector<int32_t>;
+using Advance = Runner::Advance;
+
+constexpr ProgramId kFast{5}, kExact{6};
+constexpr int64_t kVocabulary = 100;
+
+srg::Graph model(srg::Numerics numerics) {
+  srg::GraphBuilder g("model");
+  const srg::Expr rows = g.symbol("rows", 1, limits::kRows, srg::SymbolRole::kBatch);
+  const srg::Expr tokens = g.symbol("tokens", 1, 64, srg::SymbolRole::kTokens);
+  const srg::Tensor ids = g.input("ids", DType::kInt64, {rows, tokens}, srg::InputRole::kTokenIds);
+  const srg::Tensor logits = g.op("fake::logits", {ids});
+  g.claim(logits, DType::kFloat32, {rows, kVocabulary});
+  g.output("logits", logits);
+  srg::Graph graph = *std::move(g).finish();
+  graph.numerics = numerics;
+  return graph;
+}
+
+// A session with a sequence group of one row, whose memory it has.
+struct Member {
+  Member(uint64_t id, pal::DevicePal& with_pal, Grants& with_grants, gc::FaultPoints& with_faults)
+      : client(SessionId{id}), pal(with_pal), grants(with_grants), faults(with_faults) {
+    const auto layout = gc::SequenceLayout::make(1, 1, 2, 8, sizeof(float), kCapacity);
+    bytes = layout->file_bytes();
+    memory = *pal::make_memfd("group", bytes, pal::Seals::kShared);
+    attach();
+  }
+  // As a new worker does.
+  void attach() {
+    session.reset();
+    std::vector<Fd> fds;
+    for (const int fd : client.fds()) fds.emplace_back(::dup(fd));
+    session = *Session::attach(client.command(), std::move(fds), pal, grants, faults);
+    session->add_sequence(*Sequence::map(client.id, kGroup,
+                                         {1, 1, 2, 8, DType::kFloat32, kCapacity},
+                                         *memory.duplicate(), bytes, Fd(), pal));
+  }
+  void generate(int32_t prompt, ProgramId program = kFast) {
+    copy_bytes(std::as_bytes(std::span(&prompt, 1)),
+               client.staging().subspan(TestSession::kOutputAt));
+    ipc::GenerateBlock block;
+    block.prefill = block.decode = program.value;
+    block.sequence = kGroup;
+    block.rows = 1;
+    block.prompt_tokens = 1;
+    block.prompt = {TestSession::kOutputAt, sizeof prompt};
+    block.padding = {0};
+    block.max_new_tokens = 5;
+    const std::vector<std::byte> encoded = ipc::encode(block);
+    copy_bytes(encoded, client.staging());
+    ipc::Submission submission;
+    submission.operation = static_cast<uint16_t>(ipc::Operation::kGenerate);
+    submission.run = ++client.last_run;
+    submission.binding_bytes = static_cast<uint32_t>(encoded.size());
+    ASSERT_TRUE(client.ring.publish(submission));
+  }
+  // What was told since the last time; the end is how the submission did.
+  Tokens told() {
+    Tokens tokens;
+    for (;;) {
+      const auto taken = client.ring.take();
+      EXPECT_TRUE(taken);
+      if (!taken || !*taken) return tokens;
+      if ((*taken)->kind == static_cast<uint16_t>(ipc::CompletionKind::kToken)) {
+        tokens.push_back((*taken)->tokens[0]);
+      } else {
+        ended = static_cast<ErrorCode>((*taken)->error);
+      }
+    }
+  }
+
+  static constexpr uint64_t kCapacity = 64;
+  static constexpr SequenceHandle kGroup{3, 1};
+  TestSession client;
+  pal::DevicePal& pal;
+  Grants& grants;
+  gc::FaultPoints& faults;
+  uint64_t bytes = 0;
+  Fd memory;
+  std::unique_ptr<Session> session;
+  std::optional<ErrorCode> ended;
+};
+
+class JoinedTest : public SessionTest {
+ protected:
+  JoinedTest() {
+    for (const auto& [id, numerics] :
+         {std::pair{kFast, srg::Numerics::kFast}, std::pair{kExact, srg::Numerics::kExact}}) {
+      auto admitted = admit_graph(executor_, ipc::encode(model(numerics)), nullptr);
+      programs_.expect_program(id, {}, std::make_shared<const std::vector<std::byte>>());
+      programs_.add_program(id, *std::move(admitted));
+    }
+    for (uint64_t id = 11; id < 14; ++id) {
+      members_.push_back(std::make_unique<Member>(id, *pal_, grants_, faults_));
+    }
+  }
+
+  Advance advance(Member& member, bool may_join = true) {
+    const auto advanced = runner_.advance(*member.session, may_join);
+    EXPECT_TRUE(advanced);
+    return *advanced;
+  }
+  // Those that joined, in the order in which they ended.
+  std::vector<SessionId> end_joined(Advance as = Advance::kWorked) {
+    std::vector<SessionId> ended;
+    runner_.end_joined([&](Session& session, Advance advance) {
+      EXPECT_EQ(advance, as);
+      ended.push_back(session.id());
+    });
+    EXPECT_FALSE(runner_.has_joined());
+    return ended;
+  }
+  uint64_t together() { return counts_.read().runs_together; }
+
+  std::vector<std::unique_ptr<Member>> members_;
+};
+
+TEST_F(JoinedTest, steps_behind_the_first_are_computed_together_and_each_is_told_its_own) {
+  for (size_t i = 0; i < members_.size(); ++i) members_[i]->generate(10 * int32_t(i + 1));
+  for (const auto& member : members_) {
+    EXPECT_EQ(advance(*member), Advance::kWorked) << "a prompt is computed by itself";
+  }
+  for (int step = 1; step < 5; ++step) {
+    for (const auto& member : members_) ASSERT_EQ(advance(*member), Advance::kJoins);
+    EXPECT_EQ(end_joined().size(), 3u);
+  }
+  for (size_t i = 0; i < members_.size(); ++i) {
+    const int32_t first = 10 * int32_t(i + 1);
+    EXPECT_EQ(members_[i]->told(), (Tokens{first + 1, first + 2, first + 3, first + 4, first + 5}));
+    EXPECT_EQ(members_[i]->ended, ErrorCode::kOk);
+  }
+  EXPECT_EQ(together(), 12u);
+}
+
+TEST_F(JoinedTest, one_that_joins_alone_is_computed_alone) {
+  members_[0]->generate(10);
+  ASSERT_EQ(advance(*members_[0]), Advance::kWorked);
+  ASSERT_EQ(advance(*members_[0]), Advance::kJoins);
+  EXPECT_EQ(end_joined(), (std::vector{members_[0]->client.id}));
+  EXPECT_EQ(members_[0]->told(), (Tokens{11, 12}));
+  EXPECT_EQ(together(), 0u);
+}
+
+TEST_F(JoinedTest, one_that_is_given_up_ends_and_the_others_go_on) {
+  for (const auto& member : members_) member->generate(20);
+  for (const auto& member : members_) ASSERT_EQ(advance(*member), Advance::kWorked);
+  for (const auto& member : members_) ASSERT_EQ(advance(*member), Advance::kJoins);
+  members_[1]->client.ring.cancel_through(1);
+  EXPECT_EQ(end_joined().size(), 3u);
+  EXPECT_EQ(members_[0]->told(), (Tokens{21, 22}));
+  EXPECT_EQ(members_[1]->told(), (Tokens{21}));
+  EXPECT_EQ(members_[1]->ended, ErrorCode::kCancelled);
+  EXPECT_EQ(members_[2]->told(), (Tokens{21, 22}));
+  EXPECT_EQ(members_[2]->ended, std::nullopt);
+}
+
+TEST_F(JoinedTest, what_was_in_flight_when_a_worker_died_is_computed_alone_to_its_end) {
+  members_[0]->generate(10);
+  ASSERT_EQ(advance(*members_[0]), Advance::kWorked);
+  members_[0]->attach();
+  for (int step = 1; step < 5; ++step) EXPECT_EQ(advance(*members_[0]), Advance::kWorked);
+  EXPECT_EQ(members_[0]->told(), (Tokens{11, 12, 13, 14, 15}));
+  members_[0]->generate(30);
+  EXPECT_EQ(advance(*members_[0]), Advance::kWorked);
+  EXPECT_EQ(advance(*members_[0]), Advance::kJoins) << "that is over";
+  end_joined();
+}
+
+TEST_F(JoinedTest, what_is_exact_joins_nobody) {
+  members_[0]->generate(10, kExact);
+  for (int step = 0; step < 5; ++step) {
+    EXPECT_EQ(runner_.batch_key_of(*members_[0]->session), 0u);
+    EXPECT_EQ(advance(*members_[0]), Advance::kWorked);
+  }
+  EXPECT_EQ(members_[0]->told(), (Tokens{11, 12, 13, 14, 15}));
+}
+
+TEST_F(JoinedTest, a_key_is_of_steps_that_can_join) {
+  members_[0]->generate(10);
+  Session& session = *members_[0]->session;
+  EXPECT_EQ(runner_.batch_key_of(session), 0u) << "a prompt comes next";
+  ASSERT_EQ(advance(*members_[0]), Advance::kWorked);
+  EXPECT_EQ(runner_.batch_key_of(session), kFast.value);
+  for (int step = 1; step < 5; ++step) ASSERT_EQ(advance(*members_[0], false), Advance::kWorked);
+  EXPECT_EQ(runner_.batch_key_of(session), 0u) << "nothing comes next";
+}
+
+}  // namespace
+}  // namespace djinn::worker
