@@ -193,10 +193,9 @@ at::Tensor Capture::buffer(uint32_t layer, srg::SequencePart part, at::ScalarTyp
   return make_input(Location::kSequence, owner, "", type, sizes);
 }
 
-std::shared_ptr<const Template> make_template(
-    const std::vector<std::shared_ptr<const Recording>>& recordings,
-    const std::vector<std::vector<int64_t>>& points, std::vector<srg::Symbol> symbols,
-    srg::Numerics numerics) {
+srg::Graph unified(const std::vector<std::shared_ptr<const Recording>>& recordings,
+                   const std::vector<std::vector<int64_t>>& points,
+                   std::vector<srg::Symbol> symbols, srg::Numerics numerics) {
   TORCH_CHECK(!recordings.empty() && recordings.size() == points.size(),
               "Each recording needs its point.");
   std::vector<srg::Recording> sized;
@@ -209,6 +208,14 @@ std::shared_ptr<const Template> make_template(
   srg::Graph graph = take(srg::unify(sized, std::move(symbols)));
   graph.name = "captured";
   graph.numerics = numerics;
+  return graph;
+}
+
+std::shared_ptr<const Template> make_template(
+    const std::vector<std::shared_ptr<const Recording>>& recordings,
+    const std::vector<std::vector<int64_t>>& points, std::vector<srg::Symbol> symbols,
+    srg::Numerics numerics) {
+  const srg::Graph graph = unified(recordings, points, std::move(symbols), numerics);
   auto made = std::make_shared<Template>();
   made->operators = graph.nodes.size();
   made->held = recordings[0]->inputs;

@@ -86,7 +86,13 @@ struct Template {
   size_t operators = 0;
 };
 
-// recordings: of the same code, in the same session. points: the symbols' values at each.
+// The graph that holds at all sizes. recordings: of the same code, in the same session. points: the
+// symbols' values at each. Throws what srg::unify() says against it.
+srg::Graph unified(const std::vector<std::shared_ptr<const Recording>>& recordings,
+                   const std::vector<std::vector<int64_t>>& points,
+                   std::vector<srg::Symbol> symbols, srg::Numerics numerics);
+
+// The same graph, defined in djinnd.
 std::shared_ptr<const Template> make_template(
     const std::vector<std::shared_ptr<const Recording>>& recordings,
     const std::vector<std::vector<int64_t>>& points, std::vector<srg::Symbol> symbols,

@@ -6,6 +6,7 @@
 
 #include "kernel/exec/convert.h"
 #include "kernel/srg/names.h"
+#include "kernel/srg/text.h"
 #include "python/device/capture.h"
 #include "python/device/generation.h"
 #include "python/device/module.h"
@@ -29,9 +30,12 @@ srg::SymbolRole symbol_role_from(const std::string& name) {
   TORCH_CHECK_VALUE(false, "No symbol has the role ", name, ".");
 }
 
+using Recordings = std::vector<std::shared_ptr<Recording>>;
+using Points = std::vector<std::vector<int64_t>>;
+using Symbols = std::vector<std::tuple<std::string, int64_t, int64_t>>;
+
 // Takes (name, least, most); the name is that of a role.
-std::vector<srg::Symbol> symbols_from(
-    const std::vector<std::tuple<std::string, int64_t, int64_t>>& items) {
+std::vector<srg::Symbol> symbols_from(const Symbols& items) {
   std::vector<srg::Symbol> symbols;
   for (const auto& [name, least, most] : items) {
     symbols.push_back({name, least, most, symbol_role_from(name)});
@@ -135,6 +139,27 @@ std::vector<at::Tensor> tensors_from(const std::vector<py::object>& objects) {
   return tensors;
 }
 
+void add_groups(py::module_& module) {
+  py::class_<Group, std::shared_ptr<Group>>(module, "Group")
+      .def(py::init([](const py::tuple& geometry) {
+        return std::make_shared<Group>(geometry_from(geometry));
+      }))
+      .def("step",
+           [](Group& self, const Template& program, const py::object& ids,
+              const std::vector<uint32_t>& padding) {
+             return to_python(self.step(program, tensor_from(ids), padding));
+           })
+      .def("contents",
+           [](Group& self, int64_t tokens) {
+             py::list copies;
+             for (const at::Tensor& one : self.contents(tokens)) copies.append(to_python(one));
+             return copies;
+           })
+      .def("crop", &Group::crop)
+      .def("reorder", &Group::reorder)
+      .def("generate", &generate_here);
+}
+
 }  // namespace
 
 void add_generation(py::module_& module) {
@@ -179,33 +204,18 @@ void add_generation(py::module_& module) {
     const auto part = is_value ? srg::SequencePart::kValue : srg::SequencePart::kKey;
     return to_python(Capture::buffer(layer, part, dtype_from(dtype), sizes));
   });
-  module.def("make_template",
-             [](const std::vector<std::shared_ptr<Recording>>& recordings,
-                const std::vector<std::vector<int64_t>>& points,
-                const std::vector<std::tuple<std::string, int64_t, int64_t>>& symbols,
-                const std::string& numerics) {
-               return std::const_pointer_cast<Template>(
-                   make_template({recordings.begin(), recordings.end()}, points,
-                                 symbols_from(symbols), numerics_from(numerics)));
-             });
-  py::class_<Group, std::shared_ptr<Group>>(module, "Group")
-      .def(py::init([](const py::tuple& geometry) {
-        return std::make_shared<Group>(geometry_from(geometry));
-      }))
-      .def("step",
-           [](Group& self, const Template& program, const py::object& ids,
-              const std::vector<uint32_t>& padding) {
-             return to_python(self.step(program, tensor_from(ids), padding));
-           })
-      .def("contents",
-           [](Group& self, int64_t tokens) {
-             py::list copies;
-             for (const at::Tensor& one : self.contents(tokens)) copies.append(to_python(one));
-             return copies;
-           })
-      .def("crop", &Group::crop)
-      .def("reorder", &Group::reorder)
-      .def("generate", &generate_here);
+  module.def("make_template", [](const Recordings& recordings, const Points& points,
+                                 const Symbols& symbols, const std::string& numerics) {
+    return std::const_pointer_cast<Template>(make_template({recordings.begin(), recordings.end()},
+                                                           points, symbols_from(symbols),
+                                                           numerics_from(numerics)));
+  });
+  module.def("graph_text", [](const Recordings& recordings, const Points& points,
+                              const Symbols& symbols, const std::string& numerics) {
+    return srg::print_text(unified({recordings.begin(), recordings.end()}, points,
+                                   symbols_from(symbols), numerics_from(numerics)));
+  });
+  add_groups(module);
 }
 
 }  // namespace djinn::device
