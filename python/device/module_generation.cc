@@ -43,10 +43,23 @@ std::vector<srg::Symbol> symbols_from(const Symbols& items) {
   return symbols;
 }
 
-srg::Numerics numerics_from(const std::string& name) {
-  const auto numerics = srg::from_name<srg::Numerics>(name);
-  TORCH_CHECK_VALUE(numerics, "There are no numerics ", name, ".");
-  return *numerics;
+std::optional<srg::Numerics> numerics_from(const std::optional<std::string>& name) {
+  if (!name) return {};
+  const auto numerics = srg::from_name<srg::Numerics>(*name);
+  TORCH_CHECK_VALUE(numerics, "There are no numerics ", *name,
+                    R"(. There are "exact", "fast" and "fast-only".)");
+  return numerics;
+}
+
+using Reasons = std::map<std::string, uint32_t>;
+
+// By pass, where it left any.
+std::map<std::string, Reasons> left_by_passes(const Template& program) {
+  std::map<std::string, Reasons> left;
+  for (const srg::PassReport& pass : program.passes) {
+    if (!pass.reasons.empty()) left[pass.name] = pass.reasons;
+  }
+  return left;
 }
 
 // Takes the fields by name. Missing ones keep their defaults. Throws a TypeError for an unknown
@@ -177,6 +190,10 @@ void add_generation(py::module_& module) {
              }
              return self.looks.are_same_for(values);
            })
+      .def_property_readonly(
+          "numerics", [](const Template& self) { return std::string(name_of(self.numerics)); })
+      .def_property_readonly("fast_nodes", [](const Template& self) { return self.fast_nodes; })
+      .def_property_readonly("left", &left_by_passes)
       .def_property_readonly("steps", [](const Template& self) { return !self.views.empty(); });
   module.def("capture_begin", &Capture::begin);
   module.def("capture_abort", &Capture::abort);
@@ -205,16 +222,17 @@ void add_generation(py::module_& module) {
     return to_python(Capture::buffer(layer, part, dtype_from(dtype), sizes));
   });
   module.def("make_template", [](const Recordings& recordings, const Points& points,
-                                 const Symbols& symbols, const std::string& numerics) {
+                                 const Symbols& symbols,
+                                 const std::optional<std::string>& numerics) {
     return std::const_pointer_cast<Template>(make_template({recordings.begin(), recordings.end()},
                                                            points, symbols_from(symbols),
                                                            numerics_from(numerics)));
   });
-  module.def("graph_text", [](const Recordings& recordings, const Points& points,
-                              const Symbols& symbols, const std::string& numerics) {
-    return srg::print_text(unified({recordings.begin(), recordings.end()}, points,
-                                   symbols_from(symbols), numerics_from(numerics)));
-  });
+  module.def("graph_text",
+             [](const Recordings& recordings, const Points& points, const Symbols& symbols) {
+               return srg::print_text(
+                   unified({recordings.begin(), recordings.end()}, points, symbols_from(symbols)));
+             });
   add_groups(module);
 }
 

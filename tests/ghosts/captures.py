@@ -80,9 +80,9 @@ def _told_texts() -> list[str]:
     texts: list[str] = []
     make_template = _device.make_template
 
-    def telling(recordings: Any, points: Any, symbols: Any, numerics: str) -> Any:
+    def telling(recordings: Any, points: Any, symbols: Any, numerics: str | None) -> Any:
         if symbols:
-            texts.append(_device.graph_text(recordings, points, symbols, numerics))
+            texts.append(_device.graph_text(recordings, points, symbols))
         return make_template(recordings, points, symbols, numerics)
 
     _device.make_template = telling

@@ -134,6 +134,7 @@ PassReport rewrite_linear(Draft& draft) {
     const std::string_view reason = why_not(draft.graph(), *product, matrix);
     if (!reason.empty()) {
       report.leave(reason);
+      report.missed += matrix ? 1 : 0;
       continue;
     }
     draft.replace(i, made_of(*std::move(product), draft.node(i).outputs));

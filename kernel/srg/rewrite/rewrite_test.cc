@@ -98,6 +98,16 @@ std::string products(const std::string& lines) {
   return found;
 }
 
+TEST(rewrite_linear, a_constant_matrix_that_stays_is_missed) {
+  const auto missed = [](const std::string& node) {
+    return linear(rewrite(parsed(kOperands + node + "output %y\n"))).missed;
+  };
+  EXPECT_EQ(missed("%y = aten::linear(%x, %gaps)\n"), 1u);
+  EXPECT_EQ(missed("%y = aten::linear(%many, %w)\n"), 1u);
+  EXPECT_EQ(missed("%y = aten::linear(%x, %w)\n"), 0u);
+  EXPECT_EQ(missed("%y = aten::mm(%x, %v)\n"), 0u) << "it is not the model's";
+}
+
 TEST(rewrite_linears, products_of_one_value_become_one_node_where_the_first_stood) {
   EXPECT_EQ(products("%q = aten::linear(%x, %w, %b)\n"
                      "%r = aten::relu(%q)\n"
