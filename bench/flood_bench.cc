@@ -75,6 +75,7 @@ auto requests() {
        {"unload model", ipc::UnloadModel{model}},
        {"define program", ipc::DefineProgram{}, kGraph},
        {"define program, sparse", ipc::DefineProgram{}, kSparseGraph},
+       {"read graph", ipc::ReadGraph{ProgramId{1}}},
        {"drop programs", ipc::DropPrograms{{ProgramId{1}}}},
        {"make sequence", ipc::MakeSequence{geometry}},
        {"drop sequence", ipc::DropSequence{{0, 1}}},

@@ -1,11 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // djinnctl show OBJECT shows every field of one model with who uses it, one session with its
-// models, or one program; show --schedule [SESSION] what lanes have decided lately.
+// models, or one program, or with --graph the graph of one; with --schedule what lanes have decided
+// lately.
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <array>
+#include <memory>
+#include <optional>
+#include <utility>
 #include <vector>
 
 #include "djinnctl/command_line.h"
@@ -13,6 +17,7 @@
 #include "djinnctl/json.h"
 #include "djinnctl/object.h"
 #include "djinnctl/output.h"
+#include "djinnctl/program_graph.h"
 #include "djinnctl/table.h"
 #include "djinnctl/tables.h"
 #include "djinnctl/text.h"
@@ -121,7 +126,12 @@ Result<Shown> shown_session(client::Client& client, const ipc::SessionReport& se
   return shown;
 }
 
-Result<Shown> find(client::Client& client, const std::string& text) {
+struct Found {
+  Shown shown;
+  std::optional<ipc::ProgramReport> program;
+};
+
+Result<Found> find(client::Client& client, const std::string& text) {
   DJINN_TRY(const auto models, client.models());
   DJINN_TRY(const auto sessions, client.sessions());
   DJINN_TRY(const auto programs, client.programs());
@@ -130,16 +140,18 @@ Result<Shown> find(client::Client& client, const std::string& text) {
   for (const ipc::SessionReport& session : sessions) candidates.push_back(candidate_of(session));
   for (const ipc::ProgramReport& program : programs) candidates.push_back(candidate_of(program));
   DJINN_TRY(size_t index, find_object(client, text, models, std::move(candidates)));
-  if (index < models.size()) return shown_model(client, models[index]);
+  if (index < models.size()) {
+    DJINN_TRY(Shown model, shown_model(client, models[index]));
+    return Found{std::move(model), {}};
+  }
   index -= models.size();
-  if (index < sessions.size()) return shown_session(client, sessions[index], models);
-  return Shown{item_of("program", to_json(programs[index - sessions.size()])), {}};
+  if (index < sessions.size()) {
+    DJINN_TRY(Shown session, shown_session(client, sessions[index], models));
+    return Found{std::move(session), {}};
+  }
+  const ipc::ProgramReport& program = programs[index - sessions.size()];
+  return Found{{item_of("program", to_json(program)), {}}, program};
 }
-
-struct Options {
-  std::string object;
-  bool schedule = false;
-};
 
 // Shows what lanes have decided: that of a session, or all.
 Status show_schedules(const Invocation& invocation, const std::string& text) {
@@ -165,14 +177,38 @@ Status show_schedules(const Invocation& invocation, const std::string& text) {
   return write_out(out);
 }
 
-Status show(const Invocation& invocation, const Options& options) {
+struct ShowOptions {
+  std::string object;
+  bool graph = false;
+  bool schedule = false;
+};
+
+Status show_graph(const Invocation& invocation, client::Client& client, const Found& found) {
+  if (!found.program) {
+    return Error{ErrorCode::kInvalidArgument,
+                 fmt::format("This is a {}, and only programs have a graph. djinnctl programs "
+                             "lists them.",
+                             found.shown.item["kind"].get<std::string>())};
+  }
+  DJINN_TRY(srg::Graph graph, client.graph(found.program->program));
+  DJINN_TRY(const ProgramGraph shown, graph_as_run(*found.program, std::move(graph)));
+  if (invocation.wants_json()) return print_json(invocation, "graph", {to_json(shown)});
+  return write_out(text_of(shown));
+}
+
+Status show(const Invocation& invocation, const ShowOptions& options) {
+  if (options.schedule && options.graph) {
+    return Error{ErrorCode::kInvalidArgument, "--graph and --schedule show different things."};
+  }
   if (options.schedule) return show_schedules(invocation, options.object);
   if (options.object.empty()) {
     return Error{ErrorCode::kInvalidArgument,
                  "OBJECT is missing: name a model, a session or a program."};
   }
   DJINN_TRY(const auto client, observe(invocation));
-  DJINN_TRY(Shown shown, find(*client, options.object));
+  DJINN_TRY(Found found, find(*client, options.object));
+  if (options.graph) return show_graph(invocation, *client, found);
+  Shown& shown = found.shown;
   if (invocation.wants_json()) return print_json(invocation, "show", {std::move(shown.item)});
   std::string out = item_table(shown.item, invocation.layout);
   for (const Table& table : shown.beside) out += '\n' + table.text(invocation.layout);
@@ -183,9 +219,10 @@ Status show(const Invocation& invocation, const Options& options) {
 
 void add_show(CommandLine& line) {
   const Verb verb = line.verb("show", "one model, session or program; lanes' decisions");
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<ShowOptions>();
   verb.option("OBJECT", options->object,
               "its id or the first four digits of it; of a model its name or path, too");
+  verb.flag("--graph", options->graph, "of a program: its graph, and what fast numerics make");
   verb.flag("--schedule", options->schedule,
             "whose steps lanes took last, and why: all lanes, or that of the session OBJECT");
   verb.does(options, show);

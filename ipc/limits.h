@@ -73,6 +73,7 @@ inline constexpr uint32_t kModelUsers =
     256;  // whose pins and times it remembers: 4 KiB of a record
 inline constexpr uint32_t kModelNamesKept = 16;     // longest names and paths: 8 KiB of a record
 inline constexpr uint64_t kGraphBytes = 16u << 20;  // a graph of 64 Ki nodes
+inline constexpr uint32_t kGraphPartBytes = kManifestPartBytes;
 inline constexpr uint32_t kProgramsPerUser = 1024;  // memfds; each new worker verifies all
 // Operators that an admission calls on meta, each in some 10 us: 32,000 nodes with 4 symbols, or
 // 5,000 with 48.

@@ -89,6 +89,14 @@ struct ReadManifest {
   friend bool operator==(const ReadManifest&, const ReadManifest&) = default;
 };
 
+// The part of a program's graph, as its session defined it, that begins at offset, if any is left.
+// Of a program that ListPrograms shows. Answer: GraphPart.
+struct ReadGraph {
+  ProgramId program;
+  uint64_t offset = 0;
+  friend bool operator==(const ReadGraph&, const ReadGraph&) = default;
+};
+
 // Drops a model that no session leases. Answer: Done, or kBusy.
 struct UnloadModel {
   ModelId model;
@@ -231,7 +239,7 @@ struct ClientRequest {
                DropSequence, GetStatus, ListSessions, ListModels, ListPrograms, ListDevices,
                ListMemory, PinModel, CancelRun, TerminateSession, EvictModel, SetDraining,
                CollectGarbage, FollowEvents, ReadManifest, ListUses, GetOwnMemory, DropPrograms,
-               GetSchedule>
+               GetSchedule, ReadGraph>
       body;
   friend bool operator==(const ClientRequest&, const ClientRequest&) = default;
 };
@@ -242,8 +250,9 @@ struct ClientRequest {
 struct Welcome {
   SessionId session;
   uint64_t staging_bytes = 0;
-  uint32_t threads = 0;      // of a lane, which fixes fp32 bits
-  uint64_t quota_bytes = 0;  // device bytes this session may hold
+  uint32_t threads = 0;                            // of a lane, which fixes fp32 bits
+  uint64_t quota_bytes = 0;                        // device bytes this session may hold
+  srg::Numerics numerics = srg::Numerics::kExact;  // of graphs for which nobody has chosen
   friend bool operator==(const Welcome&, const Welcome&) = default;
 };
 
@@ -264,6 +273,12 @@ struct ModelOpened {
   uint64_t manifest_bytes = 0;      // of the encoded srg::ModelManifest
   std::vector<std::byte> manifest;  // its first part; ReadManifest gives the others
   friend bool operator==(const ModelOpened&, const ModelOpened&) = default;
+};
+
+// Of an encoded srg::Graph.
+struct GraphPart {
+  std::vector<std::byte> bytes;  // limits::kGraphPartBytes, or fewer: there are no more
+  friend bool operator==(const GraphPart&, const GraphPart&) = default;
 };
 
 struct ManifestPart {
@@ -635,7 +650,7 @@ struct DaemonReply {
       0;  // of the request; 0 for a notice nobody asked for (Failed: the session ends)
   std::variant<Done, Failed, Welcome, ModelOpened, ProgramDefined, SequenceMade, StatusReport,
                SessionList, ModelList, ProgramList, DeviceList, MemoryList, Collected, EventList,
-               ManifestPart, UseList, OwnMemory, ScheduleReport>
+               ManifestPart, UseList, OwnMemory, ScheduleReport, GraphPart>
       body;
   friend bool operator==(const DaemonReply&, const DaemonReply&) = default;
 };
@@ -828,6 +843,7 @@ struct ProgramAdded {
   std::string name{};  // the graph's
   Workload workload = Workload::kUnknown;
   uint32_t fast_nodes = 0;  // that our own kernels compute
+  bool wants_fast = false;  // its numerics are not exact
   friend bool operator==(const ProgramAdded&, const ProgramAdded&) = default;
 };
 struct ProgramRefused {

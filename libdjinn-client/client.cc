@@ -391,6 +391,24 @@ Result<std::vector<ipc::ProgramReport>> Client::programs() {
   });
 }
 
+Result<srg::Graph> Client::graph(ProgramId program) {
+  std::vector<std::byte> content;
+  for (bool more = true; more;) {
+    DJINN_TRY(const ipc::GraphPart next,
+              control_.ask<ipc::GraphPart>(ipc::ReadGraph{program, content.size()}));
+    content.insert(content.end(), next.bytes.begin(), next.bytes.end());
+    if (content.size() > limits::kGraphBytes) {
+      return not_as_djinnd_answers(ErrorCode::kProtocolViolation,
+                                   "The program's graph is over its limit.");
+    }
+    more = next.bytes.size() == limits::kGraphPartBytes;
+  }
+  auto graph = ipc::decode_graph(content);
+  if (graph) return graph;
+  return not_as_djinnd_answers(graph.error().code,
+                               "The program's graph cannot be read: " + graph.error().message);
+}
+
 Result<std::vector<ipc::DeviceReport>> Client::devices() {
   DJINN_TRY(auto list, control_.ask<ipc::DeviceList>(ipc::ListDevices{}));
   return std::move(list.devices);

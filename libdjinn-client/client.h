@@ -167,6 +167,8 @@ class Client {
   // The uses of a model that this user may see.
   Result<std::vector<ipc::UseReport>> uses(ModelId model);
   Result<std::vector<ipc::ProgramReport>> programs();
+  // The graph of a program that programs() lists, as it was defined.
+  Result<srg::Graph> graph(ProgramId program);
   Result<std::vector<ipc::DeviceReport>> devices();
   Result<std::vector<ipc::MemoryReport>> memory_pools();
   Result<ipc::OwnMemory> own_memory();

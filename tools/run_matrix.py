@@ -6,6 +6,8 @@
     ./dev matrix --costs          of rows that are there, what a step costs alone: counted anew
     ./dev matrix --operators      PyTorch's operator samples instead: all; writes docs/OPERATORS.md
     ./dev matrix --side local     the comparison alone, without ghosts: all must pass
+    ./dev matrix --captures       tests/data/captures instead: the programs of those that run their
+                                  loop in djinnd, and what the passes of fast numerics make of them
 
 Each model that was run becomes a row of docs/models.json at once, with the commit and the day; the
 other rows stay. What a step costs has a commit and a day of its own (`costs`), and is not shown
@@ -18,6 +20,7 @@ import argparse
 import dataclasses
 import datetime
 import json
+import os
 import subprocess
 import sys
 import time
@@ -26,11 +29,12 @@ from typing import Any
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "tests" / "ghosts"))
 
+import captures
 import compare
 import documents
 import zoo
 from compare import EQUAL, REFUSED, Result
-from private_daemon import ROOT, running
+from private_daemon import BIN, ROOT, running
 
 SCRATCH = ROOT / "build" / "matrix"
 TABLE = ROOT / "docs" / "MODELS.md"
@@ -225,12 +229,26 @@ def run_operators(side: str) -> int:
     return subprocess.run([*command, "--side", side, "--scratch", str(SCRATCH)]).returncode
 
 
+def write_captures(names: list[str]) -> int:
+    """Of an entry that has no such programs any more, what was written before goes."""
+    SCRATCH.mkdir(parents=True, exist_ok=True)
+    captures.CAPTURES.mkdir(parents=True, exist_ok=True)
+    with running(threads=THREADS) as daemon:
+        for name in captures.names():
+            if not names or name in names:
+                why_not = captures.written(name, daemon, SCRATCH)
+                print(f"{name:<14} {why_not or 'written'}", flush=True)
+    environment = {**os.environ, "DJINN_WRITE_PASSES": "1"}
+    return subprocess.run([BIN / "rewrite-test", "--gtest_brief=1"], env=environment).returncode
+
+
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="./dev matrix")
     parser.add_argument("names", nargs="*", metavar="NAME", help="of tests/ghosts/zoo.py")
     parser.add_argument("--missing", action="store_true", help="those that have no row yet")
     parser.add_argument("--costs", action="store_true", help="what a step costs alone")
     parser.add_argument("--operators", action="store_true", help="operators instead of models")
+    parser.add_argument("--captures", action="store_true", help="programs, as text")
     parser.add_argument("--side", choices=("ghost", "local"), default="ghost")
     arguments = parser.parse_args()
     unknown = sorted(set(arguments.names) - set(zoo.NAMES))
@@ -244,6 +262,8 @@ def main() -> int:
     SCRATCH.mkdir(parents=True, exist_ok=True)
     if arguments.operators:
         return run_operators(arguments.side)
+    if arguments.captures:
+        return write_captures(arguments.names)
     assert len(zoo.NAMES) >= MODELS_MIN
     names = arguments.names or zoo.NAMES
     if arguments.missing:

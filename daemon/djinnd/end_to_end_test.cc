@@ -983,6 +983,34 @@ TEST(Djinnd, user_mode_refuses_other_users) {
   EXPECT_EQ(status, 0);
 }
 
+TEST(Djinnd, a_programs_graph_is_read_by_who_sees_it) {
+  if (::geteuid() != 0) GTEST_SKIP() << "needs root, to become another user";
+  const TestDaemon daemon({}, {"--socket-group", "root"});
+  std::filesystem::permissions(daemon.directory(), std::filesystem::perms::all);
+  TestClient client(daemon);
+  client.greet();
+  const ProgramId id =
+      client.ask<ipc::ProgramDefined>(ipc::DefineProgram{}, {program("a").get()}).program;
+  const auto part = [&](uint64_t offset) {
+    return client.ask<ipc::GraphPart>(ipc::ReadGraph{id, offset}).bytes;
+  };
+  const std::vector<std::byte> content = part(0);
+  const auto graph = ipc::decode_graph(content);
+  ASSERT_TRUE(graph.ok());
+  EXPECT_EQ(graph->outputs.size(), 1u);
+  EXPECT_EQ(part(8), std::vector<std::byte>(content.begin() + 8, content.end()));
+  EXPECT_TRUE(part(content.size()).empty());
+  EXPECT_TRUE(part(UINT64_MAX).empty());
+  EXPECT_EQ(client.ask<ipc::Failed>(ipc::ReadGraph{{id.value + 1}, 0}).code, ErrorCode::kNotFound);
+  const auto refused_to_nobody = [&] {
+    TestClient nobody(daemon);
+    nobody.greet(true);
+    const auto code = nobody.ask<ipc::Failed>(ipc::ReadGraph{id, 0}).code;
+    return code == ErrorCode::kNotFound ? 0 : 1;
+  };
+  EXPECT_EQ(as_nobody(refused_to_nobody), 0);
+}
+
 TEST(Djinnd, who_does_not_see_a_model_reads_no_manifest) {
   if (::geteuid() != 0) GTEST_SKIP() << "needs root, to become another user";
   const TestDaemon daemon({}, {"--socket-group", "root"});

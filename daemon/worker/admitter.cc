@@ -177,7 +177,8 @@ void Admitter::tell(ProgramId id, Result<AdmittedProgram> admitted) {
                                 program.activation_bytes_estimate(),
                                 ipc::showable_name(program.graph().name),
                                 admitted->workload,
-                                program.fast_nodes()};
+                                program.fast_nodes(),
+                                program.graph().numerics != srg::Numerics::kExact};
   if (ipc::encode(ipc::WorkerEvent{added}).size() > limits::kControlMessageBytes) {
     return tell(id, Error{ErrorCode::kLimitExceeded,
                           fmt::format("The names and sizes of the graph's {} outputs are more than "

@@ -104,6 +104,12 @@ void write(wire::ClientRequest::Builder out, const ReadManifest& request) {
   read.setOffset(request.offset);
 }
 
+void write(wire::ClientRequest::Builder out, const ReadGraph& request) {
+  auto read = out.initReadGraph();
+  read.setProgram(request.program.value);
+  read.setOffset(request.offset);
+}
+
 void write(wire::ClientRequest::Builder out, const ListUses& request) {
   auto list = out.initListUses();
   list.setModel(request.model.value);
@@ -146,7 +152,7 @@ DropPrograms read_drop_programs(capnp::List<uint64_t>::Reader in) {
 
 using RequestBody = decltype(ClientRequest::body);
 // Each kind of request has one member of the union, and EvictModel has two.
-static_assert(std::variant_size_v<RequestBody> == wire::ClientRequest::GET_SCHEDULE);
+static_assert(std::variant_size_v<RequestBody> == wire::ClientRequest::READ_GRAPH);
 
 RequestBody read_request_body(wire::ClientRequest::Reader in) {
   switch (in.which()) {
@@ -204,6 +210,8 @@ RequestBody read_request_body(wire::ClientRequest::Reader in) {
       return read_drop_programs(in.getDropPrograms());
     case wire::ClientRequest::GET_SCHEDULE:
       return GetSchedule{{in.getGetSchedule().getSession()}, in.getGetSchedule().getLane()};
+    case wire::ClientRequest::READ_GRAPH:
+      return ReadGraph{{in.getReadGraph().getProgram()}, in.getReadGraph().getOffset()};
   }
   refuse(ErrorCode::kUnsupported, "The request is unknown to this version of the daemon.");
 }
@@ -525,6 +533,7 @@ void write(wire::DaemonReply::Builder out, const Welcome& reply) {
   welcome.setStagingBytes(reply.staging_bytes);
   welcome.setThreads(reply.threads);
   welcome.setQuotaBytes(reply.quota_bytes);
+  welcome.setNumerics(static_cast<uint8_t>(reply.numerics));
 }
 void write(wire::DaemonReply::Builder out, const ModelOpened& reply) {
   auto opened = out.initModelOpened();
@@ -536,6 +545,9 @@ void write(wire::DaemonReply::Builder out, const ModelOpened& reply) {
 }
 void write(wire::DaemonReply::Builder out, const ManifestPart& reply) {
   out.setManifestPart(part(reply.bytes));
+}
+void write(wire::DaemonReply::Builder out, const GraphPart& reply) {
+  out.setGraphPart(part(reply.bytes));
 }
 void write(wire::DaemonReply::Builder out, const ProgramDefined& reply) {
   auto defined = out.initProgramDefined();
@@ -654,7 +666,11 @@ Failed read_failed(wire::Failure::Reader in) {
 }
 
 Welcome read_welcome(wire::Welcome::Reader in) {
-  return {{in.getSession()}, in.getStagingBytes(), in.getThreads(), in.getQuotaBytes()};
+  return {{in.getSession()},
+          in.getStagingBytes(),
+          in.getThreads(),
+          in.getQuotaBytes(),
+          read_enum(in.getNumerics(), srg::Numerics::kExact, srg::Numerics::kFastOnly)};
 }
 
 ModelOpened read_opened(wire::ModelOpened::Reader in) {
@@ -746,7 +762,7 @@ ScheduleReport read_schedule_report(wire::ScheduleReport::Reader in) {
 }
 
 using ReplyBody = decltype(DaemonReply::body);
-static_assert(std::variant_size_v<ReplyBody> == wire::DaemonReply::SCHEDULE + 1);
+static_assert(std::variant_size_v<ReplyBody> == wire::DaemonReply::GRAPH_PART + 1);
 
 ReplyBody read_reply_body(wire::DaemonReply::Reader in) {
   switch (in.which()) {
@@ -787,6 +803,8 @@ ReplyBody read_reply_body(wire::DaemonReply::Reader in) {
       return read_own_memory(in.getOwnMemory());
     case wire::DaemonReply::SCHEDULE:
       return read_schedule_report(in.getSchedule());
+    case wire::DaemonReply::GRAPH_PART:
+      return GraphPart{read_part(in.getGraphPart())};
   }
   refuse(ErrorCode::kUnsupported, "The daemon's answer is unknown to this version of the client.");
 }

@@ -64,6 +64,7 @@ std::vector<ClientRequest> requests() {
       {21, CollectGarbage{}},
       {22, FollowEvents{23, true}},
       {23, ReadManifest{{24}, 25}},
+      {27, ReadGraph{{28}, 29}},
       {25, ListUses{{26}, 27}},
       {26, GetOwnMemory{}},
       {27, DropPrograms{{{28}, {UINT64_MAX}}}},
@@ -173,7 +174,7 @@ std::vector<DaemonReply> replies() {
       {1, Done{}},
       {0, Failed{ErrorCode::kQuotaExceeded, "Too much."}},
       {2, Failed{static_cast<ErrorCode>(799), "From a newer daemon."}},
-      {3, Welcome{{4}, 5, 6, 7}},
+      {3, Welcome{{4}, 5, 6, 7, srg::Numerics::kFast}},
       {4, ModelOpened{{5}, 6, true, 7, Bytes(9, std::byte{8})}},
       {5, ProgramDefined{{6}, true, {shape("a"), shape("b")}}},
       {6, SequenceMade{{7, 8}}},
@@ -186,6 +187,7 @@ std::vector<DaemonReply> replies() {
       {13, Collected{1, 2, 3}},
       {14, EventList{5, 6, {event_report("a"), EventReport{}}}},
       {15, ManifestPart{Bytes(9, std::byte{8})}},
+      {16, GraphPart{Bytes(7, std::byte{6})}},
       {16, UseList{96, {use_report("a"), UseReport{}}}},
       {17, OwnMemory{1, 2, 3, 4, 5}},
       {18, ScheduleReport{2, "cpu:0", kName, schedule()}},
@@ -238,7 +240,7 @@ std::vector<WorkerEvent> events() {
       {ModelAdded{{5}, ErrorCode::kOk, ""}},
       {ModelAdded{{6}, ErrorCode::kIo, "Gone."}},
       {ModelDropped{{7}}},
-      {ProgramAdded{{8}, {shape("a")}, 9, "bert", Workload::kTextEncoder, 7}},
+      {ProgramAdded{{8}, {shape("a")}, 9, "bert", Workload::kTextEncoder, 7, true}},
       {ProgramRefused{{10}, ErrorCode::kUnsupported, "Unknown operator."}},
       {SequenceAdded{{11}, {12, 13}, ErrorCode::kOutOfMemory, "Full."}},
       {SequenceDropped{{14}, {15, 16}}},
@@ -423,6 +425,7 @@ TEST(ControlCodec, a_full_page_with_the_longest_names_fits_a_message) {
       {8, ScheduleReport{0, kLongest, kLongest, {{}, {limits::kDecisions, fullest_decision()}}}},
       {8, ModelOpened{{1}, 2, true, 3, Bytes(limits::kManifestPartBytes)}},
       {9, ManifestPart{Bytes(limits::kManifestPartBytes)}},
+      {10, GraphPart{Bytes(limits::kGraphPartBytes)}},
   };
   for (const DaemonReply& reply : full) {
     const Bytes bytes = encode(reply);

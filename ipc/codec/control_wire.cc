@@ -241,7 +241,7 @@ FileIdentity read_identity(wire::FileIdentity::Reader in) {
 
 std::vector<std::byte> read_part(capnp::Data::Reader in) {
   if (in.size() > limits::kManifestPartBytes) {
-    refuse(ErrorCode::kLimitExceeded, "A part of a manifest is over its limit.");
+    refuse(ErrorCode::kLimitExceeded, "A part of a manifest or graph is over its limit.");
   }
   const auto* const bytes = reinterpret_cast<const std::byte*>(in.begin());
   return {bytes, bytes + in.size()};

@@ -116,7 +116,7 @@ std::array<uint8_t, 32> read_sha256(capnp::Data::Reader in);
 inline capnp::Data::Reader data(const std::array<uint8_t, 32>& hash) {
   return {hash.data(), hash.size()};
 }
-inline capnp::Data::Reader part(std::span<const std::byte> bytes) {  // of a manifest
+inline capnp::Data::Reader part(std::span<const std::byte> bytes) {  // of a manifest or graph
   return {reinterpret_cast<const capnp::byte*>(bytes.data()), bytes.size()};
 }
 std::vector<std::byte> read_part(capnp::Data::Reader in);

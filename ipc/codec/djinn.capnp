@@ -25,7 +25,8 @@
 # AddFiles without descriptors takes back those before it. Defining a program takes one
 # DefineProgram with a sealed memfd. What a client sends and may outgrow a datagram always travels
 # as a sealed memfd (srg.capnp describes their contents). Lists come in pages, and a model's
-# manifest in parts: the first with ModelOpened, each further one when it is asked for.
+# manifest in parts: the first with ModelOpened, each further one when it is asked for; a program's
+# graph likewise.
 #
 # Workers. A worker says WorkerReady once it is confined and warm. Each command that messages.h
 # gives an answer to is answered by one event that repeats its ids; commands of one session are
@@ -85,6 +86,7 @@ struct ClientRequest {
     getOwnMemory @25 :Void;
     dropPrograms @26 :List(UInt64);  # their ids
     getSchedule @27 :GetSchedule;
+    readGraph @28 :ReadGraph;
   }
 }
 
@@ -138,6 +140,11 @@ struct ReadManifest {
   offset @1 :UInt64;
 }
 
+struct ReadGraph {
+  program @0 :UInt64;
+  offset @1 :UInt64;
+}
+
 struct PinModel {
   model @0 :UInt64;
   pinned @1 :Bool;
@@ -176,6 +183,7 @@ struct DaemonReply {
     uses @16 :UseList;
     ownMemory @17 :OwnMemory;
     schedule @18 :ScheduleReport;
+    graphPart @19 :Data;
   }
 }
 
@@ -189,6 +197,7 @@ struct Welcome {
   stagingBytes @1 :UInt64;
   threads @2 :UInt32;
   quotaBytes @3 :UInt64;
+  numerics @4 :UInt8;
 }
 
 struct ModelOpened {
@@ -575,6 +584,7 @@ struct ProgramAdded {
   name @3 :Text;
   workload @4 :UInt8;
   fastNodes @5 :UInt32;
+  wantsFast @6 :Bool;
 }
 
 struct SequenceAdded {

@@ -242,6 +242,7 @@ void write(wire::WorkerEvent::Builder out, const ProgramAdded& event) {
   added.setName(text(event.name));
   added.setWorkload(static_cast<uint8_t>(event.workload));
   added.setFastNodes(event.fast_nodes);
+  added.setWantsFast(event.wants_fast);
   write_list(event.outputs, added.initOutputs(count_of(event.outputs)), write_shape);
 }
 void write(wire::WorkerEvent::Builder out, const ProgramRefused& event) {
@@ -331,7 +332,8 @@ ProgramAdded read_program_added(wire::ProgramAdded::Reader in) {
           in.getActivationBytes(),
           read_name(in.getName()),
           read_enum(in.getWorkload(), Workload::kUnknown, Workload::kTraining),
-          in.getFastNodes()};
+          in.getFastNodes(),
+          in.getWantsFast()};
 }
 
 ProgramRefused read_program_refused(wire::IdOutcome::Reader in) {

@@ -405,6 +405,11 @@ Status make_fast(AdmittedGraph& program, const WeightTable& weights,
   return {};
 }
 
+bool is_fast(const AdmittedGraph& program) {
+  return program.fast_nodes > 0 &&
+         std::ranges::none_of(program.passes, [](const auto& pass) { return pass.missed > 0; });
+}
+
 Error not_fast(const AdmittedGraph& program) {
   std::string why;
   for (const srg::PassReport& pass : program.passes) {
@@ -412,10 +417,11 @@ Error not_fast(const AdmittedGraph& program) {
       why += fmt::format(" {}: {} ({} nodes).", pass.name, reason, nodes);
     }
   }
-  return {ErrorCode::kUnsupported,
-          fmt::format("The graph's numerics are fast-only, and no part of it has a fast form.{} "
-                      "Define it with the numerics fast, or exact.",
-                      why)};
+  const char* const what = program.fast_nodes == 0 ? "no part of it has a fast form"
+                                                   : "products with its weights have no fast form";
+  return {ErrorCode::kUnsupported, fmt::format("The graph's numerics are fast-only, and {}.{} "
+                                               "Define it with the numerics fast, or exact.",
+                                               what, why)};
 }
 
 }  // namespace
@@ -428,7 +434,7 @@ Result<std::unique_ptr<Program>> CpuExecutor::admit(srg::Graph graph, const Weig
   if (numerics != srg::Numerics::kExact) {
     DJINN_CHECK(make_fast(admitted, weights, limits));
   }
-  if (numerics == srg::Numerics::kFastOnly && admitted.fast_nodes == 0) return not_fast(admitted);
+  if (numerics == srg::Numerics::kFastOnly && !is_fast(admitted)) return not_fast(admitted);
   return std::unique_ptr<Program>(new CpuProgram(std::move(admitted)));
 }
 

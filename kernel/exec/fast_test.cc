@@ -347,6 +347,26 @@ TEST(FastOnly, a_graph_without_a_fast_form_is_refused_with_the_reasons) {
   EXPECT_THAT(refused.error().message, HasSubstr("linear: its weight is computed"));
 }
 
+TEST(FastOnly, a_graph_of_whose_products_with_weights_one_stays_is_refused) {
+  World world({{"w", noise({4, 8}, 1)}});
+  const auto graph = [](int64_t rows) {
+    GraphBuilder b;
+    const auto x = b.input("x", DType::kFloat32, {2, 8});
+    const auto more = b.input("more", DType::kFloat32, {rows, 8});
+    const auto w = b.weight("w", DType::kFloat32, {4, 8});
+    b.output(b.call("aten::linear", {arg(x), arg(w)}));
+    b.output(b.call("aten::linear", {arg(more), arg(w)}));
+    b.graph.numerics = srg::Numerics::kFastOnly;
+    return b.graph;
+  };
+  EXPECT_EQ(message_of(world.admit(graph(32))), "");
+  const Status refused = world.admit(graph(33));
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, ErrorCode::kUnsupported);
+  EXPECT_THAT(refused.error().message, HasSubstr("products with its weights have no fast form"));
+  EXPECT_THAT(refused.error().message, HasSubstr("linear: it has more than 32 rows (1 nodes)"));
+}
+
 TEST(Rewriting, knows_by_their_names_which_operators_write_an_argument) {
   register_operators();
   for (const std::string_view name : allowed_operators()) {

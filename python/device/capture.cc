@@ -3,6 +3,7 @@
 #include "python/device/capture.h"
 
 #include "kernel/srg/random.h"
+#include "kernel/srg/rewrite/rewrite.h"
 #include "kernel/srg/unify.h"
 #include "python/device/shadow.h"
 
@@ -193,10 +194,9 @@ at::Tensor Capture::buffer(uint32_t layer, srg::SequencePart part, at::ScalarTyp
   return make_input(Location::kSequence, owner, "", type, sizes);
 }
 
-std::shared_ptr<const Template> make_template(
-    const std::vector<std::shared_ptr<const Recording>>& recordings,
-    const std::vector<std::vector<int64_t>>& points, std::vector<srg::Symbol> symbols,
-    srg::Numerics numerics) {
+srg::Graph unified(const std::vector<std::shared_ptr<const Recording>>& recordings,
+                   const std::vector<std::vector<int64_t>>& points,
+                   std::vector<srg::Symbol> symbols) {
   TORCH_CHECK(!recordings.empty() && recordings.size() == points.size(),
               "Each recording needs its point.");
   std::vector<srg::Recording> sized;
@@ -208,7 +208,35 @@ std::shared_ptr<const Template> make_template(
   }
   srg::Graph graph = take(srg::unify(sized, std::move(symbols)));
   graph.name = "captured";
-  graph.numerics = numerics;
+  return graph;
+}
+
+namespace {
+
+// Passes are pure, so what the worker makes of the graph is known here.
+void note_fast_form(const srg::Graph& graph, Template& made) {
+  if (graph.numerics == srg::Numerics::kExact) return;
+  srg::Rewriting rewriting = srg::rewrite(graph);
+  made.fast_nodes = rewriting.made;
+  made.passes = std::move(rewriting.passes);
+}
+
+// Who wants no other form than the fast one hears of it that there is none.
+ProgramId defined(Result<ProgramId> program, srg::Numerics numerics) {
+  const bool is_only_fast = numerics == srg::Numerics::kFastOnly;
+  if (!program && is_only_fast && program.error().code == ErrorCode::kUnsupported) {
+    raise_as_ours(program.error());
+  }
+  return take(std::move(program));
+}
+
+}  // namespace
+
+std::shared_ptr<const Template> make_template(
+    const std::vector<std::shared_ptr<const Recording>>& recordings,
+    const std::vector<std::vector<int64_t>>& points, std::vector<srg::Symbol> symbols,
+    std::optional<srg::Numerics> numerics) {
+  srg::Graph graph = unified(recordings, points, std::move(symbols));
   auto made = std::make_shared<Template>();
   made->operators = graph.nodes.size();
   made->held = recordings[0]->inputs;
@@ -222,10 +250,14 @@ std::shared_ptr<const Template> make_template(
   note_given(graph, *made);
   made->inputs = bind_inputs(*recordings[0]);
   made->session = storages().session();
-  made->id = take(Device::get().with_link_of(made->session, [&](Link& link) {
+  const auto program = Device::get().with_link_of(made->session, [&](Link& link) {
+    graph.numerics = numerics.value_or(link.client().welcome().numerics);
     return link.define(graph, ModelId{recordings[0]->model},
                        recordings.size() > 1 ? ProgramUse::kLoop : ProgramUse::kForward);
-  }));
+  });
+  made->id = defined(program, graph.numerics);
+  made->numerics = graph.numerics;
+  note_fast_form(graph, *made);
   return made;
 }
 

@@ -14,10 +14,12 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "kernel/srg/graph.h"
+#include "kernel/srg/pass_report.h"
 #include "python/device/device.h"
 #include "python/device/looks.h"
 
@@ -84,13 +86,22 @@ struct Template {
   std::optional<uint32_t> token_ids;  // the graph storage of that role
   Looks looks;                        // at what is given; of a template of one recording
   size_t operators = 0;
+  srg::Numerics numerics = srg::Numerics::kExact;
+  uint32_t fast_nodes = 0;              // of one that is not exact: what passes made
+  std::vector<srg::PassReport> passes;  // and what each left
 };
 
-// recordings: of the same code, in the same session. points: the symbols' values at each.
+// The graph that holds at all sizes. recordings: of the same code, in the same session. points: the
+// symbols' values at each. Throws what srg::unify() says against it.
+srg::Graph unified(const std::vector<std::shared_ptr<const Recording>>& recordings,
+                   const std::vector<std::vector<int64_t>>& points,
+                   std::vector<srg::Symbol> symbols);
+
+// The same graph, defined in djinnd. numerics: nothing for those that djinnd's configuration says.
 std::shared_ptr<const Template> make_template(
     const std::vector<std::shared_ptr<const Recording>>& recordings,
     const std::vector<std::vector<int64_t>>& points, std::vector<srg::Symbol> symbols,
-    srg::Numerics numerics);
+    std::optional<srg::Numerics> numerics);
 
 // Runs a template of one recording on tensors like those that its capture was given.
 std::vector<at::Tensor> replay(const Template& program, std::vector<at::Tensor> given);

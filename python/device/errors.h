@@ -12,6 +12,9 @@ namespace djinn::device {
 // Throws the error, as the exception type that its code means to Python (module.cc).
 [[noreturn]] void raise(Error error);
 
+// Likewise, as a class of djinn.errors.
+[[noreturn]] void raise_as_ours(const Error& error);
+
 template <typename T>
 T take(Result<T> result) {
   if (!result) raise(std::move(result).error());

@@ -6,6 +6,7 @@
 
 #include "kernel/exec/convert.h"
 #include "kernel/srg/names.h"
+#include "kernel/srg/text.h"
 #include "python/device/capture.h"
 #include "python/device/generation.h"
 #include "python/device/module.h"
@@ -29,9 +30,12 @@ srg::SymbolRole symbol_role_from(const std::string& name) {
   TORCH_CHECK_VALUE(false, "No symbol has the role ", name, ".");
 }
 
+using Recordings = std::vector<std::shared_ptr<Recording>>;
+using Points = std::vector<std::vector<int64_t>>;
+using Symbols = std::vector<std::tuple<std::string, int64_t, int64_t>>;
+
 // Takes (name, least, most); the name is that of a role.
-std::vector<srg::Symbol> symbols_from(
-    const std::vector<std::tuple<std::string, int64_t, int64_t>>& items) {
+std::vector<srg::Symbol> symbols_from(const Symbols& items) {
   std::vector<srg::Symbol> symbols;
   for (const auto& [name, least, most] : items) {
     symbols.push_back({name, least, most, symbol_role_from(name)});
@@ -39,10 +43,23 @@ std::vector<srg::Symbol> symbols_from(
   return symbols;
 }
 
-srg::Numerics numerics_from(const std::string& name) {
-  const auto numerics = srg::from_name<srg::Numerics>(name);
-  TORCH_CHECK_VALUE(numerics, "There are no numerics ", name, ".");
-  return *numerics;
+std::optional<srg::Numerics> numerics_from(const std::optional<std::string>& name) {
+  if (!name) return {};
+  const auto numerics = srg::from_name<srg::Numerics>(*name);
+  TORCH_CHECK_VALUE(numerics, "There are no numerics ", *name,
+                    R"(. There are "exact", "fast" and "fast-only".)");
+  return numerics;
+}
+
+using Reasons = std::map<std::string, uint32_t>;
+
+// By pass, where it left any.
+std::map<std::string, Reasons> left_by_passes(const Template& program) {
+  std::map<std::string, Reasons> left;
+  for (const srg::PassReport& pass : program.passes) {
+    if (!pass.reasons.empty()) left[pass.name] = pass.reasons;
+  }
+  return left;
 }
 
 // Takes the fields by name. Missing ones keep their defaults. Throws a TypeError for an unknown
@@ -135,6 +152,27 @@ std::vector<at::Tensor> tensors_from(const std::vector<py::object>& objects) {
   return tensors;
 }
 
+void add_groups(py::module_& module) {
+  py::class_<Group, std::shared_ptr<Group>>(module, "Group")
+      .def(py::init([](const py::tuple& geometry) {
+        return std::make_shared<Group>(geometry_from(geometry));
+      }))
+      .def("step",
+           [](Group& self, const Template& program, const py::object& ids,
+              const std::vector<uint32_t>& padding) {
+             return to_python(self.step(program, tensor_from(ids), padding));
+           })
+      .def("contents",
+           [](Group& self, int64_t tokens) {
+             py::list copies;
+             for (const at::Tensor& one : self.contents(tokens)) copies.append(to_python(one));
+             return copies;
+           })
+      .def("crop", &Group::crop)
+      .def("reorder", &Group::reorder)
+      .def("generate", &generate_here);
+}
+
 }  // namespace
 
 void add_generation(py::module_& module) {
@@ -152,6 +190,10 @@ void add_generation(py::module_& module) {
              }
              return self.looks.are_same_for(values);
            })
+      .def_property_readonly(
+          "numerics", [](const Template& self) { return std::string(name_of(self.numerics)); })
+      .def_property_readonly("fast_nodes", [](const Template& self) { return self.fast_nodes; })
+      .def_property_readonly("left", &left_by_passes)
       .def_property_readonly("steps", [](const Template& self) { return !self.views.empty(); });
   module.def("capture_begin", &Capture::begin);
   module.def("capture_abort", &Capture::abort);
@@ -179,33 +221,19 @@ void add_generation(py::module_& module) {
     const auto part = is_value ? srg::SequencePart::kValue : srg::SequencePart::kKey;
     return to_python(Capture::buffer(layer, part, dtype_from(dtype), sizes));
   });
-  module.def("make_template",
-             [](const std::vector<std::shared_ptr<Recording>>& recordings,
-                const std::vector<std::vector<int64_t>>& points,
-                const std::vector<std::tuple<std::string, int64_t, int64_t>>& symbols,
-                const std::string& numerics) {
-               return std::const_pointer_cast<Template>(
-                   make_template({recordings.begin(), recordings.end()}, points,
-                                 symbols_from(symbols), numerics_from(numerics)));
+  module.def("make_template", [](const Recordings& recordings, const Points& points,
+                                 const Symbols& symbols,
+                                 const std::optional<std::string>& numerics) {
+    return std::const_pointer_cast<Template>(make_template({recordings.begin(), recordings.end()},
+                                                           points, symbols_from(symbols),
+                                                           numerics_from(numerics)));
+  });
+  module.def("graph_text",
+             [](const Recordings& recordings, const Points& points, const Symbols& symbols) {
+               return srg::print_text(
+                   unified({recordings.begin(), recordings.end()}, points, symbols_from(symbols)));
              });
-  py::class_<Group, std::shared_ptr<Group>>(module, "Group")
-      .def(py::init([](const py::tuple& geometry) {
-        return std::make_shared<Group>(geometry_from(geometry));
-      }))
-      .def("step",
-           [](Group& self, const Template& program, const py::object& ids,
-              const std::vector<uint32_t>& padding) {
-             return to_python(self.step(program, tensor_from(ids), padding));
-           })
-      .def("contents",
-           [](Group& self, int64_t tokens) {
-             py::list copies;
-             for (const at::Tensor& one : self.contents(tokens)) copies.append(to_python(one));
-             return copies;
-           })
-      .def("crop", &Group::crop)
-      .def("reorder", &Group::reorder)
-      .def("generate", &generate_here);
+  add_groups(module);
 }
 
 }  // namespace djinn::device

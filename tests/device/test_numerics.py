@@ -2,6 +2,9 @@
 """Programs of ghosts that are fast: near PyTorch's results, said as what they are; exact stays the
 default, with the CPU's bits."""
 
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,7 +16,7 @@ import torch
 import transformers
 from command_line import ctl
 from llama import GREEDY, on_device, prompt
-from private_daemon import Daemon
+from private_daemon import Daemon, running
 
 pytestmark = pytest.mark.usefixtures("enabled")
 
@@ -80,6 +83,95 @@ def test_a_row_is_what_it_is_alone(numerics: Any, tmp_path: Path) -> None:
 
 
 def test_there_are_no_other_numerics(numerics: Any) -> None:
-    with pytest.raises(ValueError, match='is "exact" or "fast", not '):
+    with pytest.raises(ValueError, match='is "exact", "fast", "fast-only" or None, not '):
         numerics.numerics = "quick"
-    assert "numerics='exact'" in repr(djinn.config)
+    assert "numerics=None" in repr(djinn.config)
+
+
+def test_it_is_told_what_is_fast_and_what_stays_exact_and_why(
+    checkpoint: Path, numerics: Any
+) -> None:
+    ghost = transformers.AutoModelForCausalLM.from_pretrained(checkpoint)
+    assert djinn.explain(ghost)["numerics"] == []
+    ghost.generate(**on_device(prompt(1, 9)), **GREEDY)
+    told = djinn.explain(ghost)
+    assert (told["numerics"], told["programs"], told["fast_nodes"]) == (["exact"], 2, 0)
+    assert told["left_exact"] == {}
+    numerics.numerics = "fast"
+    ghost.generate(**on_device(prompt(1, 9)), **GREEDY)
+    told = djinn.explain(ghost)
+    assert (told["numerics"], told["programs"]) == (["exact", "fast"], 4)
+    assert told["fast_nodes"] > 20
+    layers = ghost.config.num_hidden_layers
+    assert told["left_exact"]["attend: it is a prompt's"] == layers
+    assert all(": " in reason and nodes > 0 for reason, nodes in told["left_exact"].items())
+
+
+def test_who_wants_no_other_form_than_the_fast_one_gets_an_error(
+    checkpoint: Path, numerics: Any
+) -> None:
+    """A forward of more than 32 rows has products with weights that stay PyTorch's."""
+    ghost = transformers.AutoModelForCausalLM.from_pretrained(checkpoint)
+    numerics.numerics = "fast-only"
+    ghost.generate(**on_device(prompt(1, 9)), **GREEDY)
+    told = djinn.explain(ghost)
+    assert (told["tier"], told["numerics"]) == (2, ["fast-only"])
+    inputs = on_device(prompt(4, 9))
+    with pytest.raises(djinn.RequestError, match=r"fast-only.*more than 32 rows") as refused:
+        for _ in range(2):
+            ghost(**inputs, use_cache=False)
+    assert refused.value.code == "unsupported"
+    numerics.numerics = "fast"
+    for _ in range(2):
+        ghost(**inputs, use_cache=False)
+    assert djinn.explain(ghost)["tier"] == 1
+
+
+def test_the_daemon_says_how_ghosts_compute_that_choose_nothing(
+    checkpoint: Path, tmp_path: Path
+) -> None:
+    script = tmp_path / "child.py"
+    script.write_text(CHILD)
+    with running("--numerics", "fast") as daemon:
+        child = [sys.executable, str(script), str(checkpoint)]
+        environment = {**os.environ, "DJINN_HOST": daemon.host}
+        told = subprocess.run(child, env=environment, capture_output=True, text=True, check=True)
+    assert told.stdout.split() == ["fast", "exact"]
+
+
+CHILD = """
+import sys
+import djinn.torch, torch, transformers
+djinn.enable()
+for wanted in (None, "exact"):
+    djinn.config.numerics = wanted
+    ghost = transformers.AutoModelForCausalLM.from_pretrained(sys.argv[1])
+    ids = torch.arange(3, 9)[None].to(ghost.device)
+    ghost.generate(ids, do_sample=False, max_new_tokens=4)
+    (said,) = djinn.explain(ghost)["numerics"]
+    assert (djinn.explain(ghost)["fast_nodes"] > 0) == (said == "fast")
+    print(said)
+"""
+
+
+def test_a_programs_graph_is_shown_as_it_is_run(
+    checkpoint: Path, numerics: Any, device_daemon: Daemon
+) -> None:
+    ghost = transformers.AutoModelForCausalLM.from_pretrained(checkpoint)
+    numerics.numerics = "fast"
+    ghost.generate(**on_device(prompt(1, 9)), **GREEDY)
+    programs = ctl(device_daemon, "programs", "-j").items()
+    fast = next(one for one in programs if one["fast_nodes"] and one["workload"] == "decode step")
+    (graph,) = ctl(device_daemon, "show", "--graph", fast["id"], "-j").items()
+    assert graph["asked"] in ("fast", "fast-only")
+    assert graph["text"].count("djinn::attend(") == ghost.config.num_hidden_layers
+    made = {one["name"]: one["made"] for one in graph["passes"]}
+    assert made["attend"] == ghost.config.num_hidden_layers
+    text = ctl(device_daemon, "show", "--graph", fast["id"]).text()
+    assert text.startswith(f"# Fast: {fast['fast_nodes']} of its {graph['nodes']} nodes")
+    assert "# attend: " in text
+    assert graph["text"].strip() in text
+    (model,) = {one["model"] for one in programs if one["id"] == fast["id"]}
+    ended = ctl(device_daemon, "show", "--graph", model)
+    assert ended.code == 2
+    assert "This is a model" in ended.err

@@ -147,6 +147,8 @@ def test_numbers_move_with_loads_runs_programs_and_tokens(served: Served, byte_m
         generator = djinn.Generator(session, byte_model)
         program = session.define(DOUBLE)
         session.define(DOUBLE)  # which it knows itself
+        no_fast_form = DOUBLE.replace('"double"', '"double" numerics "fast"')
+        session.define(no_fast_form)
         with served.systemd.connect() as another:
             another.define(DOUBLE)
         with pytest.raises(djinn.Error):
@@ -181,10 +183,12 @@ def test_numbers_move_with_loads_runs_programs_and_tokens(served: Served, byte_m
             assert scrape("djinn_huge_pages_info", setting=device["huge_pages"]) == 1
         assert scrape("djinn_workers", state="ready") == 1
 
-        assert rose("djinn_program_definitions_total", result="admitted") == 3
+        assert rose("djinn_program_definitions_total", result="admitted") == 4
         assert rose("djinn_program_definitions_total", result="cached") == 1
         assert rose("djinn_program_definitions_total", result="refused") == 1
-        assert scrape("djinn_programs", state="admitted") == 3
+        assert rose("djinn_program_fast_total", result="fast") == 0
+        assert rose("djinn_program_fast_total", result="exact") == 1
+        assert scrape("djinn_programs", state="admitted") == 4
         assert rose("djinn_submissions_total", operation="run") == 3
         assert rose("djinn_run_duration_seconds_count") == 3
         assert rose("djinn_submissions_total", operation="generate") == 1

@@ -216,6 +216,21 @@ PROGRAM: dict[str, Shape] = {
     "numerics": "string or null",
     "fast_nodes": "integer",
 }
+GRAPH: dict[str, Shape] = {
+    "id": "id",
+    "asked": "string",
+    "fast_nodes": "integer",
+    "nodes": "integer",
+    "passes": [
+        {
+            "name": "string",
+            "made": "integer",
+            "left": "integer",
+            "reasons": [{"reason": "string", "nodes": "integer"}],
+        }
+    ],
+    "text": "string",
+}
 EVENT: dict[str, Shape] = {
     "number": "integer",
     "time": "time",
@@ -278,6 +293,7 @@ GOLDEN: list[tuple[str, str, dict[str, Shape]]] = [
     ("show {w.spare}", "djinn.show.v1", {"kind": "string", **UNUSED_MODEL, "dtypes": [DTYPE]}),
     ("show --schedule", "djinn.schedule.v1", SCHEDULE),
     ("show --schedule {w.session}", "djinn.schedule.v1", SCHEDULE),
+    ("show --graph {w.prefill}", "djinn.graph.v1", GRAPH),
     ("load {w.copy}", "djinn.load.v1", LOADED),
     ("unload {w.spare}", "djinn.unload.v1", UNLOADED),
     ("evict {w.spare}", "djinn.evict.v1", EVICTED),
@@ -389,6 +405,12 @@ class World:
 
     def connect(self, name: str) -> djinn.Session:
         return self.stack.enter_context(self.daemon.connect(name, staging_bytes=STAGING_BYTES))
+
+    @property
+    def prefill(self) -> str:
+        """The program of a prompt."""
+        programs = ctl(self.daemon, "programs", "-j").items()
+        return next(str(one["id"]) for one in programs if one["workload"] == "prefill")
 
     @property
     def victim(self) -> str:

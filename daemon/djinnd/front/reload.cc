@@ -137,6 +137,7 @@ void Reload::take_up(const Config& config, Options written) {
 // Takes quotas and what reports show of the settings; called at the start, too.
 void Reload::take_settings(Options written) {
   if (!written.user_mode) reports_.set_settings(settings_in_force(written, options_));
+  sessions_.set_numerics(written.numerics);
   quotas_.set(std::move(written.quotas), written.pin_quota);
 }
 

@@ -201,6 +201,10 @@ void Requests::fulfil(Call& call, const ipc::ReadManifest& body) {
   models_.read_manifest(call.waiter, call.session.caller, body);
 }
 
+void Requests::fulfil(Call& call, const ipc::ReadGraph& body) {
+  programs_.read_graph(call.waiter, call.session.caller, body);
+}
+
 void Requests::fulfil(Call& call, const ipc::UnloadModel& body) {
   models_.unload(call.waiter, call.session.caller, body.model);
 }

@@ -62,6 +62,7 @@ class Requests {
   void fulfil(Call& call, const ipc::OpenModel& body);
   void fulfil(Call& call, const ipc::CloseModel& body);
   void fulfil(Call& call, const ipc::ReadManifest& body);
+  void fulfil(Call& call, const ipc::ReadGraph& body);
   void fulfil(Call& call, const ipc::UnloadModel& body);
   void fulfil(Call& call, const ipc::DefineProgram& body);
   void fulfil(Call& call, const ipc::DropPrograms& body);

@@ -110,6 +110,18 @@ Status set_threads(std::string_view text, Options& options) {
   return {};
 }
 
+Status set_numerics(std::string_view text, Options& options) {
+  constexpr std::array<std::pair<std::string_view, srg::Numerics>, 3> kNames{
+      {{"exact", srg::Numerics::kExact},
+       {"fast", srg::Numerics::kFast},
+       {"fast-only", srg::Numerics::kFastOnly}}};
+  const auto* const found =
+      std::ranges::find(kNames, text, &std::pair<std::string_view, srg::Numerics>::first);
+  if (found == kNames.end()) return expected("\"exact\", \"fast\" or \"fast-only\"");
+  options.numerics = found->second;
+  return {};
+}
+
 Status set_hang_timeout(std::string_view text, Options& options) {
   const auto time = milliseconds_of(text);
   if (!time || *time < 100 || *time > 3'600'000) {
@@ -171,6 +183,7 @@ constexpr std::string_view kEvictIdle = "memory.evict_idle_above";
 
 constexpr std::array kSettings{
     Setting{"lane.policy", name_of(SchedulePolicy::kFair), false, set_policy},
+    Setting{"lane.numerics", "exact", true, set_numerics},
     Setting{"lane.threads", kAllCores, false, set_threads},
     Setting{"memory.evict_all_above", "95%", true, set_evict_all},
     Setting{"memory.evict_idle_above", "80%", true, set_evict_idle},

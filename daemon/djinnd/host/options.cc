@@ -115,6 +115,8 @@ void add_options(CLI::App& app, Options& options) {
   add_setting(app, options, "--policy", "lane.policy", "NAME",
               "whose step a lane takes next: fair, or fifo [fair]");
   add_setting(app, options, "--threads", "lane.threads", "NUMBER", "threads of a lane [all cores]");
+  add_setting(app, options, "--numerics", "lane.numerics", "NAME",
+              "of ghosts that choose none: exact, fast or fast-only [exact]");
   add_setting(app, options, "--memory", "memory.limit", "AMOUNT",
               "what to grant, like 12GiB or 80% [80% of the machine's]");
   add_setting(app, options, "--session-quota", "memory.session_quota", "BYTES",

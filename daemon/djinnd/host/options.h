@@ -15,6 +15,7 @@
 #include "daemon/djinnd/memory/quantity.h"
 #include "daemon/djinnd/memory/quotas.h"
 #include "daemon/djinnd/memory/thresholds.h"
+#include "ipc/messages.h"
 #include "kernel/base/device_id.h"
 #include "kernel/base/result.h"
 #include "kernel/base/schedule.h"
@@ -37,9 +38,10 @@ struct Options {
   BusKind bus = BusKind::kNone;
   std::string admin_group;  // service mode: who sees and steers what is others'
   uint32_t threads = 0;     // of a lane
-  SchedulePolicy policy = SchedulePolicy::kFair;  // likewise
-  uint64_t memory_bytes = 0;                      // of the host, to grant
-  std::map<DeviceId, Amount> device_limits;       // of other devices, where one is written
+  SchedulePolicy policy = SchedulePolicy::kFair;   // likewise
+  srg::Numerics numerics = srg::Numerics::kExact;  // where a program's are not chosen
+  uint64_t memory_bytes = 0;                       // of the host, to grant
+  std::map<DeviceId, Amount> device_limits;        // of other devices, where one is written
   uint64_t session_quota_bytes = 0;
   Amount pin_quota{50, true};
   std::vector<NamedQuota> quotas;  // of users and groups

@@ -290,6 +290,11 @@ void put_programs(Page& page, const MetricsSnapshot& shot) {
   page.put(shot.definitions.admitted, {{"result", "admitted"}});
   page.put(shot.definitions.cached, {{"result", "cached"}});
   page.put(shot.definitions.refused, {{"result", "refused"}});
+  page.begin(MetricType::Counter, "djinn_program_fast_total",
+             "Programs that asked for fast numerics: those with a fast form, and those without, "
+             "which are exact.");
+  page.put(shot.definitions.fast, {{"result", "fast"}});
+  page.put(shot.definitions.exact_instead, {{"result", "exact"}});
 }
 
 void put_runs(Page& page, const ipc::WorkerStats& counts) {

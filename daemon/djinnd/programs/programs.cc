@@ -12,6 +12,7 @@
 #include "ipc/codec/control_codec.h"
 #include "ipc/limits.h"
 #include "kernel/base/assert.h"
+#include "kernel/pal/memfd.h"
 
 namespace djinn::daemon {
 
@@ -106,6 +107,21 @@ void Programs::answer(const Program& program, const Waiter& waiter, bool was_cac
                   {waiter.number, ipc::ProgramDefined{program.id, was_cached, program.outputs}});
 }
 
+void Programs::read_graph(const Waiter& waiter, const Caller& caller,
+                          const ipc::ReadGraph& request) {
+  const Program* const program = table_.find(request.program);
+  if (program == nullptr || !caller.may_steer(program->worker.owner)) {
+    return sessions_.refuse(waiter, {ErrorCode::kNotFound,
+                                     "This user sees no such program. djinnctl programs lists "
+                                     "those that there are."});
+  }
+  const uint64_t left = program->graph_bytes - std::min(program->graph_bytes, request.offset);
+  auto part = pal::read_memfd(*program->graph, std::min<uint64_t>(left, limits::kGraphPartBytes),
+                              request.offset);
+  if (!part) return sessions_.refuse(waiter, part.error());
+  sessions_.reply(waiter, {waiter.number, ipc::GraphPart{*std::move(part)}});
+}
+
 void Programs::on_program_added(WorkerKey key, const ipc::ProgramAdded& event) {
   Program* const program = table_.find(event.program);
   if (program == nullptr || program->worker != key) return;
@@ -113,6 +129,8 @@ void Programs::on_program_added(WorkerKey key, const ipc::ProgramAdded& event) {
   program->here = true;
   if (program->phase == ProgramPhase::kAdmitting) {
     ++counts_.admitted;
+    counts_.fast += event.fast_nodes > 0 ? 1 : 0;
+    counts_.exact_instead += event.wants_fast && event.fast_nodes == 0 ? 1 : 0;
     program->phase.enter(ProgramPhase::kAdmitted);
   }
   program->outputs = event.outputs;

@@ -31,6 +31,8 @@ class Programs {
   // The session leases the model no more: it uses none of its programs.
   void model_closed(SessionId session, WorkerKey key, ModelId model);
   void model_gone(ModelId model);
+  // Answers with GraphPart.
+  void read_graph(const Waiter& waiter, const Caller& caller, const ipc::ReadGraph& request);
   // Gives up what no session uses; how many those were.
   uint32_t collect();
 
@@ -49,6 +51,8 @@ class Programs {
     uint64_t admitted = 0;  // definitions that a worker looked at, and took
     uint64_t cached = 0;    // that were known already
     uint64_t refused = 0;
+    uint64_t fast = 0;           // of those admitted: our own kernels compute a part
+    uint64_t exact_instead = 0;  // they asked for fast numerics, and have no fast form
   };
   [[nodiscard]] const Counts& counts() const { return counts_; }
 

@@ -389,8 +389,8 @@ void Sessions::hello(Session& session, uint32_t number, const ipc::Hello& hello)
   session.device = memory->device();
   if (hello.observer) {
     session.phase.enter(SessionPhase::kLive);
-    return reply(waiter,
-                 {number, ipc::Welcome{session.id, 0, 0, memory_of(session).session_quota()}});
+    return reply(waiter, {number, ipc::Welcome{session.id, 0, 0, memory_of(session).session_quota(),
+                                               numerics_}});
   }
   if (draining_) {
     return refuse(waiter, {ErrorCode::kBusy,
@@ -573,7 +573,7 @@ void Sessions::welcome(Session& session) {
                      session.memory.completion_bell.listener.get()};
   reply({session.id, number},
         {number, ipc::Welcome{session.id, session.memory.staging_bytes, worker->threads(),
-                              memory_of(session).session_quota()}},
+                              memory_of(session).session_quota(), numerics_}},
         fds);
 }
 

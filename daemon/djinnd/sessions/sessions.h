@@ -73,6 +73,8 @@ class Sessions final : public Replies, private LateChunks {
   // While draining, nobody new gets a session; observers do.
   void set_draining(bool draining) { draining_ = draining; }
   [[nodiscard]] bool draining() const { return draining_; }
+  // Of sessions from now on, for graphs of which their clients have not chosen.
+  void set_numerics(srg::Numerics numerics) { numerics_ = numerics; }
 
   // --- connections
   // Takes in a new client, or refuses it with a notice.
@@ -229,6 +231,7 @@ class Sessions final : public Replies, private LateChunks {
   RefGrants ref_grants_;
   Departed departed_;
   bool draining_ = false;
+  srg::Numerics numerics_ = srg::Numerics::kExact;
   Timer attach_timer_;
   Timer line_timer_;
 };

@@ -6,6 +6,7 @@
 //
 // becomes djinn::attend(q, k, v, mask, scale, enable_gqa), which computes a few tokens, whose mask
 // is bool, by our own kernel, and all else as before.
+#include <algorithm>
 #include <optional>
 #include <string_view>
 
@@ -32,15 +33,40 @@ std::string_view why_not(const Node& node) {
   return {};
 }
 
+bool is_product(std::string_view op) {
+  return op == "aten::matmul" || op == "aten::bmm";
+}
+
+// Tells whether the node is a softmax by which something is multiplied, as views of it, or in
+// another dtype. Routers of experts have softmaxes, too.
+bool is_composed(const Draft& draft, const Node& softmax) {
+  if (softmax.op != "aten::_softmax" || softmax.outputs.size() != 1) return false;
+  ValueId value = softmax.outputs[0];
+  while (draft.uses(value) == 1) {
+    const auto reader = std::ranges::find_if(
+        draft.readers(value), [&](NodeIndex index) { return draft.is_there(index); });
+    if (reader == draft.readers(value).end()) return false;
+    const Node& next = draft.node(*reader);
+    if (is_product(next.op)) return true;
+    const bool passes_on = next.op == "aten::as_strided" || next.op == "aten::_to_copy";
+    if (!passes_on || next.outputs.size() != 1) return false;
+    value = next.outputs[0];
+  }
+  return false;
+}
+
 }  // namespace
 
 PassReport rewrite_attention(Draft& draft) {
   PassReport report{"attend", 0, {}};
   for (NodeIndex i = 0; i < draft.node_count(); ++i) {
     const Node& node = draft.node(i);
+    if (draft.is_there(i) && is_composed(draft, node)) {
+      report.leave("it is composed of products and a softmax");
+    }
     if (!draft.is_there(i) || node.op != "aten::scaled_dot_product_attention") continue;
     if (const std::string_view reason = why_not(node); !reason.empty()) {
-      ++report.reasons[std::string(reason)];
+      report.leave(reason);
       continue;
     }
     draft.replace(i, {"djinn::attend",

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <utility>
+#include <variant>
 
 #include "kernel/base/assert.h"
 #include "kernel/srg/operands.h"
@@ -71,6 +72,26 @@ void Draft::fuse(std::span<const NodeIndex> nodes, NodeIndex at, Node made) {
   for (const ValueId id : made.outputs) makers_.at(id) = at;
   graph_.nodes[at] = std::move(made);
   note_reads(at);
+}
+
+void Draft::read_instead(NodeIndex at, ValueId old, ValueId other) {
+  for (Argument& argument : graph_.nodes.at(at).arguments) {
+    auto* const ref = std::get_if<ValueRef>(&argument.value);
+    if (ref == nullptr || ref->id != old) continue;
+    ref->id = other;
+    --uses_.at(old);
+    ++uses_.at(other);
+    readers_.at(other).push_back(at);
+  }
+}
+
+const std::vector<Expr>* Draft::contiguous_sizes(ValueId value) const {
+  const auto found = contiguous_.find(value);
+  return found == contiguous_.end() ? nullptr : &found->second;
+}
+
+void Draft::note_contiguous(ValueId value, std::vector<Expr> sizes) {
+  contiguous_.insert_or_assign(value, std::move(sizes));
 }
 
 Draft::Finished Draft::finish() && {

@@ -8,6 +8,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <set>
 #include <span>
@@ -56,6 +57,13 @@ class Draft {
   // or is used by them alone; what `made` reads is made before that place, and may_move() says yes.
   void fuse(std::span<const NodeIndex> nodes, NodeIndex at, Node made);
   void replace(NodeIndex at, Node made) { fuse({&at, 1}, at, std::move(made)); }
+  // Lets a node read another value. Precondition: at that node they show the same, and lie alike.
+  void read_instead(NodeIndex at, ValueId old, ValueId other);
+
+  // The sizes of a value of which a pass has found that it lies contiguous, from the first element
+  // of a storage of its own; nullptr where none has.
+  [[nodiscard]] const std::vector<Expr>* contiguous_sizes(ValueId value) const;
+  void note_contiguous(ValueId value, std::vector<Expr> sizes);
 
   // Gives the graph without what is gone, for each node the first of the client's that it stands
   // for, and how many of them fuse() put there.
@@ -73,10 +81,11 @@ class Draft {
   std::vector<std::optional<NodeIndex>> makers_;  // by value
   std::vector<std::vector<NodeIndex>> readers_;   // by value
   std::vector<uint32_t> uses_;                    // by value
-  std::vector<bool> gone_;                        // by node
-  std::vector<bool> made_;                        // by node
-  std::vector<NodeIndex> origins_;                // by node
-  std::set<NodeIndex> writers_;                   // nodes that write an argument
+  std::map<ValueId, std::vector<Expr>> contiguous_;
+  std::vector<bool> gone_;          // by node
+  std::vector<bool> made_;          // by node
+  std::vector<NodeIndex> origins_;  // by node
+  std::set<NodeIndex> writers_;     // nodes that write an argument
 };
 
 }  // namespace djinn::srg

@@ -15,6 +15,7 @@
 #include <numbers>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "kernel/srg/rewrite/match.h"
@@ -112,6 +113,17 @@ std::optional<Gated> gated_by(const Draft& draft, NodeIndex product) {
   return {};
 }
 
+// Of a node that is left: gives why, or nothing where it is no activation.
+std::string_view why_not(const Node& node) {
+  if (node.op == "aten::silu") return "no product alone is behind it";
+  if (node.op == "aten::tanh") return "it is no part of gelu";
+  if (node.op != "aten::gelu") return {};
+  const ArgumentValue* const approximate = argument_named(node, "approximate");
+  const bool has_tanh =
+      approximate != nullptr && *approximate == ArgumentValue(std::string("tanh"));
+  return has_tanh ? "no product alone is behind it" : "it is gelu without tanh";
+}
+
 }  // namespace
 
 PassReport rewrite_gates(Draft& draft) {
@@ -121,7 +133,7 @@ PassReport rewrite_gates(Draft& draft) {
     auto gated = gated_by(draft, i);
     if (!gated) continue;
     if (!draft.may_move(std::ranges::min(gated->nodes), i)) {
-      ++report.reasons["something is written amid it"];
+      report.leave("something is written amid it");
       continue;
     }
     draft.fuse(gated->nodes, i,
@@ -133,6 +145,10 @@ PassReport rewrite_gates(Draft& draft) {
                 draft.node(i).outputs,
                 {}});
     ++report.fired;
+  }
+  for (NodeIndex i = 0; i < draft.node_count(); ++i) {
+    const std::string_view reason = draft.is_there(i) ? why_not(draft.node(i)) : "";
+    if (!reason.empty()) report.leave(reason);
   }
   return report;
 }

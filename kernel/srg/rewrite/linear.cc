@@ -65,6 +65,14 @@ std::optional<Product> product_of(const Node& node) {
   return product;
 }
 
+// Of a node that is none of those above.
+bool is_other_product(std::string_view op) {
+  constexpr std::array<std::string_view, 3> kOthers{"aten::_grouped_mm", "aten::baddbmm",
+                                                    "aten::bmm"};
+  return std::ranges::find(kOthers, op) != kOthers.end() ||
+         std::ranges::find(kForms, op, &Form::op) != kForms.end();
+}
+
 bool is_computable(DType dtype) {
   return dtype == DType::kFloat32 || dtype == DType::kBFloat16 || dtype == DType::kFloat16;
 }
@@ -81,10 +89,18 @@ bool has_many_rows(const Value& value) {
   return rows > kLinearRowsMax;
 }
 
+bool is_of_the_model(const Graph& graph, ValueId value) {
+  const StorageIndex storage = graph.values[value].storage;
+  return storage != kLocalStorage && graph.storages[storage].kind == StorageKind::kWeight;
+}
+
 // Gives why the product stays as it is, or nothing.
 std::string_view why_not(const Graph& graph, const Product& product,
                          const std::optional<ConstantMatrix>& matrix) {
-  if (!matrix) return "its weight is computed, or has other than two dimensions";
+  if (!matrix) {
+    return is_of_the_model(graph, product.weight) ? "its weight has other than two dimensions"
+                                                  : "its weight is computed or an input";
+  }
   if (!is_computable(matrix->dtype)) return "its dtype has no kernel";
   if (matrix->row_stride != 1 && matrix->column_stride != 1) return "its weight has gaps";
   if (has_many_rows(graph.values[product.input])) return "it has more than 32 rows";
@@ -110,11 +126,15 @@ PassReport rewrite_linear(Draft& draft) {
   for (NodeIndex i = 0; i < draft.node_count(); ++i) {
     if (!draft.is_there(i)) continue;
     std::optional<Product> product = product_of(draft.node(i));
-    if (!product) continue;
+    if (!product) {
+      if (is_other_product(draft.node(i).op)) report.leave("it is another product");
+      continue;
+    }
     const auto matrix = matrices.find(product->weight);
     const std::string_view reason = why_not(draft.graph(), *product, matrix);
     if (!reason.empty()) {
-      ++report.reasons[std::string(reason)];
+      report.leave(reason);
+      report.missed += matrix ? 1 : 0;
       continue;
     }
     draft.replace(i, made_of(*std::move(product), draft.node(i).outputs));

@@ -75,10 +75,14 @@ PassReport rewrite_linears(Draft& draft) {
   };
   for (NodeIndex i = 0; i < draft.node_count(); ++i) {
     if (!draft.is_there(i) || draft.node(i).op != kLinearRows) continue;
-    if (!has_dense_inputs(matrices, draft.node(i))) continue;
+    if (!has_dense_inputs(matrices, draft.node(i))) {
+      report.leave("its outputs lie side by side");
+      continue;
+    }
     std::vector<NodeIndex>& products = open[*value_at(draft.node(i), 0)];
-    const bool joins =
-        !products.empty() && products.size() < kTogetherMax && may_join(draft, products[0], i);
+    const bool has_others = !products.empty() && products.size() < kTogetherMax;
+    const bool joins = has_others && may_join(draft, products[0], i);
+    if (has_others && !joins) report.leave("it cannot be computed where its value's first one is");
     if (!joins) close(std::exchange(products, {}));
     products.push_back(i);
   }

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <string>
 
+#include "kernel/srg/expr.h"
+
 namespace djinn::srg {
 
 const ArgumentValue* argument_at(const Node& node, size_t position) {
@@ -86,6 +88,25 @@ std::optional<View> view_of(const Draft& draft, ValueId value) {
   if (!base || sizes == nullptr || strides == nullptr || offset == nullptr) return {};
   if (sizes->items.size() != strides->items.size()) return {};
   return View{*base, sizes->items, strides->items, *offset};
+}
+
+std::optional<View> view_or_all_of(const Draft& draft, ValueId value) {
+  if (auto view = view_of(draft, value)) return view;
+  const std::vector<Expr>* const sizes = draft.contiguous_sizes(value);
+  if (sizes == nullptr) return {};
+  View all{value, *sizes, std::vector<Expr>(sizes->size()), 0};
+  std::optional<Expr> next = 1;
+  for (size_t d = sizes->size(); d-- > 0;) {
+    if (!next) return {};
+    all.strides[d] = *next;
+    next = product(*next, (*sizes)[d]);
+  }
+  return all;
+}
+
+std::optional<Expr> product(const Expr& one, const Expr& other) {
+  if (other.is_constant()) return one * other.constant;
+  return one.is_constant() ? std::optional(other * one.constant) : std::nullopt;
 }
 
 }  // namespace djinn::srg

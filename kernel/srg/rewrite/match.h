@@ -55,5 +55,9 @@ struct View {
 };
 // Of a node aten::as_strided(base, sizes, strides, offset).
 [[nodiscard]] std::optional<View> view_of(const Draft& draft, ValueId value);
+// The same, or all of a value of which a pass has found that it lies contiguous.
+[[nodiscard]] std::optional<View> view_or_all_of(const Draft& draft, ValueId value);
+// Nothing where it is no expression, as a product of symbols is none.
+[[nodiscard]] std::optional<Expr> product(const Expr& one, const Expr& other);
 
 }  // namespace djinn::srg

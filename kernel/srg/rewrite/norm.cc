@@ -3,13 +3,15 @@
 // The root mean square norm, as models compose it,
 //
 //   h = x in float32;  n = h * rsqrt(mean(h ^ 2, over the last dimension) + epsilon)
-//   weight * (n in x's dtype), or (n * (weight in float32 + 1)) in x's dtype
+//   weight * (n in x's dtype), (n * weight) in x's dtype, or (n * (weight + 1)) in x's dtype, the
+//   weight in the latter two perhaps in float32
 //
 // becomes djinn::rms_norm(x, weight, epsilon, whether the weight is counted from 1 on, whether the
-// result is contiguous however x lies). Casts to the dtype that a value has already are left out by
-// models.
+// result is contiguous however x lies), which rounds once. Casts to the dtype that a value has
+// already are left out by models.
 #include <algorithm>
 #include <optional>
+#include <string_view>
 #include <vector>
 
 #include "kernel/srg/rewrite/match.h"
@@ -25,6 +27,7 @@ struct Norm {
   bool from_one = false;
   bool is_widened = false;   // h is x in float32, and not x itself
   bool is_narrowed = false;  // the result, or n, is cast
+  bool is_cast = false;      // the result is
   bool is_contiguous = false;
   std::vector<NodeIndex> nodes;
 };
@@ -122,8 +125,37 @@ std::optional<Norm> plain_norm(const Draft& draft, NodeIndex product) {
   return {};
 }
 
-// n * (weight + 1), and in x's dtype where there is a cast: the node is the last of them.
-std::optional<Norm> norm_from_one(const Draft& draft, NodeIndex last) {
+// By what n is multiplied.
+struct Factor {
+  ValueId weight = 0;
+  bool from_one = false;
+  std::vector<NodeIndex> nodes;
+};
+
+// weight, or weight + 1, as it is or in float32.
+std::optional<Factor> factor_of(const Draft& draft, ValueId value) {
+  Factor factor;
+  const auto add = made_by(draft, value, "aten::add.Tensor");
+  if (add) {
+    const auto wide = operand_beside(draft.node(*add), 1);
+    if (!wide) return {};
+    factor.from_one = true;
+    factor.nodes.push_back(*add);
+    value = *wide;
+  }
+  const Uncast weight = without_cast(draft, value, DType::kFloat32);
+  if (!is_vector_of_weights(draft, weight.value)) return {};
+  if (weight.cast) {
+    if (draft.uses(value) != 1) return {};
+    factor.nodes.push_back(*weight.cast);
+  }
+  factor.weight = weight.value;
+  return factor;
+}
+
+// n * weight or n * (weight + 1), and in x's dtype where there is a cast: the node is the last of
+// them.
+std::optional<Norm> norm_rounded_once(const Draft& draft, NodeIndex last) {
   std::vector<NodeIndex> nodes{last};
   NodeIndex product = last;
   if (draft.node(last).op == "aten::_to_copy") {
@@ -135,21 +167,17 @@ std::optional<Norm> norm_from_one(const Draft& draft, NodeIndex last) {
   if (draft.node(product).op != "aten::mul.Tensor") return {};
   const auto pair = operands(draft.node(product));
   if (!pair) return {};
-  for (const auto& [n, factor] : {*pair, Pair{pair->second, pair->first}}) {
-    const auto add = made_by(draft, factor, "aten::add.Tensor");
-    const auto wide = add ? operand_beside(draft.node(*add), 1) : std::nullopt;
-    if (!wide || draft.uses(*wide) == 0) continue;
-    const Uncast weight = without_cast(draft, *wide, DType::kFloat32);
-    if (!is_vector_of_weights(draft, weight.value)) continue;
-    if (weight.cast && draft.uses(*wide) != 1) continue;
+  for (const auto& [n, other] : {*pair, Pair{pair->second, pair->first}}) {
+    const auto factor = factor_of(draft, other);
+    if (!factor) continue;
     auto norm = normed(draft, n);
     if (!norm) continue;
-    norm->weight = weight.value;
-    norm->from_one = true;
-    norm->is_narrowed = last != product;
+    norm->weight = factor->weight;
+    norm->from_one = factor->from_one;
+    norm->is_cast = last != product;
+    norm->is_narrowed = norm->is_cast;
     norm->nodes.insert(norm->nodes.end(), nodes.begin(), nodes.end());
-    if (weight.cast) norm->nodes.push_back(*weight.cast);
-    norm->nodes.push_back(*add);
+    norm->nodes.insert(norm->nodes.end(), factor->nodes.begin(), factor->nodes.end());
     return norm;
   }
   return {};
@@ -166,7 +194,7 @@ DType dtype_of(const Draft& draft, ValueId value) {
 bool has_one_dtype(const Draft& draft, Norm& norm, NodeIndex last) {
   const DType dtype = draft.value(norm.weight).dtype;
   if (dtype_of(draft, norm.x) != dtype) return false;
-  if (norm.from_one && norm.is_narrowed) {
+  if (norm.is_cast) {
     const auto cast = cast_to(draft.node(last), dtype);
     if (!cast) return false;
     norm.is_contiguous |= cast->is_contiguous;
@@ -178,6 +206,19 @@ bool is_named_after(std::string_view op) {
   return op == "aten::mul.Tensor" || op == "aten::_to_copy";
 }
 
+// Of a node that is left: gives why, or nothing where it is no root or norm.
+std::string_view why_not(const Draft& draft, const Node& node) {
+  if (node.op == "aten::layer_norm" || node.op == "aten::rms_norm") return "it is one node already";
+  if (node.op != "aten::rsqrt") return {};
+  std::vector<NodeIndex> nodes;
+  const auto under = value_at(node, 0);
+  const auto square = under ? mean_square(draft, *under, nodes) : std::nullopt;
+  if (!square) return "its root is of another form";
+  const auto maker = draft.maker(square->of);
+  const bool subtracts = maker && draft.node(*maker).op == "aten::sub.Tensor";
+  return subtracts ? "it subtracts the mean" : "it has no weight, or one of another form or dtype";
+}
+
 }  // namespace
 
 PassReport rewrite_norms(Draft& draft) {
@@ -185,10 +226,10 @@ PassReport rewrite_norms(Draft& draft) {
   for (NodeIndex i = 0; i < draft.node_count(); ++i) {
     if (!draft.is_there(i) || !is_named_after(draft.node(i).op)) continue;
     auto norm = plain_norm(draft, i);
-    if (!norm) norm = norm_from_one(draft, i);
+    if (!norm) norm = norm_rounded_once(draft, i);
     if (!norm || !has_one_dtype(draft, *norm, i)) continue;
     if (!draft.may_move(std::ranges::min(norm->nodes), i)) {
-      ++report.reasons["something is written amid it"];
+      report.leave("something is written amid it");
       continue;
     }
     draft.fuse(norm->nodes, i,
@@ -200,12 +241,15 @@ PassReport rewrite_norms(Draft& draft) {
                  {"", norm->is_contiguous}},
                 draft.node(i).outputs,
                 {}});
+    const ValueId made = draft.node(i).outputs[0];
+    if (norm->is_contiguous && draft.value(made).claims_sizes) {
+      draft.note_contiguous(made, draft.value(made).sizes);
+    }
     ++report.fired;
   }
   for (NodeIndex i = 0; i < draft.node_count(); ++i) {
-    if (draft.is_there(i) && draft.node(i).op == "aten::rsqrt") {
-      ++report.reasons["a root is no norm's, or one of another form"];
-    }
+    const std::string_view reason = draft.is_there(i) ? why_not(draft, draft.node(i)) : "";
+    if (!reason.empty()) report.leave(reason);
   }
   return report;
 }

@@ -76,12 +76,12 @@ TEST(rewrite_linear, a_weight_is_told_by_its_geometry_whatever_turned_it) {
 }
 
 TEST(rewrite_linear, what_stays_has_a_reason) {
-  EXPECT_EQ(rewritten("%y = aten::mm(%x, %v)\n"),
-            "its weight is computed, or has other than two dimensions");
+  EXPECT_EQ(rewritten("%y = aten::mm(%x, %v)\n"), "its weight is computed or an input");
+  EXPECT_EQ(rewritten("%y = aten::matmul(%x, %b)\n"), "its weight has other than two dimensions");
   EXPECT_EQ(rewritten("%y = aten::linear(%x, %gaps)\n"), "its weight has gaps");
   EXPECT_EQ(rewritten("%y = aten::linear(%x, %int)\n"), "its dtype has no kernel");
   EXPECT_EQ(rewritten("%y = aten::linear(%many, %w)\n"), "it has more than 32 rows");
-  EXPECT_EQ(rewritten("%y = aten::addmm(%b, %x, %k, beta=2)\n"), "") << "another operation";
+  EXPECT_EQ(rewritten("%y = aten::addmm(%b, %x, %k, beta=2)\n"), "it is another product");
   EXPECT_EQ(rewritten("%y = aten::relu(%x)\n"), "") << "no product";
 }
 
@@ -96,6 +96,16 @@ std::string products(const std::string& lines) {
     at = end;
   }
   return found;
+}
+
+TEST(rewrite_linear, a_constant_matrix_that_stays_is_missed) {
+  const auto missed = [](const std::string& node) {
+    return linear(rewrite(parsed(kOperands + node + "output %y\n"))).missed;
+  };
+  EXPECT_EQ(missed("%y = aten::linear(%x, %gaps)\n"), 1u);
+  EXPECT_EQ(missed("%y = aten::linear(%many, %w)\n"), 1u);
+  EXPECT_EQ(missed("%y = aten::linear(%x, %w)\n"), 0u);
+  EXPECT_EQ(missed("%y = aten::mm(%x, %v)\n"), 0u) << "it is not the model's";
 }
 
 TEST(rewrite_linears, products_of_one_value_become_one_node_where_the_first_stood) {
@@ -137,6 +147,18 @@ TEST(rewrite_linears, what_cannot_stand_together_stays_apart) {
   EXPECT_EQ(products("%h = aten::relu(%x)\n" + first + "%y = aten::linear(%h, %w)\n"),
             alone + "djinn::linear_rows(%h, %w, none, false)\n")
       << "two values";
+}
+
+TEST(rewrite_linears, what_could_not_join_has_a_reason) {
+  const auto reasons = [](const std::string& lines) {
+    return pass(rewrite(parsed(kOperands + lines + "output %y\n")), "linears").reasons;
+  };
+  const std::string first = "%q = aten::linear(%x, %w)\n";
+  EXPECT_EQ(reasons(first + "%n = aten::relu_(%x)\n%y = aten::linear(%x, %w)\n").begin()->first,
+            "it cannot be computed where its value's first one is");
+  EXPECT_EQ(reasons("%q = aten::mm(%x, %k)\n%y = aten::mm(%x, %k)\n").begin()->first,
+            "its outputs lie side by side");
+  EXPECT_TRUE(reasons(first + "%y = aten::relu(%q)\n").empty()) << "it is alone";
 }
 
 TEST(rewrite, what_is_bound_from_outside_stays_as_it_is) {
@@ -193,8 +215,8 @@ TEST(rewrite_casts, a_copy_into_zeros_is_a_cast) {
 
 TEST(rewrite_casts, others_that_see_the_zeros_or_where_it_lies_keep_it_as_it_is) {
   for (const char* const use :
-       {"%y = aten::relu(%z)\n", "%y = aten::as_strided(%h, [64], [1], 0)\n",
-        "%y = aten::relu_(%h)\n", "%q = aten::relu(%c)\n%y = aten::relu(%h)\n"}) {
+       {"%y = aten::relu(%z)\n", "%y = aten::relu_(%h)\n",
+        "%q = aten::relu(%c)\n%y = aten::relu(%h)\n", "%y = aten::alias(%h)\noutput %z\n"}) {
     EXPECT_EQ(pass(all_passes(kToFloat + use), "casts").fired, 0u) << use;
   }
   const std::string early =
@@ -218,6 +240,40 @@ TEST(rewrite_casts, others_that_see_the_zeros_or_where_it_lies_keep_it_as_it_is)
       "%h = aten::as_strided(%z, [1, tokens, 64], [64*tokens, 64, 1], 0)\n"
       "%c = aten::copy_(%h, %w, false)\n%y = aten::relu(%h)\n";
   EXPECT_EQ(pass(all_passes(broadcast), "casts").fired, 0u) << "another size";
+}
+
+TEST(rewrite_casts, a_vector_is_cast_without_a_view_of_it) {
+  const Rewriting cast = all_passes(
+      "%z = aten::zeros([64], dtype=float32)\n"
+      "%c = aten::copy_(%z, %w, false)\n"
+      "%y = aten::relu(%z)\n");
+  EXPECT_EQ(nodes_of(cast), "aten::_to_copy\naten::relu\n");
+  EXPECT_EQ(pass(all_passes("%z = aten::zeros([64], dtype=float32)\n"
+                            "%c = aten::copy_(%z, 1.0, false)\n"
+                            "%y = aten::relu(%z)\n"),
+                 "casts")
+                .fired,
+            0u)
+      << "no tensor is copied";
+}
+
+TEST(rewrite_casts, views_of_what_was_filled_become_views_of_the_cast) {
+  const Rewriting cast = all_passes(kToFloat +
+                                    "%v1 = aten::as_strided(%z, [64], [1], 0)\n"
+                                    "%v2 = aten::as_strided(%h, [8], [1], 8)\n"
+                                    "%y = aten::relu(%v1)\n%q = aten::relu(%v2)\n");
+  EXPECT_EQ(pass(cast, "casts").fired, 1u);
+  EXPECT_THAT(print_text(cast.graph), HasSubstr("%v1 = aten::as_strided(%h, [64], [1], 0)"));
+  EXPECT_THAT(print_text(cast.graph), HasSubstr("%v2 = aten::as_strided(%h, [8], [1], 8)"));
+  const Rewriting early = all_passes(
+      "%z = aten::zeros([64*tokens], dtype=float32)\n"
+      "%h = aten::as_strided(%z, [1, tokens, 64], [64*tokens, 64, 1], 0)\n"
+      "%v1 = aten::as_strided(%z, [64], [1], 0)\n"
+      "%c = aten::copy_(%h, %x, false)\n"
+      "%y = aten::relu(%v1)\n");
+  EXPECT_EQ(pass(early, "casts").fired, 0u) << "the view is there before the cast would be";
+  EXPECT_EQ(pass(early, "casts").reasons.begin()->first,
+            "it takes another size, or what it fills is seen otherwise");
 }
 
 std::string mean_square(const std::string& of) {
@@ -256,6 +312,32 @@ TEST(rewrite_norms, the_forms_of_llama_and_gemma_are_norms) {
   EXPECT_EQ(nodes_of(half_from_one), "djinn::rms_norm\n");
 }
 
+TEST(rewrite_norms, what_is_rounded_once_is_one_too) {
+  for (const char* const product : {"%s = aten::mul.Tensor(%w, %n)\n",  // olmo2's
+                                    "%wide = aten::_to_copy(%w, dtype=float32)\n"
+                                    "%s = aten::mul.Tensor(%wide, %n)\n"}) {  // helium's
+    const Rewriting once = all_passes(kToFloat + mean_square("%h") + product +
+                                      "%y = aten::_to_copy(%s, dtype=bfloat16)\n");
+    EXPECT_THAT(print_text(once.graph),
+                HasSubstr("%y = djinn::rms_norm(%x, %w, 1e-06, false, true)"))
+        << product;
+  }
+}
+
+TEST(rewrite_norms, what_stays_has_a_reason) {
+  const auto reason = [](const std::string& body) {
+    return pass(all_passes(body), "norm").reasons.begin()->first;
+  };
+  EXPECT_EQ(reason(mean_square("%f") + "%y = aten::relu(%n)\n"),
+            "it has no weight, or one of another form or dtype");
+  EXPECT_EQ(reason("%d = aten::sub.Tensor(%f, %v, alpha=1)\n" + mean_square("%d") +
+                   "%y = aten::relu(%n)\n"),
+            "it subtracts the mean");
+  EXPECT_EQ(reason("%y = aten::rsqrt(%f)\n"), "its root is of another form");
+  EXPECT_EQ(reason("%y = aten::layer_norm(%f, [64], %v, none, 1e-05, false)\n"),
+            "it is one node already");
+}
+
 TEST(rewrite_norms, what_is_like_one_stays) {
   const std::string norm = mean_square("%f");
   for (const std::string& body :
@@ -284,9 +366,12 @@ TEST(rewrite_gates, activations_take_the_product_behind_them_along) {
                                     "%y = aten::mul.Tensor(%g, %s)\n")
                              .graph),
               HasSubstr("%y = djinn::gate(%x, %g, \"gelu_tanh\", true)"));
-  EXPECT_EQ(pass(all_passes("%s = aten::gelu(%x)\n%y = aten::mul.Tensor(%s, %x)\n"), "gated").fired,
-            0u)
-      << "without tanh";
+  const PassReport other =
+      pass(all_passes("%s = aten::gelu(%x)\n%y = aten::mul.Tensor(%s, %x)\n"), "gated");
+  EXPECT_EQ(other.fired, 0u);
+  EXPECT_EQ(other.reasons.begin()->first, "it is gelu without tanh");
+  EXPECT_EQ(pass(all_passes("%y = aten::silu(%x)\n"), "gated").reasons.begin()->first,
+            "no product alone is behind it");
 }
 
 std::string composed_gelu(const std::string& cubed_by) {
@@ -327,7 +412,34 @@ TEST(rewrite_ropes, a_turn_of_the_halves_is_one_node) {
   const Rewriting turned = all_passes(rope("8"));
   EXPECT_EQ(nodes_of(turned), "aten::as_strided\naten::as_strided\ndjinn::rope\n");
   EXPECT_THAT(print_text(turned.graph), HasSubstr("%y = djinn::rope(%b, %cos, %cos)"));
-  EXPECT_EQ(pass(all_passes(rope("9")), "rope").fired, 0u) << "other halves";
+  const PassReport other = pass(all_passes(rope("9")), "rope");
+  EXPECT_EQ(other.fired, 0u) << "other halves";
+  EXPECT_EQ(other.reasons.begin()->first,
+            "what is negated is no half of a head, or turned in another form");
+}
+
+// As models have it that norm each head, and turn it then: there is no view of x but of its halves.
+TEST(rewrite_ropes, all_of_a_cast_is_turned_too) {
+  const auto turned = [](const std::string& strides) {
+    return pass(all_passes("%h = aten::zeros([64], dtype=bfloat16)\n"
+                           "%b = aten::as_strided(%h, [1, 4, 1, 16], [64, 16, 64, 1], 0)\n"
+                           "%from = aten::as_strided(%f, [1, 4, 1, 16], [64, 16, 64, 1], 0)\n"
+                           "%copied = aten::copy_(%b, %from, false)\n"
+                           "%c = aten::mul.Tensor(%b, %w)\n"
+                           "%x2 = aten::as_strided(%h, [1, 4, 1, 8], " +
+                           strides +
+                           ", 8)\n"
+                           "%neg = aten::neg(%x2)\n"
+                           "%x1 = aten::as_strided(%h, [1, 4, 1, 8], [64, 16, 64, 1], 0)\n"
+                           "%t = aten::cat([%neg, %x1], -1)\n"
+                           "%s = aten::mul.Tensor(%t, %w)\n"
+                           "%y = aten::add.Tensor(%c, %s, alpha=1)\n"),
+                "rope")
+        .fired;
+  };
+  EXPECT_EQ(turned("[64, 16, 64, 1]"), 1u);
+  EXPECT_EQ(turned("[64, 16, 1, 1]"), 1u) << "of one element no step is taken";
+  EXPECT_EQ(turned("[64, 8, 64, 1]"), 0u);
 }
 
 TEST(rewrite_attention, a_prompts_stays_and_says_so) {
@@ -342,6 +454,17 @@ TEST(rewrite_attention, a_prompts_stays_and_says_so) {
   const PassReport report = pass(attention("true"), "attend");
   EXPECT_EQ(report.fired, 0u);
   EXPECT_EQ(report.reasons.begin()->first, "it is a prompt's");
+}
+
+TEST(rewrite_attention, a_softmax_by_which_nothing_is_multiplied_is_none) {
+  const auto reasons = [](const std::string& body) {
+    return pass(all_passes("%s = aten::_softmax(%f, -1, false)\n" + body), "attend").reasons;
+  };
+  EXPECT_EQ(reasons("%t = aten::_to_copy(%s, dtype=bfloat16)\n%y = aten::matmul(%t, %w)\n")
+                .begin()
+                ->first,
+            "it is composed of products and a softmax");
+  EXPECT_TRUE(reasons("%y = aten::relu(%s)\n").empty());
 }
 
 }  // namespace

@@ -51,6 +51,15 @@ std::optional<Halves> turned_halves(const Draft& draft, ValueId value) {
       *std::move(first), *std::move(second), {*cat, *negation, *first_viewer, *second_viewer}};
 }
 
+// Where there is one element alone, no step is taken.
+bool step_alike(const std::vector<Expr>& sizes, const std::vector<Expr>& strides,
+                const std::vector<Expr>& others) {
+  for (size_t d = 0; d < sizes.size(); ++d) {
+    if (sizes[d] != Expr(1) && strides[d] != others[d]) return false;
+  }
+  return true;
+}
+
 // Tells whether they are the halves of the last dimension of x.
 bool are_halves(const View& x, const Halves& halves) {
   if (x.sizes.empty() || halves.first.sizes.size() != x.sizes.size()) return false;
@@ -59,8 +68,8 @@ bool are_halves(const View& x, const Halves& halves) {
   std::vector<Expr> sizes = x.sizes;
   sizes[last] = x.sizes[last].constant / 2;
   const auto is_half = [&](const View& half, const Expr& offset) {
-    return half.base == x.base && half.sizes == sizes && half.strides == x.strides &&
-           half.offset == offset;
+    return half.base == x.base && half.sizes == sizes && half.offset == offset &&
+           step_alike(sizes, half.strides, x.strides);
   };
   return is_half(halves.first, x.offset) &&
          is_half(halves.second, x.offset + x.strides[last] * sizes[last].constant);
@@ -76,7 +85,7 @@ std::optional<Rope> rope_of(const Draft& draft, NodeIndex sum) {
   const auto with_cos = operands(draft.node(*plain)), with_sin = operands(draft.node(*turned));
   if (!with_cos || !with_sin) return {};
   auto halves = turned_halves(draft, with_sin->first);
-  const auto x = view_of(draft, with_cos->first);
+  const auto x = view_or_all_of(draft, with_cos->first);
   if (!halves || !x || !are_halves(*x, *halves)) return {};
   Rope rope{with_cos->first, with_cos->second, with_sin->second, std::move(halves->nodes)};
   rope.nodes.insert(rope.nodes.end(), {*plain, *turned, sum});
@@ -92,7 +101,7 @@ PassReport rewrite_ropes(Draft& draft) {
     const auto rope = rope_of(draft, i);
     if (!rope) continue;
     if (!draft.may_move(std::ranges::min(rope->nodes), i)) {
-      ++report.reasons["something is written amid it"];
+      report.leave("something is written amid it");
       continue;
     }
     draft.fuse(rope->nodes, i,
@@ -101,6 +110,11 @@ PassReport rewrite_ropes(Draft& draft) {
                 draft.node(i).outputs,
                 {}});
     ++report.fired;
+  }
+  for (NodeIndex i = 0; i < draft.node_count(); ++i) {
+    if (draft.is_there(i) && draft.node(i).op == "aten::neg") {
+      report.leave("what is negated is no half of a head, or turned in another form");
+    }
   }
   return report;
 }

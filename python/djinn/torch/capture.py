@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from transformers.cache_utils import Cache, CacheLayerMixin
 
+from djinn.errors import RequestError
+
 from . import _device, state
 from .config import config
 from .state import DEVICE, NotInDaemon
@@ -157,6 +159,8 @@ def _capture(model: Any, kind: Kind, prefill: bool) -> Captured:
         template = _device.make_template(
             recordings, points, [*symbols, ("capacity", 2, kind.most)], config.numerics
         )
+    except RequestError:  # it was to be fast, and cannot
+        raise
     except Exception as error:
         raise NotInDaemon(
             f"its recordings are no one program: {state.first_line(error)}"

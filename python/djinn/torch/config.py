@@ -10,8 +10,8 @@ from djinn.session import milliseconds
 
 Fallback = Literal["error", "local"]
 FALLBACKS = ("error", "local")
-Numerics = Literal["exact", "fast"]
-NUMERICS = ("exact", "fast")
+Numerics = Literal["exact", "fast", "fast-only"]
+NUMERICS = ("exact", "fast", "fast-only")
 FIELDS = (
     "intercept_huggingface",
     "fallback",
@@ -30,7 +30,7 @@ class Config:
     def __init__(self) -> None:
         self._fallback: Fallback = "error"
         self._keep_alive: float | None = None
-        self._numerics: Numerics = "exact"
+        self._numerics: Numerics | None = None
         # Patch a transformers that nobody tried this with.
         self.allow_untested_transformers = False
 
@@ -82,16 +82,20 @@ class Config:
         self._keep_alive = wanted
 
     @property
-    def numerics(self) -> Numerics:
-        """How the programs of ghosts compute: "exact", with PyTorch's own kernels and its bits, or
-        "fast", with djinnd's own where they fit. Of calls from now on. Operators that run one by
-        one are always exact."""
+    def numerics(self) -> Numerics | None:
+        """How the programs of ghosts compute: "exact", with PyTorch's own kernels and its bits;
+        "fast", with djinnd's own where they fit; "fast-only", where a model without such a form, or
+        of which a product with a weight has none, is an error; None: as djinnd is configured
+        (lane.numerics), exact unless it says otherwise. Of calls from now on. Operators that run
+        one by one are always exact."""
         return self._numerics
 
     @numerics.setter
-    def numerics(self, wanted: Numerics) -> None:
-        if wanted not in NUMERICS:
-            raise ValueError(f'djinn.config.numerics is "exact" or "fast", not {wanted!r}.')
+    def numerics(self, wanted: Numerics | None) -> None:
+        if wanted is not None and wanted not in NUMERICS:
+            raise ValueError(
+                f'djinn.config.numerics is "exact", "fast", "fast-only" or None, not {wanted!r}.'
+            )
         self._numerics = wanted
 
 

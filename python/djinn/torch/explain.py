@@ -28,7 +28,12 @@ def explain(model: Any = None) -> dict[str, Any]:
     than as model(...) or model.generate(...), with a model whose first call djinn, disabled, does
     not see, and for other modules than transformers' own. 1: its forward was replayed as a program.
     2: the loop over tokens ran in djinnd. None: there was no such call yet, or the model is not
-    djinnd's, or is gone with the session that held it."""
+    djinnd's, or is gone with the session that held it.
+
+    And how its programs compute: their numerics ("exact", "fast", "fast-only"), how many there are,
+    how many nodes of them djinnd's own kernels compute (fast_nodes), and why others that a pass of
+    fast numerics looks for stayed PyTorch's (left_exact: how many, by pass and reason). A program
+    that asked to be fast and has no fast node is exact."""
     if not isinstance(model, torch.nn.Module):
         model = getattr(model, "model", model)  # a pipeline's
     if not isinstance(model, torch.nn.Module):
@@ -41,7 +46,23 @@ def explain(model: Any = None) -> dict[str, Any]:
     inside = getattr(one, "get_base_model", None)  # PEFT's models call the one inside of them
     one = one if inside is None else inside()
     tier, why = _explain(one)
-    return {"tier": tier, "why": why, "bytes_crossed": _device.crossed()}
+    return {"tier": tier, "why": why, "bytes_crossed": _device.crossed(), **_numerics(one)}
+
+
+def _numerics(model: Any) -> dict[str, Any]:
+    """Of all programs that the model has now."""
+    programs = state.programs_of(model)
+    left: dict[str, int] = {}
+    for program in programs:
+        for name, reasons in program.left.items():
+            for reason, nodes in reasons.items():
+                left[f"{name}: {reason}"] = left.get(f"{name}: {reason}", 0) + nodes
+    return {
+        "numerics": sorted({program.numerics for program in programs}),
+        "programs": len(programs),
+        "fast_nodes": sum(program.fast_nodes for program in programs),
+        "left_exact": left,
+    }
 
 
 def _explain(model: Any) -> tuple[int | None, str]:

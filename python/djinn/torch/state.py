@@ -50,6 +50,16 @@ def known_of(model: Any) -> Known:
     return _known.setdefault(model, Known())
 
 
+def programs_of(model: Any) -> list[Any]:
+    """The templates of its generations and of its forwards."""
+    known = _known.get(model)
+    if known is None:
+        return []
+    captured = [one.template for one in known.captured.values() if not isinstance(one, str)]
+    replayed = [one.template for seen in known.replays.values() for one in seen.programs]
+    return captured + replayed
+
+
 def took(known: Known, tier: int, why: str = "") -> None:
     """A call ended so, or is about to. One that is captured is no call."""
     if getattr(_thread, "captures", False):

@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// ProgramGraph: the graph of a program as it is run, and what the passes of fast numerics made of
+// it. djinnd hands out the graph as it was defined; passes are pure, so what its worker made of it
+// is made here again.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "djinnctl/json.h"
+#include "ipc/messages.h"
+#include "kernel/base/result.h"
+#include "kernel/srg/graph.h"
+#include "kernel/srg/pass_report.h"
+
+namespace djinn::ctl {
+
+struct ProgramGraph {
+  ipc::ProgramReport program;
+  srg::Numerics asked = srg::Numerics::kExact;  // by the definition
+  srg::Graph graph;                             // rewritten, if that is what runs
+  std::vector<srg::PassReport> passes;  // of an exact program: what they would make; none of one
+                                        // that is not admitted yet
+};
+
+// Errors: kMalformed for a graph that no session of djinnd's can have defined.
+[[nodiscard]] Result<ProgramGraph> graph_as_run(const ipc::ProgramReport& program,
+                                                srg::Graph graph);
+
+// SRG text, with what the passes did as comments in front.
+[[nodiscard]] std::string text_of(const ProgramGraph& shown);
+[[nodiscard]] Json to_json(const ProgramGraph& shown);
+
+}  // namespace djinn::ctl

@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// What the passes make of captures of real models; passes.txt beside those has it in full.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdlib>
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "kernel/srg/captures_for_tests.h"
+#include "kernel/srg/rewrite/constant_matrix.h"
+#include "kernel/srg/rewrite/match.h"
+#include "kernel/srg/rewrite/rewrite.h"
+
+namespace djinn::srg {
+namespace {
+
+constexpr const char* kHeader =
+    "# SPDX-License-Identifier: Apache-2.0\n"
+    "#\n"
+    "# What each pass of kernel/srg/rewrite makes of each capture, what it leaves, and why.\n"
+    "# Written anew by: DJINN_WRITE_PASSES=1 build/release/bin/rewrite-test\n"
+    "# ./dev matrix --captures does so, once it has written the captures.\n";
+
+struct Rewritten {
+  Capture capture;
+  Rewriting rewriting;
+};
+
+const std::vector<Rewritten>& all() {
+  static const std::vector<Rewritten> made = [] {
+    std::vector<Rewritten> list;
+    for (Capture& one : read_captures()) {
+      Rewriting rewriting = rewrite(one.graph);
+      list.push_back({std::move(one), std::move(rewriting)});
+    }
+    return list;
+  }();
+  return made;
+}
+
+bool is_decode(const Rewritten& one) {
+  return one.capture.name.ends_with(".decode");
+}
+
+uint32_t left_by(const PassReport& pass) {
+  uint32_t left = 0;
+  for (const auto& [reason, nodes] : pass.reasons) left += nodes;
+  return left;
+}
+
+std::string lines_of(const PassReport& pass) {
+  std::string lines =
+      fmt::format("  {:<8}{:>5} made {:>5} left\n", pass.name, pass.fired, left_by(pass));
+  for (const auto& [reason, nodes] : pass.reasons)
+    lines += fmt::format("{:>23} {}\n", nodes, reason);
+  return lines;
+}
+
+void add(PassReport& sum, const PassReport& pass) {
+  sum.name = pass.name;
+  sum.fired += pass.fired;
+  for (const auto& [reason, nodes] : pass.reasons) sum.reasons[reason] += nodes;
+}
+
+std::string table() {
+  std::string text = kHeader;
+  std::map<std::string, std::map<std::string, PassReport>> sums;
+  for (const Rewritten& one : all()) {
+    text += fmt::format("\n{}: {} nodes become {}\n", one.capture.name,
+                        one.capture.graph.nodes.size(), one.rewriting.graph.nodes.size());
+    for (const PassReport& pass : one.rewriting.passes) {
+      if (pass.fired > 0 || !pass.reasons.empty()) text += lines_of(pass);
+      add(sums[is_decode(one) ? "all, decode" : "all, prefill"][pass.name], pass);
+    }
+  }
+  for (const auto& [part, passes] : sums) {
+    text += "\n" + part + "\n";
+    for (const auto& [name, pass] : passes) text += lines_of(pass);
+  }
+  return text;
+}
+
+TEST(captures, passes_make_of_them_what_the_table_says) {
+  const std::filesystem::path path = captures_folder() / "passes.txt";
+  if (std::getenv("DJINN_WRITE_PASSES") != nullptr) write_content(path, table());
+  EXPECT_EQ(content_of(path), table());
+}
+
+TEST(captures, no_product_with_a_constant_matrix_is_left) {
+  constexpr std::array<std::string_view, 4> kProducts{"aten::addmm", "aten::linear", "aten::matmul",
+                                                      "aten::mm"};
+  size_t made = 0;
+  for (const Rewritten& one : all()) {
+    const ConstantMatrices matrices(one.rewriting.graph);
+    for (const Node& node : one.rewriting.graph.nodes) {
+      made += node.op == "djinn::linear_rows" || node.op == "djinn::linears" ? 1 : 0;
+      if (std::ranges::find(kProducts, node.op) == kProducts.end()) continue;
+      const auto weight = value_at(node, node.op == "aten::addmm" ? 2 : 1);
+      ASSERT_TRUE(weight) << one.capture.name;
+      EXPECT_FALSE(matrices.find(*weight)) << one.capture.name << ": " << node.op;
+    }
+  }
+  EXPECT_GT(made, 5 * all().size());
+}
+
+// Layers are told by the keys and values that they append.
+TEST(captures, nine_of_ten_layers_attend_to_tokens_by_our_kernel) {
+  size_t appends = 0, attends = 0;
+  for (const Rewritten& one : all()) {
+    if (!is_decode(one)) continue;
+    for (const Node& node : one.rewriting.graph.nodes) {
+      appends += node.op == "djinn::kv_append" ? 1 : 0;
+      attends += node.op == "djinn::attend" ? 1 : 0;
+    }
+  }
+  EXPECT_GE(attends * 10, 9 * appends / 2);
+}
+
+}  // namespace
+}  // namespace djinn::srg

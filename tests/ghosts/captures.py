@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The programs of the zoo's ghosts whose loop runs in djinnd, as SRG text: tests/data/captures.
+
+    captures.written(name, daemon, scratch)     the files of one entry; none: why it has no programs
+
+Each entry is one model in bfloat16, which has all the casts that a forward may have, one row and no
+padding: what the prompt runs (NAME.prefill.srg), and what each token after it (NAME.decode.srg).
+Sliding windows are wider than the zoo has them: a loop runs in djinnd where all of it fits in one.
+"""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import children
+import compare
+import torch
+import zoo
+from private_daemon import ROOT, Daemon
+
+CAPTURES = ROOT / "tests" / "data" / "captures"
+FAMILIES = ("decoder", "experts", "encoder-decoder")
+DTYPE: zoo.Dtype = "bfloat16"
+TOKENS, NEW_TOKENS = 11, 4
+WINDOW, WINDOWS = 64, ("sliding_window", "attention_chunk_size")
+LIMIT_S = 300.0
+
+
+def names() -> list[str]:
+    """Of the entries that may have such programs."""
+    return [one.name for one in zoo.ENTRIES if one.family in FAMILIES and one.generates]
+
+
+def written(name: str, daemon: Daemon, scratch: Path) -> str:
+    """Empty where both files were written, else why they were not. Those of before are removed."""
+    report = scratch / f"{name}.captured"
+    report.write_text("nothing was captured")
+    for old in CAPTURES.glob(f"{name}.*.srg"):
+        old.unlink()
+    ended = children.forked(
+        scratch / f"{name}.log", LIMIT_S, lambda: _write(name, daemon, scratch, report)
+    )
+    return ended or report.read_text()
+
+
+def _write(name: str, daemon: Daemon, scratch: Path, report: Path) -> None:
+    os.environ["DJINN_HOST"] = daemon.host
+    djinn = compare.import_torch_device()
+    djinn.enable()
+    texts = _told_texts()
+    entry = zoo.entry(name)
+    directory = scratch / f"{name}.model"
+    zoo.make_checkpoint(name, directory)
+    _widen_windows(directory / "config.json")
+    model = zoo.load(directory, entry, **zoo.in_dtype(DTYPE))
+    ids = zoo.words(1, TOKENS).to(model.device)
+    model.generate(ids, do_sample=False, max_new_tokens=NEW_TOKENS, min_new_tokens=NEW_TOKENS)
+    told = djinn.explain(model)
+    if told["tier"] != 2:
+        report.write_text(told["why"])
+        return
+    assert len(texts) == 2, f"{name} has {len(texts)} programs"
+    for part, text in zip(("prefill", "decode"), texts, strict=True):
+        (CAPTURES / f"{name}.{part}.srg").write_text(text)
+    report.write_text("")
+
+
+def _widen_windows(path: Path) -> None:
+    def widened(config: dict[str, Any]) -> dict[str, Any]:
+        return {key: WINDOW if key in WINDOWS and one else one for key, one in config.items()}
+
+    path.write_text(json.dumps(json.loads(path.read_text(), object_hook=widened)))
+
+
+def _told_texts() -> list[str]:
+    """Grows by the text of each program that is defined from now on, and that a loop runs."""
+    from djinn.torch import _device
+
+    texts: list[str] = []
+    make_template = _device.make_template
+
+    def telling(recordings: Any, points: Any, symbols: Any, numerics: str | None) -> Any:
+        if symbols:
+            texts.append(_device.graph_text(recordings, points, symbols))
+        return make_template(recordings, points, symbols, numerics)
+
+    _device.make_template = telling
+    torch.set_num_threads(1)
+    return texts
