@@ -31,7 +31,7 @@ constexpr uint64_t kLookAtHotNs = 20'000;
 constexpr uint64_t kLookAtColdNs = 100'000;
 // Without work, or just after some: so many of the cold ones at once, so that the client which the
 // lane spins for does not wait until all are looked at.
-constexpr size_t kColdAtOnce = 8;
+constexpr size_t kColdAtOnce = 2;
 constexpr uint64_t kMailboxKey = 0;   // no session has id 0
 constexpr size_t kEventsAtOnce = 64;  // those beyond end the next sleep
 
@@ -264,7 +264,9 @@ void LaneLoop::look_for_work(uint64_t now_ns) {
       move(cold_, next_cold_, hot_);
     }
   }
-  for (const auto& [id, error] : broken) set_aside(id, error);
+  for (const auto& [id, error] : broken) {
+    if (seats_.contains(id)) set_aside(id, error);  // one that has just cooled was looked at twice
+  }
 }
 
 size_t LaneLoop::cold_to_look_at(uint64_t now_ns) {

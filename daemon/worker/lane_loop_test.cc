@@ -117,6 +117,18 @@ TEST_F(LaneLoopTest, each_of_many_idle_sessions_is_found_when_it_submits) {
   }
 }
 
+TEST_F(LaneLoopTest, an_idle_session_that_breaks_the_protocol_is_told_once) {
+  const auto session = attach(1);
+  look_at(1);
+  // Long enough for the lane to think of it as one that is idle.
+  const uint64_t until_ns = clock_.monotonic_ns() + 5 * kNsPerMs;
+  while (clock_.monotonic_ns() < until_ns) std::this_thread::yield();
+  on_lane([&](LaneLoop::State&) { session->control().submissions_published.word = UINT64_MAX; });
+  EXPECT_EQ(heard<ipc::SessionBroken>().session, session->id);
+  on_lane([](LaneLoop::State&) {});
+  EXPECT_TRUE(nothing_is_said());
+}
+
 TEST_F(LaneLoopTest, a_client_that_takes_back_what_was_picked_up_ends_its_own_session_alone) {
   const auto takes_back = attach(1);
   const auto goes_on = attach(2);
