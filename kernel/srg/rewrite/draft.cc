@@ -101,7 +101,7 @@ Draft::Finished Draft::finish() && {
     if (gone_[i]) continue;
     nodes.push_back(std::move(graph_.nodes[i]));
     finished.origins.push_back(origins_[i]);
-    finished.made += made_[i] ? 1 : 0;
+    finished.made += made_[i] && nodes.back().op.starts_with("djinn::") ? 1 : 0;
   }
   graph_.nodes = std::move(nodes);
   finished.graph = std::move(graph_);

@@ -66,7 +66,7 @@ class Draft {
   void note_contiguous(ValueId value, std::vector<Expr> sizes);
 
   // Gives the graph without what is gone, for each node the first of the client's that it stands
-  // for, and how many of them fuse() put there.
+  // for, and how many of them are ours. A cast that fuse() put there is PyTorch's.
   struct Finished {
     Graph graph;
     std::vector<NodeIndex> origins;

@@ -32,6 +32,13 @@ bool has_dense_inputs(const ConstantMatrices& matrices, const Node& product) {
   return matrix && (is_turned(product) ? matrix->row_stride : matrix->column_stride) == 1;
 }
 
+// Tells whether another product has the same input.
+bool has_company(const Draft& draft, NodeIndex product) {
+  return std::ranges::any_of(draft.readers(*value_at(draft.node(product), 0)), [&](NodeIndex one) {
+    return one != product && draft.is_there(one) && draft.node(one).op == kLinearRows;
+  });
+}
+
 // Tells whether the product can be computed where `first` is.
 bool may_join(const Draft& draft, NodeIndex first, NodeIndex product) {
   if (is_turned(draft.node(first)) != is_turned(draft.node(product))) return false;
@@ -76,7 +83,7 @@ PassReport rewrite_linears(Draft& draft) {
   for (NodeIndex i = 0; i < draft.node_count(); ++i) {
     if (!draft.is_there(i) || draft.node(i).op != kLinearRows) continue;
     if (!has_dense_inputs(matrices, draft.node(i))) {
-      report.leave("its outputs lie side by side");
+      if (has_company(draft, i)) report.leave("its outputs lie side by side");
       continue;
     }
     std::vector<NodeIndex>& products = open[*value_at(draft.node(i), 0)];

@@ -24,7 +24,7 @@ struct Rewriting {
   Graph graph;
   std::vector<uint32_t> origins;  // by node: the first of the graph's nodes that it stands for
   std::vector<PassReport> passes;
-  uint32_t made = 0;  // of its nodes, those that a pass has made
+  uint32_t made = 0;  // of its nodes, those that our own kernels compute
 };
 
 // Precondition: verify() accepts the graph, and admission has.

@@ -159,6 +159,7 @@ TEST(rewrite_linears, what_could_not_join_has_a_reason) {
   EXPECT_EQ(reasons("%q = aten::mm(%x, %k)\n%y = aten::mm(%x, %k)\n").begin()->first,
             "its outputs lie side by side");
   EXPECT_TRUE(reasons(first + "%y = aten::relu(%q)\n").empty()) << "it is alone";
+  EXPECT_TRUE(reasons("%y = aten::mm(%x, %k)\n").empty());
 }
 
 TEST(rewrite, what_is_bound_from_outside_stays_as_it_is) {
@@ -211,6 +212,7 @@ TEST(rewrite_casts, a_copy_into_zeros_is_a_cast) {
   const Rewriting cast = all_passes(kToFloat + "%y = aten::relu(%h)\n");
   EXPECT_EQ(nodes_of(cast), "aten::_to_copy\naten::relu\n");
   EXPECT_EQ(cast.origins, (std::vector<uint32_t>{0, 3}));
+  EXPECT_EQ(cast.made, 0u) << "PyTorch computes it";
 }
 
 TEST(rewrite_casts, others_that_see_the_zeros_or_where_it_lies_keep_it_as_it_is) {
