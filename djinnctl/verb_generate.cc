@@ -20,12 +20,17 @@ struct GenerateCommand {
   std::string directory;
   std::string device;
   std::string prompt;
+  std::string numerics;
   client::GenerateOptions options;
 };
 
 Result<std::unique_ptr<client::Generator>> open_generator(client::Client& client,
-                                                          const std::string& directory) {
-  DJINN_TRY(auto generator, client::Generator::open(client, directory));
+                                                          const GenerateCommand& command) {
+  std::optional<srg::Numerics> numerics;
+  if (!command.numerics.empty()) {
+    DJINN_TRY(numerics, client::numerics_named(command.numerics));
+  }
+  DJINN_TRY(auto generator, client::Generator::open(client, command.directory, numerics));
   if (generator->config().vocabulary != kByteVocabulary) {
     return Error{ErrorCode::kUnsupported,
                  "djinnctl knows byte-level models only: a vocabulary of 258, and this one has " +
@@ -75,7 +80,7 @@ Status print_whole(const Invocation& invocation, client::Generator& generator,
 Status generate(const Invocation& invocation, GenerateCommand command) {
   DJINN_CHECK(check_has_no_tokenizer(command.directory));
   DJINN_TRY(const auto client, attach(invocation, command.device));
-  DJINN_TRY(const auto generator, open_generator(*client, command.directory));
+  DJINN_TRY(const auto generator, open_generator(*client, command));
   const std::string note = client::tell_unknown(generator->unknown_keys());
   if (!note.empty() && !invocation.quiet) {
     write_error("djinnctl: " + sentence_for(terminal_of(STDERR_FILENO), note) + "\n");
@@ -127,6 +132,9 @@ void add_generate(CommandLine& line) {
       .positive();
   verb.option("--device", command->device, "where it runs, as 'djinnctl devices' says [the first]")
       .called("NAME");
+  verb.option("--numerics", command->numerics, "how it is computed [as djinnd's lane.numerics]")
+      .called("NAME")
+      .one_of({"exact", "fast", "fast-only"});
   add_sampling(verb, options);
   verb.does([command](const Invocation& invocation) { return generate(invocation, *command); });
 }

@@ -193,6 +193,13 @@ client::ConnectOptions options_of(const djinn_connect_options* given) {
   return options;
 }
 
+// None where nothing is chosen.
+Result<std::optional<srg::Numerics>> numerics_of(const djinn_model_options* given) {
+  if (given == nullptr || given->numerics == nullptr) return std::optional<srg::Numerics>();
+  DJINN_TRY(const srg::Numerics numerics, client::numerics_named(given->numerics));
+  return std::optional(numerics);
+}
+
 std::optional<uint64_t> reconnect_wait_of(const djinn_connect_options* given) {
   if (given == nullptr || given->reconnect_wait_ms == 0) return client::kReconnectWaitMs;
   if (given->reconnect_wait_ms == DJINN_NEVER) return std::nullopt;
@@ -563,12 +570,19 @@ void djinn_generate_options_init(djinn_generate_options* options) {
 
 djinn_code djinn_generator_open(djinn_client* client, const char* directory, djinn_generator** out,
                                 djinn_error* error) {
+  return djinn_generator_open_with(client, directory, nullptr, out, error);
+}
+
+djinn_code djinn_generator_open_with(djinn_client* client, const char* directory,
+                                     const djinn_model_options* options, djinn_generator** out,
+                                     djinn_error* error) {
   return guarded(client, error, [&]() -> Status {
     DJINN_CHECK(given(client, "client"));
     DJINN_CHECK(given(directory, "directory"));
     DJINN_CHECK(given(out, "out"));
+    DJINN_TRY(const auto numerics, djinn::numerics_of(options));
     DJINN_TRY(djinn::client::Client* const session, client->connection.open(client->given_up));
-    DJINN_TRY(auto generator, djinn::client::Generator::open(*session, directory));
+    DJINN_TRY(auto generator, djinn::client::Generator::open(*session, directory, numerics));
     *out = new djinn_generator(*client, std::move(generator));
     return {};
   });

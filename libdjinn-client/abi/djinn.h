@@ -274,6 +274,17 @@ typedef int (*djinn_on_token)(void* context, uint32_t row, uint32_t index, int32
 
 DJINN_API djinn_code djinn_generator_open(djinn_client* client, const char* directory,
                                           djinn_generator** out, djinn_error* error);
+
+/* How a model's programs are to be. All zeros, and NULL in its place, are djinn_generator_open(). */
+typedef struct djinn_model_options {
+  const char* numerics; /* "exact": PyTorch's bits; "fast": djinn's own kernels where they fit;
+                         * "fast-only": refused where they do not; NULL: djinnd's lane.numerics */
+  uint64_t reserved[7];
+} djinn_model_options;
+
+DJINN_API djinn_code djinn_generator_open_with(djinn_client* client, const char* directory,
+                                               const djinn_model_options* options,
+                                               djinn_generator** out, djinn_error* error);
 DJINN_API void djinn_generator_close(djinn_generator* generator);
 DJINN_API djinn_generator_info djinn_generator_get_info(const djinn_generator* generator);
 /* options: NULL for the defaults. next_random_offset: NULL if not wanted. */

@@ -164,9 +164,9 @@ class Generator {
   // False gives up the rest. May throw; the exception leaves generate().
   using OnToken = std::function<bool(uint32_t row, uint32_t index, int32_t token)>;
 
-  Generator(Client& client, const std::string& directory) {
+  Generator(Client& client, const std::string& directory, const djinn_model_options& options = {}) {
     djinn_generator* made = nullptr;
-    detail::call(djinn_generator_open, client.handle(), directory.c_str(), &made);
+    detail::call(djinn_generator_open_with, client.handle(), directory.c_str(), &options, &made);
     handle_.reset(made);
   }
 

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <utility>
 
+#include "kernel/srg/names.h"
 #include "libdjinn-client/models/keys.h"
 #include "libdjinn-client/models/vocabulary.h"
 #include "libdjinn-client/models/weights.h"
@@ -64,6 +65,13 @@ std::vector<int32_t> left_padded(const std::vector<std::vector<int32_t>>& prompt
 
 }  // namespace
 
+Result<srg::Numerics> numerics_named(std::string_view name) {
+  if (const auto numerics = srg::from_name<srg::Numerics>(name)) return *numerics;
+  return Error{ErrorCode::kInvalidArgument, "There are no numerics '" +
+                                                std::string(name.substr(0, 100)) +
+                                                "'. There are exact, fast and fast-only."};
+}
+
 Status check_prompts(size_t count, bool each_has_tokens) {
   if (count > 0 && count <= limits::kRows && each_has_tokens) return {};
   return Error{ErrorCode::kInvalidArgument,
@@ -78,7 +86,8 @@ Status check_stop_tokens(size_t count) {
                                            " are given. Name fewer as stop_tokens."};
 }
 
-Result<std::unique_ptr<Generator>> Generator::open(Client& client, const std::string& directory) {
+Result<std::unique_ptr<Generator>> Generator::open(Client& client, const std::string& directory,
+                                                   std::optional<srg::Numerics> numerics) {
   DJINN_TRY(const ModelDirectory files, open_model_directory(directory));
   DJINN_TRY(const std::string type, files.config.text_or("model_type", ""));
   if (type != "llama") {
@@ -94,7 +103,8 @@ Result<std::unique_ptr<Generator>> Generator::open(Client& client, const std::st
   DJINN_CHECK(check_layers(config.layers, "model.layers.", model.manifest));
   DJINN_TRY(const srg::Graph decode, build_llama(config, {LlamaPhase::kDecode}));
   DJINN_CHECK(check_weights(decode, model.manifest));
-  std::unique_ptr<Generator> made(new Generator(client, std::move(model), std::move(config)));
+  std::unique_ptr<Generator> made(new Generator(client, std::move(model), std::move(config),
+                                                numerics.value_or(client.welcome().numerics)));
   made->unknown_keys_ = std::move(unknown);
   DJINN_TRY(made->end_tokens_, files.config.tokens("eos_token_id"));
   DJINN_TRY(const std::vector<int64_t> begin, files.config.tokens("bos_token_id"));
@@ -105,7 +115,8 @@ Result<std::unique_ptr<Generator>> Generator::open(Client& client, const std::st
 Result<ProgramId> Generator::program(const LlamaProgram& variant) {
   ProgramId& id = programs_[{variant.phase, variant.all_logits}];
   if (!id.valid()) {
-    DJINN_TRY(const srg::Graph graph, build_llama(config_, variant));
+    DJINN_TRY(srg::Graph graph, build_llama(config_, variant));
+    graph.numerics = numerics_;
     DJINN_TRY(const auto defined, client_.define_program(graph, model_.id));
     id = defined.program;
   }

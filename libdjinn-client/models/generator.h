@@ -7,7 +7,9 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "libdjinn-client/client.h"
@@ -37,6 +39,9 @@ struct Generated {
   bool given_up = false;       // on_token ended it
 };
 
+// "exact", "fast" or "fast-only". Errors: kInvalidArgument, with what there is.
+Result<srg::Numerics> numerics_named(std::string_view name);
+
 // Of numbers that a caller gives, before anything is read by them. Errors: kInvalidArgument;
 // kOutOfRange.
 Status check_prompts(size_t count, bool each_has_tokens);
@@ -44,10 +49,13 @@ Status check_stop_tokens(size_t count);
 
 class Generator {
  public:
-  // client outlives the generator. Errors: the directory's, the builder's, djinnd's.
-  static Result<std::unique_ptr<Generator>> open(Client& client, const std::string& directory);
+  // client outlives the generator. numerics: of its programs; none: djinnd's lane.numerics. Errors:
+  // the directory's, the builder's, djinnd's.
+  static Result<std::unique_ptr<Generator>> open(Client& client, const std::string& directory,
+                                                 std::optional<srg::Numerics> numerics = {});
 
   [[nodiscard]] const LlamaConfig& config() const { return config_; }
+  [[nodiscard]] srg::Numerics numerics() const { return numerics_; }
   [[nodiscard]] const OpenedModel& model() const { return model_; }
   // Of config.json: keys.h.
   [[nodiscard]] const std::vector<std::string>& unknown_keys() const { return unknown_keys_; }
@@ -65,8 +73,11 @@ class Generator {
   Result<ProgramId> program(const LlamaProgram& variant);
 
  private:
-  Generator(Client& client, OpenedModel model, LlamaConfig config)
-      : client_(client), model_(std::move(model)), config_(std::move(config)) {}
+  Generator(Client& client, OpenedModel model, LlamaConfig config, srg::Numerics numerics)
+      : client_(client),
+        model_(std::move(model)),
+        config_(std::move(config)),
+        numerics_(numerics) {}
   Result<ipc::GenerateBlock> make_block(const std::vector<std::vector<int32_t>>& prompts,
                                         const GenerateOptions& options);
   Result<Generated> stream(const ipc::GenerateBlock& block, const std::vector<int32_t>& prompt,
@@ -75,6 +86,7 @@ class Generator {
   Client& client_;
   OpenedModel model_;
   LlamaConfig config_;
+  srg::Numerics numerics_;
   std::vector<std::string> unknown_keys_;
   std::vector<int64_t> end_tokens_;
   int64_t begin_token_ = -1;

@@ -92,10 +92,14 @@ class TokenCallback {
 
 class Generator {
  public:
-  Generator(Shared session, const std::string& directory) : session_(std::move(session)) {
+  // numerics: empty: djinnd's lane.numerics.
+  Generator(Shared session, const std::string& directory, const std::string& numerics)
+      : session_(std::move(session)) {
+    std::optional<srg::Numerics> chosen;
+    if (!numerics.empty()) chosen = take(client::numerics_named(numerics));
     generator_ = take(session_->turn([&](client::Client& client) {
       number_ = session_->number();
-      return client::Generator::open(client, directory);
+      return client::Generator::open(client, directory, chosen);
     }));
   }
 
@@ -169,7 +173,7 @@ void add_encoder(py::module_& module) {
 
 void add_generator(py::module_& module) {
   py::class_<Generator>(module, "Generator")
-      .def(py::init<Shared, const std::string&>())
+      .def(py::init<Shared, const std::string&, const std::string&>())
       .def("generate", &Generator::generate)
       .def("source", &Generator::source)
       .def_property_readonly("layers", [](const Generator& g) { return g.config().layers; })

@@ -92,11 +92,14 @@ class Generated:
 
 
 class Generator:
-    """A Llama model: prompts of token ids to new tokens. The loop over tokens runs in djinnd."""
+    """A Llama model: prompts of token ids to new tokens. The loop over tokens runs in djinnd.
 
-    def __init__(self, session: Session, path: PathLike) -> None:
+    `numerics` is "exact", with PyTorch's bits, "fast", with djinn's own kernels where they fit, or
+    "fast-only", which is refused where they do not; None is djinnd's `lane.numerics`."""
+
+    def __init__(self, session: Session, path: PathLike, *, numerics: str | None = None) -> None:
         self._session = session
-        self._raw = _client.Generator(session.raw, os.fspath(path))
+        self._raw = _client.Generator(session.raw, os.fspath(path), numerics or "")
         _tell(self._raw.note)
         self.model = Model(session, self._raw.model)
         self.positions = self._raw.positions

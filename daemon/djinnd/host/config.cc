@@ -182,8 +182,8 @@ constexpr std::string_view kEvictAll = "memory.evict_all_above";
 constexpr std::string_view kEvictIdle = "memory.evict_idle_above";
 
 constexpr std::array kSettings{
-    Setting{"lane.policy", name_of(SchedulePolicy::kFair), false, set_policy},
     Setting{"lane.numerics", "exact", true, set_numerics},
+    Setting{"lane.policy", name_of(SchedulePolicy::kFair), false, set_policy},
     Setting{"lane.threads", kAllCores, false, set_threads},
     Setting{"memory.evict_all_above", "95%", true, set_evict_all},
     Setting{"memory.evict_idle_above", "80%", true, set_evict_idle},
