@@ -5,7 +5,7 @@
 //
 //   mailbox   closures from the control thread and wake-ups from the pager, run between steps
 //   look      for sessions that have work: often at those that had some lately, now and then at the
-//             others, so that a hundred idle clients cost a step nothing. A load a ring, no call
+//             others, so that a hundred idle clients cost a step nothing. Two loads a ring, no call
 //   turn      one step of the session that the queue picks (kernel/sched/queue.h), which is charged
 //             for the time that it took: nobody waits for another's whole generation
 //   sleep     after a short spin without work: on all submission bells and the mailbox's, at once;
