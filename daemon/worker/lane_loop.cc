@@ -209,6 +209,8 @@ Result<bool> LaneLoop::can_go_on(Seat& seat) {
     case Standing::kQueued:
       return false;  // it does
     case Standing::kIdle:
+      // A client that says nonsense of its completions is found out although it submits nothing.
+      DJINN_CHECK(session.ring().free_completions());
       return session.ring().has_submission();
     case Standing::kBlocked: {
       DJINN_TRY(const bool blocked, Runner::is_blocked(session));

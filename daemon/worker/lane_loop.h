@@ -5,11 +5,9 @@
 //
 //   mailbox   closures from the control thread and wake-ups from the pager, run between steps
 //   look      for sessions that have work: often at those that had some lately, now and then at the
-//             others, so that a hundred idle clients cost a step nothing. A load a ring, no call
-//   turn      one step of the session that the queue picks (kernel/sched/queue.h), and of those
-//   that
-//             can share it; they are charged for the time that it took: nobody waits for another's
-//             whole generation
+//             others, so that a hundred idle clients cost a step nothing. Two loads a ring, no call
+//   turn      a step of the session that the queue picks (kernel/sched/queue.h), and of those that
+//             can share it. They are charged for the time: nobody waits for another's generation
 //   sleep     after a short spin without work: on all submission bells and the mailbox's, at once;
 //             none of them is read, since clients have theirs, too (ipc/bell.h)
 //
