@@ -5,6 +5,8 @@
 // TestSession: a session, of which the test is the client.
 #pragma once
 
+#include <sys/socket.h>
+
 #include <map>
 #include <string>
 #include <thread>
