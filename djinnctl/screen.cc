@@ -24,7 +24,7 @@ constexpr std::string_view kEnter = "\x1b[?1049h\x1b[?25l";  // alternate screen
 constexpr std::string_view kLeave = "\x1b[?25h\x1b[?1049l";
 
 // These are globals because nothing can be passed to signal handlers.
-termios before{};
+termios mode_before{};
 termios keys{};
 std::atomic<bool> has_terminal = false;
 std::atomic<bool> is_stale = false;  // what was shown is not there any more
@@ -69,15 +69,15 @@ void paused(int number) {
 void give_terminal_back() {
   if (!has_terminal) return;
   say(kLeave);
-  ::tcsetattr(STDIN_FILENO, TCSANOW, &before);
+  ::tcsetattr(STDIN_FILENO, TCSANOW, &mode_before);
   has_terminal = false;  // last: another signal may come in between
 }
 
 Result<Screen> Screen::open() {
-  if (!terminal_of(STDOUT_FILENO).takes_escapes || ::tcgetattr(STDIN_FILENO, &before) != 0) {
+  if (!terminal_of(STDOUT_FILENO).takes_escapes || ::tcgetattr(STDIN_FILENO, &mode_before) != 0) {
     return Error{ErrorCode::kUnsupported, "This is no terminal for a live view. Use --batch."};
   }
-  keys = before;
+  keys = mode_before;
   keys.c_lflag &= ~static_cast<tcflag_t>(ICANON | ECHO);
   keys.c_cc[VMIN] = 0;
   keys.c_cc[VTIME] = 0;

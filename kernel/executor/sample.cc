@@ -3,9 +3,12 @@
 #include "kernel/executor/sample.h"
 
 #include <algorithm>
+#include <bit>
 #include <charconv>
 #include <cmath>
 #include <limits>
+#include <numeric>
+#include <utility>
 #include <vector>
 
 namespace djinn::exec {
@@ -56,6 +59,7 @@ std::vector<float> softmax(std::span<const float> logits) {
   std::vector<float> weights(logits.size());
   double sum = 0;
   for (size_t i = 0; i < logits.size(); ++i) {
+    if (logits[i] == kRemoved) continue;
     weights[i] = std::exp(logits[i] - top);
     sum += weights[i];
   }
@@ -63,21 +67,104 @@ std::vector<float> softmax(std::span<const float> logits) {
   return weights;
 }
 
-// Does what TopPLogitsWarper does: in ascending order it removes while the sum of probabilities is
-// at most 1 - top_p, but never the last. The sum is kept in double, as ATen's cumsum does on a CPU.
-void keep_top_p(std::span<float> logits, float top_p) {
-  const std::vector<float> probabilities = softmax(logits);
-  std::vector<uint32_t> order(logits.size());
-  for (uint32_t i = 0; i < order.size(); ++i) order[i] = i;
+// What lies below the nucleus, in ascending order: its tokens are removed while the sum of their
+// probabilities is at most 1 - top_p. The sum is kept in double, as ATen's cumsum does on a CPU,
+// and compared in float.
+struct Tail {
+  explicit Tail(float top_p) : most(static_cast<float>(1.0 - decimal_of(top_p))) {}
+
+  [[nodiscard]] bool ends_with(double sum) const { return static_cast<float>(sum) > most; }
+  // Sums of all probabilities in two orders differ by less than this.
+  static constexpr double kDoubt = 1e-9;
+  [[nodiscard]] bool is_doubtful(double sum) const {
+    return ends_with(sum - kDoubt) != ends_with(sum + kDoubt);
+  }
+
+  float most;
+};
+
+// Tokens whose logits are near, in ascending order: the upper bits of a float, as an integer that
+// orders as the float does.
+class Bins {
+ public:
+  Bins(std::span<const float> logits, std::span<const float> probabilities) {
+    for (size_t i = 0; i < logits.size(); ++i) sums_[bin_of(logits[i])] += probabilities[i];
+  }
+
+  static size_t bin_of(float logit) {
+    const auto bits = std::bit_cast<uint32_t>(logit + 0.0f);  // both zeros are one
+    return (bits ^ (bits >> 31 != 0 ? 0xffffffffu : 0x80000000u)) >> (32 - kBits);
+  }
+  // The first bin with which the sum of all up to it ends the tail, and the sum of those before;
+  // the last bin if none does.
+  [[nodiscard]] std::pair<size_t, double> find(const Tail& tail) const {
+    double before = 0;
+    for (size_t bin = 0; bin + 1 < sums_.size(); ++bin) {
+      const double sum = before + sums_[bin];
+      if (tail.ends_with(sum) || tail.is_doubtful(sum)) return {bin, before};
+      before = sum;
+    }
+    return {sums_.size() - 1, before};
+  }
+
+ private:
+  static constexpr int kBits = 12;
+  std::vector<double> sums_ = std::vector<double>(size_t{1} << kBits);
+};
+
+// Removes the tokens in `order`, which is ascending and begins with that sum below it, while the
+// tail goes on. Gives whether its end was found, beyond doubt: another order of summing finds the
+// same.
+bool remove_tail(std::span<float> logits, std::span<const float> probabilities,
+                 std::span<const uint32_t> order, const Tail& tail, double sum) {
+  for (const uint32_t token : order) {
+    sum += probabilities[token];
+    if (tail.is_doubtful(sum)) return false;
+    if (tail.ends_with(sum)) return true;
+    logits[token] = kRemoved;
+  }
+  return false;
+}
+
+// All tokens are in `order`; the likeliest stays.
+void remove_exact_tail(std::span<float> logits, std::span<const float> probabilities,
+                       std::span<const uint32_t> order, const Tail& tail) {
+  double sum = 0;
+  for (const uint32_t token : order.first(order.size() - 1)) {
+    sum += probabilities[token];
+    if (tail.ends_with(sum)) return;
+    logits[token] = kRemoved;
+  }
+}
+
+void sort_by_logit(std::vector<uint32_t>& order, std::span<const float> logits) {
   std::stable_sort(order.begin(), order.end(),
                    [&](uint32_t a, uint32_t b) { return logits[a] < logits[b]; });
-  const auto tail = static_cast<float>(1.0 - decimal_of(top_p));
-  double sum = 0;
-  for (size_t i = 0; i + 1 < order.size(); ++i) {
-    sum += probabilities[order[i]];
-    if (static_cast<float>(sum) > tail) break;
-    logits[order[i]] = kRemoved;
+}
+
+// Does what TopPLogitsWarper does. Only the tokens at the tail's end are sorted: those below them
+// are removed in any order, and those above stay. Where the order of a sum could matter, all are.
+void keep_top_p(std::span<float> logits, float top_p) {
+  const Tail tail(top_p);
+  const std::vector<float> probabilities = softmax(logits);
+  const auto [last, before] = Bins(logits, probabilities).find(tail);
+  std::vector<uint32_t> order;
+  for (uint32_t i = 0; i < logits.size(); ++i) {
+    if (Bins::bin_of(logits[i]) == last) order.push_back(i);
   }
+  sort_by_logit(order, logits);
+  std::vector<float> kept(logits.begin(), logits.end());
+  for (float& logit : kept) {
+    if (Bins::bin_of(logit) < last) logit = kRemoved;
+  }
+  if (!remove_tail(kept, probabilities, order, tail, before)) {
+    order.resize(logits.size());
+    std::iota(order.begin(), order.end(), uint32_t{0});
+    sort_by_logit(order, logits);
+    kept.assign(logits.begin(), logits.end());
+    remove_exact_tail(kept, probabilities, order, tail);
+  }
+  std::ranges::copy(kept, logits.begin());
 }
 
 // Does what MinPLogitsWarper does: it removes what is less likely than min_p times the likeliest.

@@ -4,9 +4,14 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
 #include <map>
+#include <numeric>
+#include <random>
+#include <string>
 #include <vector>
 
 namespace djinn::exec {
@@ -125,6 +130,59 @@ TEST(Sample, top_p_keeps_the_smallest_set_that_reaches_it) {
   EXPECT_EQ(support(logits, rule), (std::vector<int32_t>{0, 1, 2}));
   rule.top_p = 1e-6f;
   EXPECT_EQ(support(logits, rule), (std::vector<int32_t>{0}));
+}
+
+// The tokens that the rule leaves.
+std::vector<int32_t> left(std::vector<float> logits, const SamplingRule& rule) {
+  EXPECT_TRUE(sample(logits, {}, rule, 0));
+  std::vector<int32_t> tokens;
+  for (size_t i = 0; i < logits.size(); ++i) {
+    if (std::isfinite(logits[i])) tokens.push_back(static_cast<int32_t>(i));
+  }
+  return tokens;
+}
+
+// As TopPLogitsWarper does it: all are sorted.
+std::vector<int32_t> nucleus(const std::vector<float>& logits, double top_p) {
+  const float top = *std::ranges::max_element(logits);
+  std::vector<float> weights;
+  double total = 0;
+  for (const float logit : logits) {
+    weights.push_back(std::exp(logit - top));
+    total += weights.back();
+  }
+  for (float& weight : weights) weight = static_cast<float>(weight / total);
+  std::vector<int32_t> order(logits.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::ranges::stable_sort(order, {}, [&](int32_t token) { return logits[size_t(token)]; });
+  double sum = 0;
+  size_t removed = 0;
+  for (; removed + 1 < order.size(); ++removed) {
+    sum += weights[size_t(order[removed])];
+    if (static_cast<float>(sum) > static_cast<float>(1.0 - top_p)) break;
+  }
+  order.erase(order.begin(), order.begin() + ptrdiff_t(removed));
+  std::ranges::sort(order);
+  return order;
+}
+
+TEST(Sample, top_p_keeps_what_a_sort_of_all_keeps) {
+  std::mt19937 random(5);
+  std::normal_distribution<float> normal;
+  for (int round = 0; round < 3000; ++round) {
+    std::vector<float> logits(1 + random() % 400);
+    const float spread = std::array{0.01f, 1.0f, 8.0f}[random() % 3];
+    const bool coarse = random() % 2 == 0;  // then many are equal, and zeros have both signs
+    for (float& logit : logits) {
+      logit = spread * normal(random);
+      if (coarse) logit = std::copysign(std::round(std::abs(logit)), logit);
+    }
+    SamplingRule rule;
+    rule.greedy = false;
+    rule.top_p = std::array{1e-6f, 0.1f, 0.5f, 0.9f, 0.95f, 0.999f}[random() % 6];
+    ASSERT_EQ(left(logits, rule), nucleus(logits, std::stod(std::to_string(rule.top_p))))
+        << "round " << round << ", " << logits.size() << " logits, top_p " << rule.top_p;
+  }
 }
 
 TEST(Sample, min_p_removes_what_is_far_below_the_likeliest) {

@@ -114,7 +114,7 @@ std::optional<Gated> gated_by(const Draft& draft, NodeIndex product) {
 }
 
 // Of a node that is left: gives why, or nothing where it is no activation.
-std::string_view why_not(const Node& node) {
+std::string_view why_no_gate(const Node& node) {
   if (node.op == "aten::silu") return "no product alone is behind it";
   if (node.op == "aten::tanh") return "it is no part of gelu";
   if (node.op != "aten::gelu") return {};
@@ -147,7 +147,7 @@ PassReport rewrite_gates(Draft& draft) {
     ++report.fired;
   }
   for (NodeIndex i = 0; i < draft.node_count(); ++i) {
-    const std::string_view reason = draft.is_there(i) ? why_not(draft.node(i)) : "";
+    const std::string_view reason = draft.is_there(i) ? why_no_gate(draft.node(i)) : "";
     if (!reason.empty()) report.leave(reason);
   }
   return report;
