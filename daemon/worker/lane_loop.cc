@@ -311,6 +311,7 @@ bool LaneLoop::run_unit(const std::vector<SessionId>& unit, uint64_t begun_ns) {
     if (!advance) {
       set_aside(id, advance.error());
     } else if (*advance != Runner::Advance::kJoins) {
+      if (*advance == Runner::Advance::kWaiting) state_.waits.suspend(id);
       const uint64_t ended_ns = clock_.monotonic_ns();
       worked |= end_step(id, *advance, {begun_ns, ended_ns, ended_ns - begun_ns});
       begun_ns = ended_ns;
@@ -319,6 +320,8 @@ bool LaneLoop::run_unit(const std::vector<SessionId>& unit, uint64_t begun_ns) {
   std::vector<std::pair<SessionId, Runner::Advance>> ended;
   if (runner_->has_joined()) {
     runner_->end_joined([&](Session& session, Runner::Advance advance) {
+      // At once: what the next one awaits takes the place of what this one does.
+      if (advance == Runner::Advance::kWaiting) state_.waits.suspend(session.id());
       ended.emplace_back(session.id(), advance);
     });
   }
@@ -359,7 +362,6 @@ void LaneLoop::note(Seat& seat, Runner::Advance advance, uint64_t begun_ns) {
       break;
     case Runner::Advance::kWaiting:
       seat.standing = Standing::kWaiting;
-      state_.waits.suspend(session.id());
       break;
     case Runner::Advance::kJoins:
       DJINN_ASSERT(false);  // its step has not ended
