@@ -224,6 +224,9 @@ std::vector<size_t> Runner::next_to_join(std::vector<bool>& taken) const {
 
 std::vector<bool> Runner::compute(std::span<const size_t> members) {
   if (members.size() == 1) return {false};
+  // While the slab grows the lane shows life for this one; whoever came last may be gone.
+  const Begun& first = joined_[members.front()].begun;
+  watch(first.step.session, first.step.submission.run);
   std::vector<exec::RunTogether> runs;
   for (const size_t i : members) {
     const Joined& one = joined_[i];

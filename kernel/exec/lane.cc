@@ -473,7 +473,7 @@ std::vector<bool> CpuLane::compute_together(const Program& program,
   for (size_t i = 0; i < chosen.size(); ++i) {
     Together& run = chosen[i];
     const bool had_its_plan = run.replayer->fits() && !run.heap.is_refused();
-    run.plan->is_alone = !had_its_plan || companions[i].has_left;
+    run.plan->is_alone |= !had_its_plan || companions[i].has_left;  // another may have the same
     done[run.number] =
         companions[i].goes_on && had_its_plan &&
         keep_outputs(graph, run.storages, companions[i].frame, outputs_together_[run.number]).ok();
