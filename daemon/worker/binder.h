@@ -51,6 +51,9 @@ class Binder {
     kept_bytes_ = 0;
   }
 
+  // Of the copies.
+  [[nodiscard]] uint64_t kept_bytes() const { return kept_bytes_; }
+
   [[nodiscard]] exec::RunBindings bindings() const {
     return {symbols_, storages_, places_, tokens_begin_, tokens_end_};
   }

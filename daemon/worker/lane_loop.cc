@@ -35,6 +35,12 @@ constexpr size_t kColdAtOnce = 2;
 constexpr uint64_t kMailboxKey = 0;   // no session has id 0
 constexpr size_t kEventsAtOnce = 64;  // those beyond end the next sleep
 
+// Of its generation, whose next step may share others'.
+uint32_t rows_of(const Session& session) {
+  DJINN_ASSERT(session.generation && session.generation->rows > 0);
+  return session.generation->rows;
+}
+
 // Takes the one at that place out, whose place the last one gets.
 template <typename T>
 void move(std::vector<T*>& from, size_t at, std::vector<T*>& to) {
@@ -291,41 +297,60 @@ bool LaneLoop::run_turn() {
   return picked && run_unit(unit_of(*picked, now_ns), now_ns);
 }
 
-// Gives the picked one and those that share its step, always in the same order, so that each finds
-// its place in the lane's memory as it left it.
+// Gives the picked one and those that share its step, as many as are computed at once, always in
+// the same order, so that each finds its place in the lane's memory as it left it.
 std::vector<SessionId> LaneLoop::unit_of(SessionId picked, uint64_t now_ns) {
-  std::vector<SessionId> unit;
-  if (const uint64_t key = runner_->batch_key_of(*seats_.at(picked).session); key != 0) {
-    unit = state_.queue.ready_with(key);
+  std::vector<SessionId> unit{picked};
+  const uint64_t key = runner_->batch_key_of(*seats_.at(picked).session);
+  if (key == 0) return unit;
+  uint32_t rows = rows_of(*seats_.at(picked).session);
+  for (const SessionId id : state_.queue.ready_with(key)) {
+    const uint32_t more = rows_of(*seats_.at(id).session);
+    if (rows + more > limits::kRows) continue;
+    rows += more;
+    state_.queue.join(id, now_ns);
+    unit.push_back(id);
   }
-  for (const SessionId id : unit) state_.queue.join(id, now_ns);
-  unit.push_back(picked);
   std::ranges::sort(unit);
   return unit;
 }
 
 bool LaneLoop::run_unit(const std::vector<SessionId>& unit, uint64_t begun_ns) {
   bool worked = false;
+  uint64_t shared_ns = 0;
   for (const SessionId id : unit) {
     const auto advance = runner_->advance(*seats_.at(id).session, unit.size() > 1);
+    const uint64_t ended_ns = clock_.monotonic_ns();
     if (!advance) {
       set_aside(id, advance.error());
-    } else if (*advance != Runner::Advance::kJoins) {
-      const uint64_t ended_ns = clock_.monotonic_ns();
+    } else if (*advance == Runner::Advance::kJoins) {
+      shared_ns += ended_ns - begun_ns;
+    } else {
+      if (*advance == Runner::Advance::kWaiting) state_.waits.suspend(id);
       worked |= end_step(id, *advance, {begun_ns, ended_ns, ended_ns - begun_ns});
-      begun_ns = ended_ns;
     }
+    begun_ns = ended_ns;
   }
-  std::vector<std::pair<SessionId, Runner::Advance>> ended;
+  struct Ended {
+    SessionId id;
+    Runner::Advance advance;
+    uint32_t rows;
+  };
+  std::vector<Ended> ended;
+  uint32_t all_rows = 0;
   if (runner_->has_joined()) {
     runner_->end_joined([&](Session& session, Runner::Advance advance) {
-      ended.emplace_back(session.id(), advance);
+      // At once: what the next one awaits takes the place of what this one does.
+      if (advance == Runner::Advance::kWaiting) state_.waits.suspend(session.id());
+      ended.push_back({session.id(), advance, rows_of(session)});
+      all_rows += rows_of(session);
     });
   }
   state_.programs.end_step();
   const uint64_t ended_ns = clock_.monotonic_ns();
-  for (const auto& [id, advance] : ended) {
-    worked |= end_step(id, advance, {begun_ns, ended_ns, (ended_ns - begun_ns) / ended.size()});
+  shared_ns += ended_ns - begun_ns;
+  for (const auto& [id, advance, rows] : ended) {
+    worked |= end_step(id, advance, {begun_ns, ended_ns, shared_ns * rows / all_rows});
   }
   return worked;
 }
@@ -359,7 +384,6 @@ void LaneLoop::note(Seat& seat, Runner::Advance advance, uint64_t begun_ns) {
       break;
     case Runner::Advance::kWaiting:
       seat.standing = Standing::kWaiting;
-      state_.waits.suspend(session.id());
       break;
     case Runner::Advance::kJoins:
       DJINN_ASSERT(false);  // its step has not ended

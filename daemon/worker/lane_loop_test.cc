@@ -157,6 +157,72 @@ TEST_F(LaneLoopTest, a_session_that_waits_for_memory_keeps_no_other_waiting) {
   EXPECT_EQ(waits->completion(), ErrorCode::kOk);
 }
 
+// A model of fast numerics for generate(), whose steps take so much of the heap.
+srg::Graph generating(int64_t heap_bytes) {
+  srg::GraphBuilder g("generating");
+  const srg::Expr rows = g.symbol("rows", 1, limits::kRows, srg::SymbolRole::kBatch);
+  const srg::Expr tokens = g.symbol("tokens", 1, 64, srg::SymbolRole::kTokens);
+  const srg::Tensor ids = g.input("ids", DType::kInt64, {rows, tokens}, srg::InputRole::kTokenIds);
+  if (heap_bytes > 0) g.op_n(0, "fake::take_heap", {heap_bytes});
+  const srg::Tensor logits = g.op("fake::logits", {ids});
+  g.claim(logits, DType::kFloat32, {rows, 100});
+  g.output("logits", logits);
+  srg::Graph graph = *std::move(g).finish();
+  graph.numerics = srg::Numerics::kFast;
+  return graph;
+}
+
+TEST_F(LaneLoopTest, steps_that_join_and_lack_memory_wait_each_until_it_has_come) {
+  constexpr ProgramId kPrefill{5}, kDecode{6};
+  constexpr SequenceHandle kGroup{3, 1};
+  constexpr int kTokens = 5;
+  const ipc::SequenceGeometry geometry{1, 1, 2, 8, DType::kFloat32, 64};
+  const uint64_t bytes = gc::SequenceLayout::make(1, 1, 2, 8, sizeof(float), 64)->file_bytes();
+  std::vector<std::unique_ptr<TestSession>> sessions;
+  for (uint64_t id = 1; id <= 3; ++id) sessions.push_back(attach(id));
+  look_at(sessions.size());
+  on_lane([&](LaneLoop::State& state) {
+    for (const auto& [id, heap_bytes] : {std::pair{kPrefill, 0}, std::pair{kDecode, 1 << 20}}) {
+      state.programs.expect_program(id, {}, std::make_shared<const std::vector<std::byte>>());
+      auto admitted = admit_graph(executor_, ipc::encode(generating(heap_bytes)), nullptr);
+      state.programs.add_program(id, *std::move(admitted));
+    }
+    for (const auto& session : sessions) {
+      Fd memory = *pal::make_memfd("group", bytes, pal::Seals::kShared);
+      state.sessions.at(session->id)
+          ->add_sequence(
+              *Sequence::map(session->id, kGroup, geometry, std::move(memory), bytes, Fd(), *pal_));
+      ipc::GenerateBlock block;
+      block.prefill = kPrefill.value;
+      block.decode = kDecode.value;
+      block.sequence = kGroup;
+      block.rows = 1;
+      block.prompt_tokens = 1;
+      block.prompt = {TestSession::kOutputAt, sizeof(int32_t)};  // zeros
+      block.padding = {0};
+      block.max_new_tokens = kTokens;
+      const std::vector<std::byte> encoded = ipc::encode(block);
+      copy_bytes(encoded, session->staging());
+      ipc::Submission submission;
+      submission.operation = static_cast<uint16_t>(ipc::Operation::kGenerate);
+      submission.run = ++session->last_run;
+      submission.binding_bytes = static_cast<uint32_t>(encoded.size());
+      ASSERT_TRUE(session->ring.publish(submission));
+    }
+  });
+  const auto request = heard<ipc::GrantRequest>();
+  for (bool wait = false; !wait; std::this_thread::yield()) {
+    on_lane([&](LaneLoop::State& state) {
+      wait = std::ranges::all_of(state.sessions, [](const auto& one) { return one.second->waits; });
+    });
+  }
+  grant(request);
+  for (const auto& session : sessions) {  // each token, and the end
+    for (int told = 0; told <= kTokens; ++told) ASSERT_EQ(session->completion(), ErrorCode::kOk);
+  }
+  EXPECT_GT(loop_->counts().read().runs_together, 0u);
+}
+
 TEST_F(LaneLoopTest, a_session_that_leaves_gives_back_what_it_asked_for) {
   const auto waits = attach(1);
   waits->run(one_operator("fake::take_heap", {1 << 20}));

@@ -19,6 +19,10 @@ constexpr uint32_t kCompletionsPerStep =
 
 static_assert(kCompletionsPerStep <= limits::kCompletionSlots);
 
+// What inputs of all joined steps are copied to counts for the quota of each session's next run, as
+// all of the lane's heap does. Who would need more is computed alone.
+constexpr uint64_t kJoinedBytesMax = uint64_t{64} << 20;
+
 // Gives the record that the next step of this session starts from.
 gc::StepRecord next_record(const gc::StepRecord& last, const ipc::Submission& submission) {
   gc::StepRecord record;
@@ -171,11 +175,20 @@ Result<Runner::Advance> Runner::join(Begun begun) {
   const uint64_t begun_before = tools_.lane.stats().begun;
   Outcome<TokenRun> run = prepare_token(begun.step, tools_, binder, begun.record);
   if (!run) return end(begun, std::move(run).why_not(), begun_before);
-  if (run->program->fast_nodes() > 0) {
+  const bool is_small = copied_bytes() <= kJoinedBytesMax;
+  if (run->program->fast_nodes() > 0 && is_small) {
     joined_.push_back({std::move(begun), &binder, *std::move(run)});
     return Advance::kJoins;
   }
-  return end(begun, compute_token(begun.step, tools_, binder, *run, begun.record), begun_before);
+  const Outcome<Ending> ending = compute_token(begun.step, tools_, binder, *run, begun.record);
+  if (!is_small) binder.clear();
+  return end(begun, ending, begun_before);
+}
+
+uint64_t Runner::copied_bytes() const {
+  uint64_t bytes = 0;
+  for (const Binder& binder : binders_) bytes += binder.kept_bytes();
+  return bytes;
 }
 
 void Runner::end_joined(const OnEnd& on_end) {
@@ -224,6 +237,9 @@ std::vector<size_t> Runner::next_to_join(std::vector<bool>& taken) const {
 
 std::vector<bool> Runner::compute(std::span<const size_t> members) {
   if (members.size() == 1) return {false};
+  // While the slab grows the lane shows life for this one; whoever came last may be gone.
+  const Begun& first = joined_[members.front()].begun;
+  watch(first.step.session, first.step.submission.run);
   std::vector<exec::RunTogether> runs;
   for (const size_t i : members) {
     const Joined& one = joined_[i];

@@ -71,6 +71,7 @@ class Runner {
 
   static bool may_join(const Begun& begun);
   Result<Advance> join(Begun begun);
+  [[nodiscard]] uint64_t copied_bytes() const;
   std::vector<size_t> next_to_join(std::vector<bool>& taken) const;
   std::vector<bool> compute(std::span<const size_t> members);
   void watch(Session& session, uint64_t run);

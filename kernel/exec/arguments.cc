@@ -397,6 +397,7 @@ Status bind_arguments(const srg::Node& node, Step& step) {
   for (size_t i = 0; i < given.size(); ++i) {
     DJINN_CHECK(bind_at(schema.arguments()[i], given[i], step));
   }
+  step.splits = splits_of(node.op, step.stack);
   return check_numbers(step);
 }
 

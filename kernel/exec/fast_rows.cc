@@ -27,6 +27,8 @@
 #include <optional>
 #include <string_view>
 
+#include "kernel/exec/joint_products.h"
+#include "kernel/exec/one_thread.h"
 #include "kernel/exec/own_operators.h"
 
 namespace djinn::exec {
@@ -59,6 +61,11 @@ at::Tensor lying_as(const at::Tensor& other, const at::Tensor& result) {
   return copy.copy_(result);
 }
 
+// Before LibTorch computes as many numbers in shares, whose ends have other bits.
+void leave_if_it_splits(const at::Tensor& tensor) {
+  if (tensor.numel() > kFewElements) take_leave();
+}
+
 // --- djinn::rms_norm
 
 at::Tensor rms_norm_as_before(const at::Tensor& x, const at::Tensor& weight, double epsilon,
@@ -77,6 +84,7 @@ at::Tensor rms_norm(const at::Tensor& given, const at::Tensor& weight, double ep
   if (!element || weight.scalar_type() != given.scalar_type() || given.dim() < 1 ||
       given.numel() == 0 || weight.dim() != 1 || weight.size(0) != given.size(-1) ||
       weight.stride(0) != 1) {
+    leave_if_it_splits(given);
     return rms_norm_as_before(given, weight, epsilon, from_one, contiguous);
   }
   const at::Tensor x = dense_rows(given);
@@ -120,6 +128,7 @@ at::Tensor gate(const at::Tensor& given, const std::optional<at::Tensor>& given_
   const auto element = element_of(given.scalar_type());
   if (!element || (given_factor && (given_factor->scalar_type() != given.scalar_type() ||
                                     given_factor->sizes() != given.sizes()))) {
+    leave_if_it_splits(given);
     return gate_as_before(given, given_factor, activation, factor_first);
   }
   const at::Tensor x = given.contiguous();
@@ -166,6 +175,7 @@ at::Tensor rope(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& si
   const auto element = element_of(x.scalar_type());
   if (!element || x.dim() != 4 || x.numel() == 0 || x.size(3) % 2 != 0 || x.stride(3) != 1 ||
       !has_row_for_each(x, cos) || !has_row_for_each(x, sin)) {
+    leave_if_it_splits(x);
     return rope_as_before(x, cos, sin);
   }
   const bool in_order = lies_in_order(x), kept = !in_order && keeps_its_order(x);

@@ -5,6 +5,8 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
+
 #include "kernel/base/checked.h"
 #include "kernel/exec/arguments.h"
 #include "kernel/exec/convert.h"
@@ -244,6 +246,16 @@ Status run_steps(const AdmittedGraph& program, std::span<const c10::Storage> sto
 
 namespace {
 
+// Whether the step's result may have other bits with one thread than with all of them.
+bool has_split(const Step& step, const Frame& frame) {
+  if (step.splits == Splits::kNever) return false;
+  return std::ranges::any_of(step.outputs, [&](srg::ValueId id) {
+    const at::Tensor& result = frame.values[id];
+    if (!result.defined() || result.numel() <= kFewElements) return false;
+    return result.is_complex() || (step.splits == Splits::kFloats && result.is_floating_point());
+  });
+}
+
 // Runs of one program that go on together.
 class Company {
  public:
@@ -310,7 +322,9 @@ class Company {
   Status begin(Companion& run, size_t at, Stack& stack) {
     const Step& step = program_.steps[at];
     if (run.frame.pulse && !run.frame.pulse(program_.graph.nodes[step.node].op)) return given_up();
-    return begin_step(program_, step, run.storages, run.frame, stack);
+    DJINN_CHECK(begin_step(program_, step, run.storages, run.frame, stack));
+    if (step.op->keeps_bits && has_split(step, run.frame)) take_leave();
+    return {};
   }
 
   Status call(Companion& run, size_t at, Stack& stack) {

@@ -129,6 +129,7 @@ class CpuLane final : public HostLane {
   uint64_t room_together(uint64_t bytes);
   void begin_together(const AdmittedGraph& graph, Together& run, uint64_t offset,
                       Companion& companion);
+  bool end_together(const AdmittedGraph& graph, Together& run, const Companion& companion);
   void drop_outputs();
 
   LaneOptions options_;
@@ -456,6 +457,21 @@ void CpuLane::begin_together(const AdmittedGraph& graph, Together& run, uint64_t
   companion.goes_on = bind_frame(graph, run.storages, companion.frame).ok();
 }
 
+// Gives whether it has ended well. An output that has to be made for whoever reads it has its place
+// in the plan, too.
+bool CpuLane::end_together(const AdmittedGraph& graph, Together& run, const Companion& companion) {
+  const ScopedHeap heap(run.heap);
+  const ScopedSink sink(*run.replayer);
+  Outputs& outputs = outputs_together_[run.number];
+  const bool kept =
+      companion.goes_on && catching([&]() -> Status {
+                             return keep_outputs(graph, run.storages, companion.frame, outputs);
+                           }).ok();
+  const bool had_its_plan = run.replayer->fits() && !run.heap.is_refused();
+  run.plan->is_alone |= !had_its_plan || companion.has_left;  // another run may have the same plan
+  return kept && had_its_plan;
+}
+
 std::vector<bool> CpuLane::compute_together(const Program& program,
                                             std::span<const RunTogether> runs) {
   std::vector<bool> done(runs.size(), false);
@@ -471,12 +487,7 @@ std::vector<bool> CpuLane::compute_together(const Program& program,
   run_steps_together(graph, companions);
   outputs_together_.resize(runs.size());
   for (size_t i = 0; i < chosen.size(); ++i) {
-    Together& run = chosen[i];
-    const bool had_its_plan = run.replayer->fits() && !run.heap.is_refused();
-    run.plan->is_alone = !had_its_plan || companions[i].has_left;
-    done[run.number] =
-        companions[i].goes_on && had_its_plan &&
-        keep_outputs(graph, run.storages, companions[i].frame, outputs_together_[run.number]).ok();
+    done[chosen[i].number] = end_together(graph, chosen[i], companions[i]);
   }
   const auto count = static_cast<uint64_t>(std::ranges::count(done, true));
   stats_.runs += count;

@@ -176,6 +176,44 @@ constexpr auto kKeepBits = std::to_array<std::string_view>({
 });
 static_assert(std::ranges::is_sorted(kKeepBits));
 
+struct SplitsRow {
+  std::string_view op;
+  Splits splits;
+};
+
+// Found by comparing one thread with several (one_thread_test.cc does for some); the kernels of the
+// others round alike in both ways.
+constexpr auto kSplits = std::to_array<SplitsRow>({
+    {"aten::add.Scalar", Splits::kFloats},   {"aten::add.Tensor", Splits::kFloats},
+    {"aten::addcmul", Splits::kFloats},      {"aten::arange", Splits::kFloats},
+    {"aten::arange.start", Splits::kFloats}, {"aten::arange.start_step", Splits::kFloats},
+    {"aten::div.Scalar", Splits::kComplex},  {"aten::div.Tensor", Splits::kComplex},
+    {"aten::gelu", Splits::kFloats},         {"aten::mul.Scalar", Splits::kComplex},
+    {"aten::mul.Tensor", Splits::kComplex},  {"aten::pow.Tensor_Scalar", Splits::kFloats},
+    {"aten::rsqrt", Splits::kFloats},        {"aten::rsub.Scalar", Splits::kFloats},
+    {"aten::sigmoid", Splits::kFloats},      {"aten::silu", Splits::kFloats},
+    {"aten::softplus", Splits::kFloats},     {"aten::square", Splits::kComplex},
+    {"aten::sub.Scalar", Splits::kFloats},   {"aten::sub.Tensor", Splits::kFloats},
+});
+static_assert(std::ranges::is_sorted(kSplits, {}, &SplitsRow::op));
+static_assert(std::ranges::all_of(kSplits, [](const SplitsRow& row) {
+  return std::ranges::binary_search(kKeepBits, row.op);
+}));
+
+constexpr auto kSums = std::to_array<std::string_view>({
+    "aten::add.Scalar",
+    "aten::add.Tensor",
+    "aten::rsub.Scalar",
+    "aten::sub.Scalar",
+    "aten::sub.Tensor",
+});
+static_assert(std::ranges::is_sorted(kSums));
+
+bool is_number(const c10::IValue& value, int64_t number) {
+  return (value.isInt() && value.toInt() == number) ||
+         (value.isDouble() && value.toDouble() == static_cast<double>(number));
+}
+
 // Calls `see` with each tensor of an argument, in lists too.
 template <typename See>
 void each_tensor(const c10::IValue& argument, See see) {
@@ -255,6 +293,16 @@ std::vector<std::string_view> operators_with_races() {
 
 bool keeps_bits(std::string_view op) {
   return std::ranges::binary_search(kKeepBits, op);
+}
+
+// A sum whose factor, alpha, is 1 is rounded once, and a square as the product that it is.
+Splits splits_of(std::string_view op, const Stack& constants) {
+  const auto row = std::ranges::lower_bound(kSplits, op, {}, &SplitsRow::op);
+  if (row == kSplits.end() || row->op != op) return Splits::kNever;
+  const bool is_sum = std::ranges::binary_search(kSums, op);
+  if (is_sum && is_number(constants.at(2), 1)) return Splits::kNever;
+  const bool is_power = op == "aten::pow.Tensor_Scalar";
+  return is_power && is_number(constants.at(1), 2) ? Splits::kComplex : row->splits;
 }
 
 // This counts for calls from this thread alone: at::set_num_threads() would change it for all.

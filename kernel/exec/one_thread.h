@@ -6,6 +6,7 @@
 // bytes (ARCHITECTURE rule 10), those that one thread of PyTorch's gives.
 #pragma once
 
+#include <cstdint>
 #include <string_view>
 #include <vector>
 
@@ -34,6 +35,18 @@ using Race = bool (*)(const std::vector<c10::IValue>& stack);
 // element is computed by itself, each row in one order, or nothing is. The others may be like that,
 // too, and nobody has looked; of ours those that call LibTorch say so (joint_products.h).
 [[nodiscard]] bool keeps_bits(std::string_view op);
+
+// Of what keeps its bits: whether it does so for a result of kFewElements alone. Where a thread's
+// share ends, its kernel computes what fills no vector in another way, which rounds otherwise.
+enum class Splits : uint8_t {
+  kNever,
+  kComplex,  // where the result is complex
+  kFloats,   // likewise, and where it is of floats
+};
+// LibTorch gives so many to one thread, whatever the operator is.
+inline constexpr int64_t kFewElements = 16 * 1024;
+// constants: the arguments, as far as they are the same in each run.
+[[nodiscard]] Splits splits_of(std::string_view op, const std::vector<c10::IValue>& constants);
 
 // LibTorch's kernels use this thread alone while one lives.
 class OneThread {

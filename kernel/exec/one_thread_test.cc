@@ -122,6 +122,53 @@ TEST_F(OneThreadTest, a_mask_and_one_index_leave_the_threads_as_they_are) {
   EXPECT_EQ(race_of("aten::add.Tensor"), nullptr);
 }
 
+at::Tensor computed(const char* op, const char* overload, std::vector<c10::IValue> stack,
+                    int threads) {
+  at::set_num_threads(threads);
+  c10::Dispatcher::singleton().findSchemaOrThrow(op, overload).callBoxed(&stack);
+  return stack[0].toTensor();
+}
+
+TEST_F(OneThreadTest, what_splits_nothing_has_its_bits_with_any_number_of_threads) {
+  for (const at::ScalarType type : {at::kFloat, at::kBFloat16, at::kHalf}) {
+    const at::Tensor x = noise({17, 20001}, 7, type).abs();
+    for (const char* const op : {"aten::cos", "aten::erf", "aten::exp", "aten::neg", "aten::log",
+                                 "aten::reciprocal", "aten::sin", "aten::sqrt", "aten::tanh"}) {
+      EXPECT_TRUE(keeps_bits(op)) << op;
+      EXPECT_EQ(splits_of(op, {x}), Splits::kNever) << op;
+      const at::Tensor alone = computed(op, "", {x}, 1);
+      for (const int threads : {2, 3, 7}) {
+        EXPECT_TRUE(same_bytes(computed(op, "", {x}, threads), alone)) << op << ' ' << threads;
+      }
+    }
+    const at::Tensor sum = computed("aten::add", "Tensor", {x, x.cos(), 1}, 1);
+    EXPECT_EQ(splits_of("aten::add.Tensor", {{}, {}, 1}), Splits::kNever);
+    EXPECT_TRUE(same_bytes(computed("aten::add", "Tensor", {x, x.cos(), 1}, 3), sum));
+  }
+}
+
+TEST_F(OneThreadTest, what_splits_has_its_bits_where_the_elements_are_few) {
+  EXPECT_EQ(splits_of("aten::add.Tensor", {{}, {}, 0.3}), Splits::kFloats);
+  EXPECT_EQ(splits_of("aten::add.Tensor", {{}, {}, {}}), Splits::kFloats) << "a symbol";
+  EXPECT_EQ(splits_of("aten::mul.Tensor", {{}, {}}), Splits::kComplex);
+  for (const at::ScalarType type : {at::kFloat, at::kBFloat16, at::kHalf}) {
+    const at::Tensor x = noise({3, kFewElements / 3}, 7, type).abs();
+    const auto same = [&](const char* op, const char* overload, std::vector<c10::IValue> stack) {
+      const at::Tensor alone = computed(op, overload, stack, 1);
+      for (const int threads : {2, 3, 7}) {
+        EXPECT_TRUE(same_bytes(computed(op, overload, stack, threads), alone)) << op;
+      }
+    };
+    same("aten::add", "Tensor", {x, x.cos(), 0.3});
+    same("aten::gelu", "", {x, "none"});
+    same("aten::gelu", "", {x, "tanh"});
+    same("aten::rsqrt", "", {x});
+    same("aten::sigmoid", "", {x});
+    same("aten::silu", "", {x});
+    same("aten::softplus", "", {x, 1, 20});
+  }
+}
+
 TEST_F(OneThreadTest, the_threads_are_back_afterwards) {
   at::set_num_threads(2);
   {

@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "kernel/exec/allow_list.h"
+#include "kernel/exec/one_thread.h"
 #include "kernel/exec/torch_headers.h"
 #include "kernel/executor/executor.h"
 #include "kernel/srg/graph.h"
@@ -75,6 +76,7 @@ struct Step {
       written_storages;                // for each of them: where that storage comes from
   std::vector<Layout> layouts;         // of outputs that are claimed to have storages of their own
   bool claims_checked_at_run = false;  // no shape rule: outputs are compared with their claims
+  Splits splits = Splits::kNever;
 };
 
 // The geometry of a view as expressions; for hulls of written ranges.

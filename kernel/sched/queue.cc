@@ -271,6 +271,12 @@ std::vector<SessionId> Queue::ready_with(uint64_t batch_key) const {
        it != by_key_.end() && it->first == batch_key; ++it) {
     sessions.push_back(it->second);
   }
+  const auto order = [this](SessionId session) {
+    const Account& account = accounts_.at(session);
+    const auto came = static_cast<int64_t>(account.came);
+    return std::pair(policy_ == SchedulePolicy::kFifo ? came : account.virtual_ns, session);
+  };
+  std::ranges::sort(sessions, {}, order);
   return sessions;
 }
 

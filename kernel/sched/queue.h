@@ -96,7 +96,8 @@ class Queue {
   // Whether to wait, before pick(), for one that lingers; ask again until it is ready or this says
   // no.
   [[nodiscard]] bool is_worth_waiting(uint64_t now_ns);
-  // Of the ready ones those with this batch key, which is not 0, in no order that means anything.
+  // Of the ready ones those with this batch key, which is not 0: who is owed most comes first, or,
+  // of fifo, whose submission came first.
   [[nodiscard]] std::vector<SessionId> ready_with(uint64_t batch_key) const;
   // Picks that session, which is ready and will share the step of the one picked last.
   void join(SessionId session, uint64_t now_ns);

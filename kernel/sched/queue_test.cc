@@ -408,6 +408,24 @@ TEST(Queue, the_other_ready_steps_of_a_key_can_join_the_picked_one) {
   EXPECT_TRUE(queue.has_ready());
 }
 
+TEST(Queue, who_may_join_and_is_owed_most_comes_first) {
+  for (const SchedulePolicy policy : {SchedulePolicy::kFair, SchedulePolicy::kFifo}) {
+    Queue queue(policy);
+    for (uint64_t id = 1; id <= 3; ++id) queue.add(SessionId{id}, ServiceClass::kNormal);
+    queue.enqueue({SessionId{1}, Arrival::kNext, kMs, 9}, 0);
+    ASSERT_EQ(queue.pick(0), SessionId{1});
+    queue.charge(SessionId{1}, 5 * kMs);
+    queue.enqueue({SessionId{3}, Arrival::kNext, kMs, 9}, 0);
+    queue.enqueue({SessionId{1}, Arrival::kGoesOn, kMs, 9}, 0);
+    queue.enqueue({SessionId{2}, Arrival::kNext, kMs, 9}, 0);
+    const std::vector<SessionId> ready = queue.ready_with(9);
+    ASSERT_EQ(ready.size(), 3u);
+    const bool is_fair = policy == SchedulePolicy::kFair;
+    EXPECT_EQ(ready.front(), is_fair ? SessionId{2} : SessionId{1});
+    EXPECT_EQ(ready.back(), is_fair ? SessionId{1} : SessionId{2});
+  }
+}
+
 // --- decisions
 
 TEST(Queue, a_decision_says_what_it_was_taken_by) {

@@ -42,6 +42,9 @@ class Deaths {
   Verdict note(Session& session, const WorkerDeath& death, bool shared);
   // Likewise, but its client is gone: the death is its own no less. Gives whether it was.
   bool note_last(Session& session);
+  // A worker died in steps of several of its sessions: no session is accused, and yet who connects
+  // anew after each such death is held back like other newcomers.
+  void note_shared(WorkerKey key) { newcomers_[key].note_death(clock_.monotonic_ns()); }
   // It has defined a graph that ended a worker.
   void note_deadly_graph(Session& session);
 

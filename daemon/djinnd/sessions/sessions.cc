@@ -727,6 +727,7 @@ bool Sessions::worker_died(WorkerKey key, const WorkerDeath& death,
     if (progress && progress->running_step != 0) ++in_step;
   }
   const bool shared = in_step > 1;
+  if (shared && !death.was_a_graphs()) deaths_.note_shared(key);
   bool progressed =
       (!death.suspect && death.admitting.empty() && !activity_of(key).in_step) || !definers.empty();
   for (const SessionId id : ids) {
