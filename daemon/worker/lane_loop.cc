@@ -303,10 +303,14 @@ std::vector<SessionId> LaneLoop::unit_of(SessionId picked, uint64_t now_ns) {
   std::vector<SessionId> unit{picked};
   const uint64_t key = runner_->batch_key_of(*seats_.at(picked).session);
   if (key == 0) return unit;
+  const bool is_idle = seats_.at(picked).session->service() == ServiceClass::kIdle;
   uint32_t rows = rows_of(*seats_.at(picked).session);
   for (const SessionId id : state_.queue.ready_with(key)) {
-    const uint32_t more = rows_of(*seats_.at(id).session);
-    if (rows + more > limits::kRows) continue;
+    const Session& session = *seats_.at(id).session;
+    const uint32_t more = rows_of(session);
+    // Others' steps take longer with one that is to run while no other can.
+    const bool may_join = is_idle || session.service() != ServiceClass::kIdle;
+    if (rows + more > limits::kRows || !may_join) continue;
     rows += more;
     state_.queue.join(id, now_ns);
     unit.push_back(id);
@@ -358,7 +362,7 @@ bool LaneLoop::run_unit(const std::vector<SessionId>& unit, uint64_t begun_ns) {
 // Gives whether anything was done.
 bool LaneLoop::end_step(SessionId id, Runner::Advance advance, const StepTime& time) {
   Seat& seat = seats_.at(id);
-  state_.queue.charge(id, time.charged_ns);
+  state_.queue.charge(id, time.charged_ns, time.ended_ns);
   seat.worked_ns = time.ended_ns;
   note(seat, advance, time.begun_ns);
   const bool waited = advance == Runner::Advance::kWaited;

@@ -144,6 +144,7 @@ Runner::Advance Runner::end(Begun& begun, const Outcome<Ending>& ending, uint64_
     begun.record.kind = *ending == Ending::kDone ? gc::StepKind::kDone : gc::StepKind::kToken;
     commit(begun.step, begun.record);
   }
+  session.note_step();
   count(begun.step, session.state().record());
   publish(session);
   return begun.waited ? Advance::kWaited : Advance::kWorked;
@@ -155,7 +156,7 @@ Runner::Advance Runner::end(Begun& begun, const Outcome<Ending>& ending, uint64_
 uint64_t Runner::batch_key_of(Session& session) const {
   const gc::StepRecord& record = session.state().record();
   const bool goes_on = record.kind == gc::StepKind::kToken && session.generation;
-  if (!goes_on || session.is_on_probation(record.run)) return 0;
+  if (!goes_on || session.is_on_probation()) return 0;
   const ProgramId decode{session.generation->decode};
   return tools_.programs.is_fast(decode) ? decode.value : 0;
 }
@@ -166,7 +167,7 @@ bool Runner::may_join(const Begun& begun) {
   const Step& step = begun.step;
   return static_cast<ipc::Operation>(step.submission.operation) == ipc::Operation::kGenerate &&
          begun.record.generated > 0 && !begun.waited && !step.is_of_series() &&
-         !step.session.is_on_probation(step.submission.run);
+         !step.session.is_on_probation();
 }
 
 Result<Runner::Advance> Runner::join(Begun begun) {

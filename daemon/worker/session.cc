@@ -78,12 +78,7 @@ Status Session::map(const ipc::AttachSession& command, std::vector<Fd> fds, pal:
   DJINN_TRY(refs_, Refs::open(command.session, std::move(memory), *state_, pal, grants));
   tell_idle_refs();
   ring_.emplace(*view_, state_->record().completed, state_->completions_published());
-  if (const auto flight = state_->in_flight()) {
-    ipc::Submission submission;
-    DJINN_ASSERT(flight->descriptor.size() >= sizeof submission);
-    memcpy(&submission, flight->descriptor.data(), sizeof submission);
-    probation_run_ = submission.run;
-  }
+  if (state_->in_flight()) probation_steps_ = kProbationSteps;
   return {};
 }
 

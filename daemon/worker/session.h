@@ -103,9 +103,11 @@ class Session {
   [[nodiscard]] bool is_cancelled() const;
   // Of the submission in flight, whose run has that number.
   [[nodiscard]] bool gives_up(uint64_t run) const;
-  // It was in flight when the worker before died, perhaps in the same step as others': until it has
-  // ended its steps are computed by themselves, so that the next death is of one session.
-  [[nodiscard]] bool is_on_probation(uint64_t run) const { return probation_run_ == run; }
+  // It had a submission in flight when the worker before died, perhaps in the same step as others':
+  // so many steps of it are computed by themselves, so that the next death is of one session.
+  [[nodiscard]] bool is_on_probation() const { return probation_steps_ > 0; }
+  // A step has ended that was computed.
+  void note_step() { probation_steps_ -= probation_steps_ > 0 ? 1 : 0; }
   // Once, when djinnd gave up on the submission in flight: why.
   [[nodiscard]] std::optional<Error> take_refusal();
   // The decoded block of the generation in flight, so that a token does not decode it again.
@@ -127,7 +129,8 @@ class Session {
   SessionId id_;
   ServiceClass service_;
   std::optional<Error> refusal_;
-  std::optional<uint64_t> probation_run_;
+  static constexpr uint32_t kProbationSteps = 64;
+  uint32_t probation_steps_ = 0;
   pal::Mapping memory_;
   pal::Mapping state_memory_;
   Fd submission_bell_;

@@ -246,7 +246,7 @@ void Queue::take(SessionId session, Account& account, uint64_t at_ns, PickReason
   account.place = Place::kPicked;
 }
 
-void Queue::charge(SessionId session, uint64_t measured_ns) {
+void Queue::charge(SessionId session, uint64_t measured_ns, std::optional<uint64_t> ended_ns) {
   Account& account = account_of(session);
   DJINN_ASSERT(account.place == Place::kPicked);
   Decision& decision = decisions_[account.decision % kDecisions];
@@ -259,7 +259,7 @@ void Queue::charge(SessionId session, uint64_t measured_ns) {
   deactivate(account);
   longest_ns_ -= std::min(longest_ns_, measured_ns / kLongestFades);
   longest_ns_ = std::max(longest_ns_, measured_ns);
-  account.slept_ns = account.picked_ns + measured_ns;
+  account.slept_ns = ended_ns.value_or(account.picked_ns + measured_ns);
   forget_lingering(account.slept_ns);
   lingering_.emplace_back(account.slept_ns, session);
 }

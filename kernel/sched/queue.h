@@ -90,7 +90,9 @@ class Queue {
   // The session whose step is next, at now_ns: charge() it, or remove() it. Nobody: none is ready.
   std::optional<SessionId> pick(uint64_t now_ns);
   // The step of a picked session is over, for now at least, and took so long. It is not active.
-  void charge(SessionId session, uint64_t measured_ns);
+  // ended_ns: when, where that is later than so long after the pick: it shared its step with
+  // others.
+  void charge(SessionId session, uint64_t measured_ns, std::optional<uint64_t> ended_ns = {});
 
   [[nodiscard]] bool has_ready() const { return ready_ > 0; }
   // Whether to wait, before pick(), for one that lingers; ask again until it is ready or this says
