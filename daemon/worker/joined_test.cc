@@ -80,7 +80,7 @@ struct Member {
     }
   }
 
-  static constexpr uint64_t kCapacity = 64;
+  static constexpr uint64_t kCapacity = 256;
   static constexpr SequenceHandle kGroup{3, 1};
   TestSession client;
   pal::DevicePal& pal;

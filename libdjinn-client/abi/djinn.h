@@ -275,7 +275,7 @@ typedef int (*djinn_on_token)(void* context, uint32_t row, uint32_t index, int32
 DJINN_API djinn_code djinn_generator_open(djinn_client* client, const char* directory,
                                           djinn_generator** out, djinn_error* error);
 
-/* How a model's programs are to be. All zeros, and NULL in its place, are djinn_generator_open(). */
+/* How a model's programs are to be. All zeros, or NULL for it, are djinn_generator_open(). */
 typedef struct djinn_model_options {
   const char* numerics; /* "exact": PyTorch's bits; "fast": djinn's own kernels where they fit;
                          * "fast-only": refused where they do not; NULL: djinnd's lane.numerics */
