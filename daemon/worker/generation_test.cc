@@ -9,25 +9,12 @@
 namespace djinn::worker {
 namespace {
 
-constexpr int64_t kVocabulary = 100;
 constexpr ProgramId kPrefill{5};
 using Tokens = std::vector<int32_t>;
 
-srg::Graph model(bool writes = false, int64_t vocabulary = kVocabulary) {
-  srg::GraphBuilder g("model");
-  const srg::Expr rows = g.symbol("rows", 1, limits::kRows, srg::SymbolRole::kBatch);
-  const srg::Expr tokens = g.symbol("tokens", 1, 64, srg::SymbolRole::kTokens);
-  const srg::Tensor ids = g.input("ids", DType::kInt64, {rows, tokens}, srg::InputRole::kTokenIds);
-  const srg::Tensor logits = g.op("fake::logits", {ids});
-  g.claim(logits, DType::kFloat32, {rows, vocabulary});
-  g.output("logits", logits);
-  if (writes) g.op("fake::add_one_", {g.input("x", DType::kFloat32, {4})});
-  return *std::move(g).finish();
-}
-
 class GenerationTest : public SessionTest {
  protected:
-  GenerationTest() { define(model()); }
+  GenerationTest() { define(counting_model()); }
 
   void define(srg::Graph graph) {
     auto admitted = admit_graph(executor_, ipc::encode(graph), nullptr);
@@ -127,7 +114,7 @@ TEST_F(GenerationTest, rows_of_a_whole_group_are_told_in_as_many_completions_as_
 TEST_F(GenerationTest, a_row_has_no_more_logits_than_a_vocabulary) {
   constexpr int64_t kMost = 1 << 20;
   for (const int64_t vocabulary : {kMost, kMost + 1}) {
-    define(model(false, vocabulary));
+    define(counting_model(false, vocabulary));
     generate(block(make_group(3, 1, 64), {10}));
     EXPECT_EQ(finish(), vocabulary == kMost ? ErrorCode::kOk : ErrorCode::kLimitExceeded);
   }
@@ -192,7 +179,7 @@ TEST_F(GenerationTest, what_is_refused_leaves_the_group_as_it_was) {
 }
 
 TEST_F(GenerationTest, a_program_that_writes_an_input_generates_nothing) {
-  define(model(true));
+  define(counting_model(true));
   const SequenceHandle group = make_group(3, 1, 64);
   generate(block(group, {10}));
   EXPECT_EQ(finish(), ErrorCode::kInvalidArgument);

@@ -12,17 +12,9 @@ using Tokens = std::vector<int32_t>;
 using Advance = Runner::Advance;
 
 constexpr ProgramId kFast{5}, kExact{6};
-constexpr int64_t kVocabulary = 100;
 
 srg::Graph model(srg::Numerics numerics) {
-  srg::GraphBuilder g("model");
-  const srg::Expr rows = g.symbol("rows", 1, limits::kRows, srg::SymbolRole::kBatch);
-  const srg::Expr tokens = g.symbol("tokens", 1, 64, srg::SymbolRole::kTokens);
-  const srg::Tensor ids = g.input("ids", DType::kInt64, {rows, tokens}, srg::InputRole::kTokenIds);
-  const srg::Tensor logits = g.op("fake::logits", {ids});
-  g.claim(logits, DType::kFloat32, {rows, kVocabulary});
-  g.output("logits", logits);
-  srg::Graph graph = *std::move(g).finish();
+  srg::Graph graph = counting_model();
   graph.numerics = numerics;
   return graph;
 }

@@ -47,6 +47,19 @@ inline srg::Graph add_one_in_place(std::string_view then = {}) {
   return *std::move(g).finish();
 }
 
+// The next token is the last one, and one. writes: an input, too.
+inline srg::Graph counting_model(bool writes = false, int64_t vocabulary = 100) {
+  srg::GraphBuilder g("model");
+  const srg::Expr rows = g.symbol("rows", 1, limits::kRows, srg::SymbolRole::kBatch);
+  const srg::Expr tokens = g.symbol("tokens", 1, 64, srg::SymbolRole::kTokens);
+  const srg::Tensor ids = g.input("ids", DType::kInt64, {rows, tokens}, srg::InputRole::kTokenIds);
+  const srg::Tensor logits = g.op("fake::logits", {ids});
+  g.claim(logits, DType::kFloat32, {rows, vocabulary});
+  g.output("logits", logits);
+  if (writes) g.op("fake::add_one_", {g.input("x", DType::kFloat32, {4})});
+  return *std::move(g).finish();
+}
+
 class SessionTest : public DjinndTest {
  protected:
   static constexpr SessionId kSession{7};
