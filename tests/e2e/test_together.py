@@ -62,11 +62,15 @@ def fast(byte_model: Path) -> Iterator[Crowd]:
             yield crowd
 
 
-def test_each_has_the_tokens_that_it_has_alone(fast: Crowd) -> None:
+def test_each_has_the_tokens_that_it_has_alone_and_it_is_counted(fast: Crowd) -> None:
     assert fast.together() == 0
-    started = [fast.start(number) for number in range(SESSIONS)]
-    assert [one.result(60) for one in started] == fast.alone
-    wait_until(lambda: fast.together() > 0, "what was computed together is counted")
+
+    def meet() -> bool:  # on a busy machine one may have ended before the next begins
+        started = [fast.start(number) for number in range(SESSIONS)]
+        assert [one.result(60) for one in started] == fast.alone
+        return fast.together() > 0
+
+    wait_until(meet, "what was computed together is counted")
 
 
 def test_whoever_comes_and_goes_changes_nobodys_tokens(fast: Crowd) -> None:
@@ -81,7 +85,6 @@ def test_whoever_comes_and_goes_changes_nobodys_tokens(fast: Crowd) -> None:
         going[number] = (tokens, fast.start(number, tokens))
     for number, (tokens, started) in going.items():
         assert started.result(60) == fast.alone[number][:tokens]
-    wait_until(lambda: fast.together() > 0, "what was computed together is counted")
 
 
 def test_one_that_gives_up_leaves_the_others_as_they_were(fast: Crowd) -> None:
