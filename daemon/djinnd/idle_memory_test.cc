@@ -94,8 +94,10 @@ TEST(IdleMemory, a_quota_has_room_for_what_refs_take_no_more) {
   const auto made = host.client.ask<ipc::SequenceMade>(ipc::MakeSequence{group});
   host.client.submit_reorder(made.sequence);
   EXPECT_EQ(host.client.completion(), ErrorCode::kOk);
-  EXPECT_EQ(host.sessions_bytes(), before + kLarge)
-      << "the group has all at once, and refs nothing";
+  // What is granted ahead may or may not have come: the page of the group's tokens.
+  const uint64_t more = host.sessions_bytes() - before;
+  EXPECT_GE(more, kLarge) << "the group has all at once";
+  EXPECT_LE(more, kLarge + 4096) << "and refs nothing";
 }
 
 TEST(IdleMemory, a_session_has_what_it_needs_in_one_piece_of_what_it_has_in_others) {
