@@ -76,7 +76,7 @@ def test_each_has_the_tokens_that_it_has_alone_and_it_is_counted(fast: Crowd) ->
 def test_whoever_comes_and_goes_changes_nobodys_tokens(fast: Crowd) -> None:
     order = random.Random(7)
     going: dict[int, tuple[int, Future[list[int]]]] = {}
-    for _ in range(60):
+    for _ in range(40):
         number = order.randrange(SESSIONS)
         if number in going:
             tokens, started = going.pop(number)
