@@ -204,8 +204,8 @@ void LaneLoop::enqueue(Seat& seat, sched::Arrival arrival, uint64_t now_ns) {
   seat.worked_ns = now_ns;
   // Without a submission it is a look at a session that has just come, or breaks the protocol.
   seat.kind = submitted && *submitted ? kind_of_next_step(*seat.session) : 0;
-  const uint64_t batch_key = runner_->batch_key_of(*seat.session);
-  state_.queue.enqueue({seat.session->id(), arrival, times_.predict_ns(seat.kind), batch_key},
+  seat.batch_key = runner_->batch_key_of(*seat.session);
+  state_.queue.enqueue({seat.session->id(), arrival, times_.predict_ns(seat.kind), seat.batch_key},
                        now_ns);
 }
 
@@ -301,11 +301,11 @@ bool LaneLoop::run_turn() {
 // the same order, so that each finds its place in the lane's memory as it left it.
 std::vector<SessionId> LaneLoop::unit_of(SessionId picked, uint64_t now_ns) {
   std::vector<SessionId> unit{picked};
-  const uint64_t key = runner_->batch_key_of(*seats_.at(picked).session);
-  if (key == 0) return unit;
-  const bool is_idle = seats_.at(picked).session->service() == ServiceClass::kIdle;
-  uint32_t rows = rows_of(*seats_.at(picked).session);
-  for (const SessionId id : state_.queue.ready_with(key)) {
+  const Seat& seat = seats_.at(picked);
+  if (seat.batch_key == 0) return unit;
+  const bool is_idle = seat.session->service() == ServiceClass::kIdle;
+  uint32_t rows = rows_of(*seat.session);
+  for (const SessionId id : state_.queue.ready_with(seat.batch_key)) {
     const Session& session = *seats_.at(id).session;
     const uint32_t more = rows_of(session);
     // Others' steps take longer with one that is to run while no other can.

@@ -98,6 +98,7 @@ class LaneLoop {
     bool is_cold = false;
     uint64_t worked_ns = 0;  // when it had work last
     uint64_t kind = 0;       // of the step that is queued
+    uint64_t batch_key = 0;  // likewise
   };
 
   LaneLoop(exec::Executor& executor, exec::Lane& lane, const Clock& clock, const LaneMemory& memory,

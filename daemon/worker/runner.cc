@@ -163,11 +163,8 @@ uint64_t Runner::batch_key_of(Session& session) const {
 
 // What perform() looks at first is of runs of a series, and of those that a death has put on
 // probation.
-bool Runner::may_join(const Begun& begun) {
-  const Step& step = begun.step;
-  return static_cast<ipc::Operation>(step.submission.operation) == ipc::Operation::kGenerate &&
-         begun.record.generated > 0 && !begun.waited && !step.is_of_series() &&
-         !step.session.is_on_probation();
+bool Runner::may_join(const Begun& begun) const {
+  return !begun.waited && !begun.step.is_of_series() && batch_key_of(begun.step.session) != 0;
 }
 
 Result<Runner::Advance> Runner::join(Begun begun) {
@@ -176,13 +173,13 @@ Result<Runner::Advance> Runner::join(Begun begun) {
   const uint64_t begun_before = tools_.lane.stats().begun;
   Outcome<TokenRun> run = prepare_token(begun.step, tools_, binder, begun.record);
   if (!run) return end(begun, std::move(run).why_not(), begun_before);
-  const bool is_small = copied_bytes() <= kJoinedBytesMax;
-  if (run->program->fast_nodes() > 0 && is_small) {
+  DJINN_ASSERT(joined_.empty() || run->program == joined_.front().run.program);
+  if (copied_bytes() <= kJoinedBytesMax) {
     joined_.push_back({std::move(begun), &binder, *std::move(run)});
     return Advance::kJoins;
   }
   const Outcome<Ending> ending = compute_token(begun.step, tools_, binder, *run, begun.record);
-  if (!is_small) binder.clear();
+  binder.clear();
   return end(begun, ending, begun_before);
 }
 
@@ -193,63 +190,39 @@ uint64_t Runner::copied_bytes() const {
 }
 
 void Runner::end_joined(const OnEnd& on_end) {
-  std::vector<bool> taken(joined_.size(), false);
-  for (;;) {
-    const std::vector<size_t> members = next_to_join(taken);
-    if (members.empty()) break;
-    const std::vector<bool> done = compute(members);
-    // What was computed together is valid until something is computed again.
-    for (const bool together : {true, false}) {
-      for (size_t i = 0; i < members.size(); ++i) {
-        if (done[i] != together) continue;
-        auto& [begun, binder, run] = joined_[members[i]];
-        Session& session = begun.step.session;
-        tools_.waits.begin_step();
-        const uint64_t begun_before = tools_.lane.stats().begun;
-        if (!together) watch(session, begun.step.submission.run);
-        const Outcome<Ending> ending =
-            together
-                ? finish_token(begun.step, tools_, tools_.lane.outputs_of(i), run, begun.record)
-                : compute_token(begun.step, tools_, *binder, run, begun.record);
-        on_end(session, end(begun, ending, begun_before));
-      }
+  const std::vector<bool> done = compute_joined();
+  // What was computed together is valid until something is computed again.
+  for (const bool together : {true, false}) {
+    for (size_t i = 0; i < joined_.size(); ++i) {
+      if (done[i] != together) continue;
+      auto& [begun, binder, run] = joined_[i];
+      Session& session = begun.step.session;
+      tools_.waits.begin_step();
+      const uint64_t begun_before = tools_.lane.stats().begun;
+      if (!together) watch(session, begun.step.submission.run);
+      const Outcome<Ending> ending =
+          together ? finish_token(begun.step, tools_, tools_.lane.outputs_of(i), run, begun.record)
+                   : compute_token(begun.step, tools_, *binder, run, begun.record);
+      on_end(session, end(begun, ending, begun_before));
     }
   }
   joined_.clear();
 }
 
-// Gives those that have the program of the first one that was not taken yet, as many as a sequence
-// group may have rows.
-std::vector<size_t> Runner::next_to_join(std::vector<bool>& taken) const {
-  std::vector<size_t> members;
-  const exec::Program* program = nullptr;
-  uint32_t rows = 0;
-  for (size_t i = 0; i < joined_.size(); ++i) {
-    const TokenRun& run = joined_[i].run;
-    if (taken[i] || (program != nullptr && run.program != program)) continue;
-    if (program != nullptr && rows + run.block->rows > limits::kRows) continue;
-    program = run.program;
-    rows += run.block->rows;
-    taken[i] = true;
-    members.push_back(i);
-  }
-  return members;
-}
-
-std::vector<bool> Runner::compute(std::span<const size_t> members) {
-  if (members.size() == 1) return {false};
+// Gives which of them were computed.
+std::vector<bool> Runner::compute_joined() {
+  if (joined_.size() < 2) return std::vector<bool>(joined_.size(), false);
   // While the slab grows the lane shows life for this one; whoever came last may be gone.
-  const Begun& first = joined_[members.front()].begun;
+  const Begun& first = joined_.front().begun;
   watch(first.step.session, first.step.submission.run);
   std::vector<exec::RunTogether> runs;
-  for (const size_t i : members) {
-    const Joined& one = joined_[i];
-    Session& session = one.begun.step.session;
-    runs.push_back({one.binder->bindings(),
+  for (const auto& [begun, binder, run] : joined_) {
+    Session& session = begun.step.session;
+    runs.push_back({binder->bindings(),
                     {session.id().value, session.refs().extent_bytes()},
-                    pulse_of(session, one.begun.step.submission.run)});
+                    pulse_of(session, begun.step.submission.run)});
   }
-  return tools_.lane.run_together(*joined_[members.front()].run.program, runs);
+  return tools_.lane.run_together(*joined_.front().run.program, runs);
 }
 
 void Runner::clear() {

@@ -15,7 +15,6 @@
 
 #include <deque>
 #include <functional>
-#include <span>
 #include <vector>
 
 #include "daemon/worker/generation.h"
@@ -44,8 +43,8 @@ class Runner {
   // Steps of one key can be computed together; 0: the session's next one is computed by itself.
   [[nodiscard]] uint64_t batch_key_of(Session& session) const;
   // One step of the session. An Error means that the client broke the protocol. may_join: others'
-  // steps may come before end_joined(), which is called before anything else is done to a session
-  // that has joined.
+  // steps of the same batch key may come before end_joined(), which is called before anything else
+  // is done to a session that has joined.
   Result<Advance> advance(Session& session, bool may_join = false);
 
   // How the step of a session that had joined ended, as advance() says.
@@ -69,11 +68,10 @@ class Runner {
     TokenRun run;
   };
 
-  static bool may_join(const Begun& begun);
+  [[nodiscard]] bool may_join(const Begun& begun) const;
   Result<Advance> join(Begun begun);
   [[nodiscard]] uint64_t copied_bytes() const;
-  std::vector<size_t> next_to_join(std::vector<bool>& taken) const;
-  std::vector<bool> compute(std::span<const size_t> members);
+  std::vector<bool> compute_joined();
   void watch(Session& session, uint64_t run);
   Advance end(Begun& begun, const Outcome<Ending>& ending, uint64_t begun_before);
   Status pick_up(Session& session);
