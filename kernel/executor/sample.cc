@@ -8,6 +8,7 @@
 #include <cmath>
 #include <limits>
 #include <numeric>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -71,13 +72,14 @@ std::vector<float> softmax(std::span<const float> logits) {
 // probabilities is at most 1 - top_p. The sum is kept in double, as ATen's cumsum does on a CPU,
 // and compared in float.
 struct Tail {
+  // Sums of all probabilities in two orders differ by less than this.
+  static constexpr double kDoubt = 1e-9;
+
   explicit Tail(float top_p) : most(static_cast<float>(1.0 - decimal_of(top_p))) {}
 
   [[nodiscard]] bool ends_with(double sum) const { return static_cast<float>(sum) > most; }
-  // Sums of all probabilities in two orders differ by less than this.
-  static constexpr double kDoubt = 1e-9;
-  [[nodiscard]] bool is_doubtful(double sum) const {
-    return ends_with(sum - kDoubt) != ends_with(sum + kDoubt);
+  [[nodiscard]] bool is_doubtful(double sum, double doubt) const {
+    return ends_with(sum - doubt) != ends_with(sum + doubt);
   }
 
   float most;
@@ -101,7 +103,7 @@ class Bins {
     double before = 0;
     for (size_t bin = 0; bin + 1 < sums_.size(); ++bin) {
       const double sum = before + sums_[bin];
-      if (tail.ends_with(sum) || tail.is_doubtful(sum)) return {bin, before};
+      if (tail.ends_with(sum) || tail.is_doubtful(sum, Tail::kDoubt)) return {bin, before};
       before = sum;
     }
     return {sums_.size() - 1, before};
@@ -112,29 +114,21 @@ class Bins {
   std::vector<double> sums_ = std::vector<double>(size_t{1} << kBits);
 };
 
-// Removes the tokens in `order`, which is ascending and begins with that sum below it, while the
-// tail goes on. Gives whether its end was found, beyond doubt: another order of summing finds the
-// same.
-bool remove_tail(std::span<float> logits, std::span<const float> probabilities,
-                 std::span<const uint32_t> order, const Tail& tail, double sum) {
-  for (const uint32_t token : order) {
-    sum += probabilities[token];
-    if (tail.is_doubtful(sum)) return false;
-    if (tail.ends_with(sum)) return true;
-    logits[token] = kRemoved;
+// Gives how many tokens of `order`, which is ascending and begins with that sum below it, the tail
+// has: all of them if it does not end among them. Nothing where sums that differ by less than
+// `doubt` could tell otherwise.
+std::optional<size_t> tail_of(std::span<const uint32_t> order, std::span<const float> probabilities,
+                              const Tail& tail, double sum, double doubt) {
+  for (size_t i = 0; i < order.size(); ++i) {
+    sum += probabilities[order[i]];
+    if (tail.is_doubtful(sum, doubt)) return std::nullopt;
+    if (tail.ends_with(sum)) return i;
   }
-  return false;
+  return order.size();
 }
 
-// All tokens are in `order`; the likeliest stays.
-void remove_exact_tail(std::span<float> logits, std::span<const float> probabilities,
-                       std::span<const uint32_t> order, const Tail& tail) {
-  double sum = 0;
-  for (const uint32_t token : order.first(order.size() - 1)) {
-    sum += probabilities[token];
-    if (tail.ends_with(sum)) return;
-    logits[token] = kRemoved;
-  }
+void remove_tokens(std::span<float> logits, std::span<const uint32_t> tokens) {
+  for (const uint32_t token : tokens) logits[token] = kRemoved;
 }
 
 void sort_by_logit(std::vector<uint32_t>& order, std::span<const float> logits) {
@@ -153,18 +147,19 @@ void keep_top_p(std::span<float> logits, float top_p) {
     if (Bins::bin_of(logits[i]) == last) order.push_back(i);
   }
   sort_by_logit(order, logits);
-  std::vector<float> kept(logits.begin(), logits.end());
-  for (float& logit : kept) {
-    if (Bins::bin_of(logit) < last) logit = kRemoved;
+  const auto some = tail_of(order, probabilities, tail, before, Tail::kDoubt);
+  if (some && *some < order.size()) {
+    remove_tokens(logits, std::span(order).first(*some));
+    for (float& logit : logits) {
+      if (Bins::bin_of(logit) < last) logit = kRemoved;
+    }
+    return;
   }
-  if (!remove_tail(kept, probabilities, order, tail, before)) {
-    order.resize(logits.size());
-    std::iota(order.begin(), order.end(), uint32_t{0});
-    sort_by_logit(order, logits);
-    kept.assign(logits.begin(), logits.end());
-    remove_exact_tail(kept, probabilities, order, tail);
-  }
-  std::ranges::copy(kept, logits.begin());
+  order.resize(logits.size());
+  std::iota(order.begin(), order.end(), uint32_t{0});
+  sort_by_logit(order, logits);
+  order.pop_back();  // the likeliest stays
+  remove_tokens(logits, std::span(order).first(*tail_of(order, probabilities, tail, 0, 0)));
 }
 
 // Does what MinPLogitsWarper does: it removes what is less likely than min_p times the likeliest.
