@@ -73,6 +73,24 @@ Result<ServiceClass> service_of(const std::string& name) {
                    "' is no service class: name interactive, normal, batch or idle."};
 }
 
+struct PartSizes {
+  uint64_t part = 0;  // bytes; a smaller one is the last
+  uint64_t all = 0;   // at most
+};
+// Asks for one part after the other, from its offset on, and gives all bytes; more of them are
+// `over`.
+template <typename Ask>
+Result<std::vector<std::byte>> whole_of(const PartSizes& sizes, const Error& over, const Ask& ask) {
+  std::vector<std::byte> content;
+  for (bool more = true; more;) {
+    DJINN_TRY(const auto next, ask(content.size()));
+    content.insert(content.end(), next.bytes.begin(), next.bytes.end());
+    if (content.size() > sizes.all) return over;
+    more = next.bytes.size() == sizes.part;
+  }
+  return content;
+}
+
 }  // namespace
 
 Result<std::string> resolve_host(const std::string& host) {
@@ -363,16 +381,11 @@ Result<std::vector<ipc::ModelReport>> Client::models() {
 }
 
 Result<srg::ModelManifest> Client::manifest(ModelId model) {
-  std::vector<std::byte> content;
-  for (bool more = true; more;) {
-    DJINN_TRY(const ipc::ManifestPart next,
-              control_.ask<ipc::ManifestPart>(ipc::ReadManifest{model, content.size()}));
-    content.insert(content.end(), next.bytes.begin(), next.bytes.end());
-    if (content.size() > limits::kManifestBytes) {
-      return bad_manifest("The model's manifest is over its limit.");
-    }
-    more = next.bytes.size() == limits::kManifestPartBytes;
-  }
+  DJINN_TRY(const auto content,
+            whole_of({limits::kManifestPartBytes, limits::kManifestBytes},
+                     bad_manifest("The model's manifest is over its limit."), [&](uint64_t offset) {
+                       return control_.ask<ipc::ManifestPart>(ipc::ReadManifest{model, offset});
+                     }));
   if (content.empty()) return srg::ModelManifest{};
   return read_manifest(content);
 }
@@ -392,17 +405,13 @@ Result<std::vector<ipc::ProgramReport>> Client::programs() {
 }
 
 Result<srg::Graph> Client::graph(ProgramId program) {
-  std::vector<std::byte> content;
-  for (bool more = true; more;) {
-    DJINN_TRY(const ipc::GraphPart next,
-              control_.ask<ipc::GraphPart>(ipc::ReadGraph{program, content.size()}));
-    content.insert(content.end(), next.bytes.begin(), next.bytes.end());
-    if (content.size() > limits::kGraphBytes) {
-      return not_as_djinnd_answers(ErrorCode::kProtocolViolation,
-                                   "The program's graph is over its limit.");
-    }
-    more = next.bytes.size() == limits::kGraphPartBytes;
-  }
+  DJINN_TRY(const auto content,
+            whole_of({limits::kGraphPartBytes, limits::kGraphBytes},
+                     not_as_djinnd_answers(ErrorCode::kProtocolViolation,
+                                           "The program's graph is over its limit."),
+                     [&](uint64_t offset) {
+                       return control_.ask<ipc::GraphPart>(ipc::ReadGraph{program, offset});
+                     }));
   auto graph = ipc::decode_graph(content);
   if (graph) return graph;
   return not_as_djinnd_answers(graph.error().code,
