@@ -24,6 +24,7 @@
 #include "kernel/base/assert.h"
 #include "kernel/base/fd.h"
 #include "kernel/base/units.h"
+#include "kernel/srg/names.h"
 
 namespace djinn::daemon {
 namespace {
@@ -111,14 +112,9 @@ Status set_threads(std::string_view text, Options& options) {
 }
 
 Status set_numerics(std::string_view text, Options& options) {
-  constexpr std::array<std::pair<std::string_view, srg::Numerics>, 3> kNames{
-      {{"exact", srg::Numerics::kExact},
-       {"fast", srg::Numerics::kFast},
-       {"fast-only", srg::Numerics::kFastOnly}}};
-  const auto* const found =
-      std::ranges::find(kNames, text, &std::pair<std::string_view, srg::Numerics>::first);
-  if (found == kNames.end()) return expected("\"exact\", \"fast\" or \"fast-only\"");
-  options.numerics = found->second;
+  const auto numerics = srg::from_name<srg::Numerics>(text);
+  if (!numerics) return expected("\"exact\", \"fast\" or \"fast-only\"");
+  options.numerics = *numerics;
   return {};
 }
 
