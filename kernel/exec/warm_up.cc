@@ -32,9 +32,12 @@ void warm_up_rows(int64_t rows, at::ScalarType type) {
 }  // namespace
 
 void initialise(int threads) {
-  // oneDNN keeps a kernel for each shape, of up to 1 MiB: its own 1,024 are more than a worker may
-  // have beside what is granted, and what it is then refused it does not look at.
-  ::setenv("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "192", 0);
+  // oneDNN keeps a kernel for each shape, of up to 1 MiB, and ideep, through which ATen calls it,
+  // what it has computed with them: 1,024 of each by default, 740 MiB. That is more than a worker
+  // may have beside what is granted, and what it is then refused oneDNN does not look at.
+  for (const char* kept : {"ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"}) {
+    ::setenv(kept, "128", 0);
+  }
   install_allocator();
   at::set_num_threads(threads);
   register_operators();
