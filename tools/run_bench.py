@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs the benchmark programs; prints a table; writes build/bench/summary.json.
+"""Runs the benchmark programs; prints a table; writes build/bench/summary.json, and all
+medians to measured.json beside it, for bench/plot.py.
 
     run_bench.py [TEXT]
+    run_bench.py peers[/NAME]
 
 The figures and their bars are in bench/bars.json (bench/README.md says how to read it). TEXT runs
 the benchmarks whose name, or whose program's name, contains it, and judges the figures that they
-give. Benchmarks without a figure are listed below the table with their median time.
+give. Benchmarks without a figure are listed below the table with their median time. Peers, which
+are other programs, are measured where they are asked for alone (bench/peers).
 
 Exits with 1 where a figure does not hold or was not measured, and where a benchmark failed.
 """
@@ -26,6 +29,7 @@ SCRIPTS = ROOT / "bench"  # of Python, with the same options and report
 RESULTS = ROOT / "build" / "bench"
 BARS = ROOT / "bench" / "bars.json"
 REPETITIONS = 5
+PEERS = "peers"
 PROGRAM_TIMEOUT_S = 1800
 
 SECONDS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0}
@@ -106,9 +110,16 @@ def run_program(program: Path, text: str) -> dict:
     return json.loads(written) if written else {"benchmarks": []}
 
 
+def programs_for(text: str) -> list[Path]:
+    if text.startswith(PEERS):
+        return [SCRIPTS / PEERS / "peers_bench.py"]
+    return [*sorted(PROGRAMS.glob("*-bench")), *sorted(SCRIPTS.glob("*_bench.py"))]
+
+
 def judged(bars: list[dict], measured: dict[str, Medians], text: str) -> list[dict]:
     """A benchmark that is named like TEXT, and was not measured, is judged all the same."""
-    return [bar for bar in bars if text in bar["benchmark"] or bar["benchmark"] in measured]
+    meant = [bar for bar in bars if bar["benchmark"].startswith(PEERS) == text.startswith(PEERS)]
+    return [bar for bar in meant if text in bar["benchmark"] or bar["benchmark"] in measured]
 
 
 def figure_of(bar: dict, measured: dict[str, Medians]) -> Figure:
@@ -143,13 +154,14 @@ def main() -> int:
     RESULTS.mkdir(parents=True, exist_ok=True)
     measured: dict[str, Medians] = {}
     failures = []
-    for program in [*sorted(PROGRAMS.glob("*-bench")), *sorted(SCRIPTS.glob("*_bench.py"))]:
+    for program in programs_for(text):
         try:
             report = run_program(program, text)
             measured |= medians_of(report)
             failures += errors_of(report)
         except (RuntimeError, subprocess.TimeoutExpired, json.JSONDecodeError) as error:
             failures.append(f"{program.name}: {error}")
+    (RESULTS / "measured.json").write_text(json.dumps(measured, indent=2) + "\n")
     bars = json.loads(BARS.read_text())
     figures = [figure_of(bar, measured) for bar in judged(bars, measured, text)]
     (RESULTS / "summary.json").write_text(

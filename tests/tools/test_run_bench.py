@@ -90,6 +90,20 @@ def test_a_part_is_judged_by_its_own_bars(bench: Bench) -> None:
     assert bench.judge(text="nothing") == 1
 
 
+def test_peers_are_measured_and_judged_where_they_are_asked_for_alone(bench: Bench) -> None:
+    with_peers = [*BARS, {**BARS[0], "benchmark": "peers/a"}]
+    run_bench.BARS.write_text(json.dumps(with_peers))
+    assert bench.judge(FAST, RIGHT) == 0
+    folder = run_bench.SCRIPTS / "peers"
+    folder.mkdir()
+    (folder / "peers_bench.py").write_text(PROGRAM)
+    report = folder / "peers_bench.py.report"
+    report.write_text(json.dumps({"benchmarks": [entry("peers/a", real_time=3.0)]}))
+    assert bench.judge(FAST, RIGHT, text="peers") == 1
+    report.write_text(json.dumps({"benchmarks": [entry("peers/a")]}))
+    assert bench.judge(FAST, RIGHT, text="peers") == 0
+
+
 def test_the_tokens_of_every_generation_are_a_bar() -> None:
     """Speed at other tokens is none."""
     bars = json.loads((Path(run_bench.__file__).parents[1] / "bench/bars.json").read_text())

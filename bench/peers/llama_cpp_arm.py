@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""llama.cpp, as llama-cpp-python builds it from source, with its defaults but for the threads."""
+
+import json
+import tempfile
+from pathlib import Path
+
+import gguf
+import numpy as np
+from arm import Generate, serve
+from llama_cpp import Llama
+from safetensors import safe_open
+
+CONTEXT = 512
+ARCHITECTURES = {"qwen2": gguf.MODEL_ARCH.QWEN2, "gpt2": gguf.MODEL_ARCH.GPT2}
+TRANSPOSED = ("c_attn.weight", "c_proj.weight", "c_fc.weight")  # GPT-2 has its inputs first
+
+
+def write_settings(writer: gguf.GGUFWriter, config: dict) -> None:
+    if config["model_type"] == "gpt2":
+        width, heads = config["n_embd"], config["n_head"]
+        writer.add_context_length(config["n_positions"])
+        writer.add_feed_forward_length(4 * width)
+        writer.add_layer_norm_eps(config["layer_norm_epsilon"])
+    else:
+        width, heads = config["hidden_size"], config["num_attention_heads"]
+        writer.add_context_length(config["max_position_embeddings"])
+        writer.add_feed_forward_length(config["intermediate_size"])
+        writer.add_head_count_kv(config["num_key_value_heads"])
+        writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
+        rope = config.get("rope_parameters") or config
+        writer.add_rope_freq_base(rope["rope_theta"])
+    writer.add_embedding_length(width)
+    writer.add_head_count(heads)
+    writer.add_block_count(layers_of(config))
+    writer.add_vocab_size(config["vocab_size"])
+    writer.add_tokenizer_model("no_vocab")
+
+
+def layers_of(config: dict) -> int:
+    return config["n_layer"] if config["model_type"] == "gpt2" else config["num_hidden_layers"]
+
+
+def convert(directory: str, dtype: str, path: Path) -> None:
+    """The tensors as they are but for vectors, which llama.cpp wants in float32."""
+    config = json.loads((Path(directory) / "config.json").read_text())
+    kind = ARCHITECTURES[config["model_type"]]
+    names = gguf.get_tensor_name_map(kind, layers_of(config))
+    writer = gguf.GGUFWriter(path, gguf.MODEL_ARCH_NAMES[kind])
+    write_settings(writer, config)
+    wanted = {
+        "bfloat16": gguf.GGMLQuantizationType.BF16,
+        "float32": gguf.GGMLQuantizationType.F32,
+    }[dtype]
+    with safe_open(Path(directory) / "model.safetensors", "pt") as file:
+        for name in list(file.keys()):
+            tensor = file.get_tensor(name).float().numpy()
+            if name.endswith(TRANSPOSED):
+                tensor = np.ascontiguousarray(tensor.T)
+            told = names.get_name(name, try_suffixes=(".weight", ".bias"))
+            assert told is not None, name
+            if tensor.ndim == 1:
+                writer.add_tensor(told, tensor)
+            else:
+                data = gguf.quants.quantize(tensor, wanted)
+                writer.add_tensor(told, data, raw_dtype=wanted)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def open_model(directory: str, dtype: str, threads: int) -> Generate:
+    with tempfile.TemporaryDirectory(prefix="djinn-bench.") as made:
+        path = Path(made) / "model.gguf"
+        convert(directory, dtype, path)
+        model = Llama(
+            str(path), n_ctx=CONTEXT, n_threads=threads, n_threads_batch=threads, verbose=False
+        )
+
+    def generate(prompt: list[int], tokens: int) -> list[int]:
+        found: list[int] = []
+        model.reset()
+        for token in model.generate(prompt, temp=0.0):
+            found.append(int(token))
+            if len(found) == tokens:
+                break
+        return found
+
+    return generate
+
+
+if __name__ == "__main__":
+    serve(open_model)

@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a token takes here and in others' programs, of the floor, in one run whose arms alternate.
+
+Each program runs in an environment of its own (README.md), with the same model, threads and spin
+counts. The floor is the reading of the weights by as many threads, measured between the arms.
+"""
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+sys.path += [str(ROOT / "tests" / "e2e"), str(HERE.parent)]
+
+from ghost_models import gpt2, qwen  # noqa: E402
+from private_daemon import THREADS, running  # noqa: E402
+from report import Entry, entry, report, seconds_of  # noqa: E402
+
+ENVIRONMENTS = ROOT / "build" / "peers"
+REPETITIONS = 3
+CONTEXT = 128
+READS = 5
+COMPARED = 8  # greedy tokens that all programs must agree on in float32
+
+
+@dataclass(frozen=True)
+class Peer:
+    script: str
+    environment: str = ""  # "": that of djinn and transformers
+    words: tuple[str, ...] = ()
+    dtypes: tuple[str, ...] = ("bfloat16", "float32")
+
+    @property
+    def python(self) -> Path:
+        return (ENVIRONMENTS / self.environment / "bin/python") if self.environment else PYTHON
+
+
+PYTHON = Path(sys.executable)
+PEERS = {
+    "djinn_fast": Peer("transformers_arm.py", words=("fast",)),
+    "djinn_exact": Peer("transformers_arm.py", words=("exact",)),
+    "eager": Peer("transformers_arm.py", words=("eager",)),
+    "compiled": Peer("transformers_arm.py", words=("compiled",)),
+    "llama_cpp": Peer("llama_cpp_arm.py", "llama-cpp"),
+    "openvino": Peer("optimum_arm.py", "openvino", ("openvino",)),
+    # Its kernels for the CPU know no bfloat16.
+    "onnxruntime": Peer("optimum_arm.py", "onnxruntime", ("onnxruntime",), ("float32",)),
+}
+
+
+class Arm:
+    """A peer's process with a model."""
+
+    def __init__(self, stack: ExitStack, peer: Peer, directory: str, dtype: str) -> None:
+        command = [str(peer.python), str(HERE / peer.script), directory, dtype, str(THREADS)]
+        self.process = subprocess.Popen(
+            [*command, *peer.words], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        stack.callback(self.end)
+
+    def ask(self, **asked: Any) -> Any:
+        assert self.process.stdin is not None and self.process.stdout is not None
+        self.process.stdin.write(json.dumps(asked) + "\n")
+        self.process.stdin.flush()
+        answer = self.process.stdout.readline()
+        if not answer:
+            raise RuntimeError(f"{self.process.args} ended with {self.process.wait()}")
+        return json.loads(answer)
+
+    def end(self) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        self.process.wait(60)
+
+
+def decode(name: str, make: Callable[[], Any], dtype: str) -> Iterator[Entry]:
+    import torch
+
+    torch.manual_seed(1)
+    torch.set_num_threads(THREADS)
+    with ExitStack() as stack:
+        daemon = stack.enter_context(running())
+        os.environ["DJINN_HOST"] = daemon.host
+        directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="djinn-bench."))
+        model = make().to(getattr(torch, dtype))
+        model.save_pretrained(directory)
+        read = torch.ones(sum(one.nbytes for one in model.parameters()) // 4)
+        del model
+        prompt = torch.randint(3, 500, (CONTEXT,)).tolist()
+        arms = {
+            kind: Arm(stack, peer, directory, dtype)
+            for kind, peer in PEERS.items()
+            if dtype in peer.dtypes
+        }
+        tokens = {kind: arm.ask(prompt=prompt, tokens=COMPARED) for kind, arm in arms.items()}
+        same = {kind: found == tokens["eager"] for kind, found in tokens.items()}
+        if dtype == "float32":
+            assert all(same.values()), f"{name}: not the same model: {tokens}"
+        for _ in range(REPETITIONS):
+            seconds: dict[str, float] = {}
+            floor = []
+            for kind, arm in arms.items():
+                floor += [seconds_of(read.sum) for _ in range(READS)]
+                seconds[kind] = arm.ask(prompt=prompt)
+            floor += [seconds_of(read.sum) for _ in range(READS)]
+            least = statistics.median(floor)
+            yield entry(
+                name,
+                seconds["djinn_fast"],
+                floor_ms=least * 1e3,
+                **{f"{kind}_of_floor": one / least for kind, one in seconds.items()},
+                **{f"fast_of_{kind}": seconds["djinn_fast"] / one for kind, one in seconds.items()},
+            )
+
+
+def main() -> None:
+    models = {
+        f"peers/{model}_{dtype}": partial(decode, f"peers/{model}_{dtype}", make, dtype)
+        for model, make in (("qwen", qwen), ("gpt2", gpt2))
+        for dtype in ("bfloat16", "float32")
+    }
+    report(models)
+
+
+if __name__ == "__main__":
+    main()
