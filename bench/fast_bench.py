@@ -5,10 +5,14 @@ Nothing that computes a token can take less than the floor: the seconds in which
 read as many bytes, by a sum of float32 that is measured between the arms.
 """
 
+import multiprocessing
 import os
 import statistics
 import sys
 from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,12 +32,40 @@ def bytes_of(model: Any) -> int:
     return sum(one.numel() * one.element_size() for one in model.parameters())
 
 
-def decode(name: str, make: Callable[[], Any]) -> Iterator[Entry]:
+def float32(model: Any) -> Any:
+    return model.float()
+
+
+def bfloat16(model: Any) -> Any:
+    return model.bfloat16()
+
+
+@dataclass(frozen=True)
+class Arm:
+    """A model, and the options of the djinnd that it is on."""
+
+    make: Callable[[], Any]
+    cast: Callable[[Any], Any]
+    options: tuple[str, ...] = ()
+
+
+ARMS = {
+    "fast/qwen_bfloat16": Arm(qwen, bfloat16),
+    "fast/qwen_float32": Arm(qwen, float32),
+    "fast/gpt2_float32": Arm(gpt2, float32),
+    "fast/gpt2_bfloat16": Arm(gpt2, bfloat16),
+    "fast/qwen_bfloat16_avx2": Arm(qwen, bfloat16, ("--isa", "avx2")),
+}
+
+
+def decode(name: str) -> Iterator[Entry]:
     import djinn
     import torch
 
+    torch.set_num_threads(THREADS)
+    arm = ARMS[name]
     ids = torch.randint(3, 500, (1, CONTEXT))
-    with both(make) as (local, ghost):
+    with both(lambda: arm.cast(arm.make())) as (local, ghost):
         read = torch.ones(bytes_of(local) // 4)
         seconds: dict[str, list[float]] = {"exact": [], "fast": [], "floor": []}
 
@@ -52,27 +84,22 @@ def decode(name: str, make: Callable[[], Any]) -> Iterator[Entry]:
             exact, fast = seconds["exact"][-1], seconds["fast"][-1]
             floor = statistics.median(seconds["floor"][-2 * READS :])
             yield entry(name, fast, of_floor=fast / floor, of_exact=fast / exact)
-        djinn.config.numerics = "exact"
+
+
+def decode_with_a_daemon(name: str) -> list[Entry]:
+    with running(*ARMS[name].options) as daemon:
+        os.environ["DJINN_HOST"] = daemon.host
+        return list(decode(name))
+
+
+def in_a_process(name: str) -> list[Entry]:
+    """A process has one djinnd for its ghosts."""
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+        return pool.submit(decode_with_a_daemon, name).result()
 
 
 def main() -> None:
-    import torch
-
-    with running() as daemon:
-        os.environ["DJINN_HOST"] = daemon.host
-        torch.set_num_threads(THREADS)
-        models = {
-            "qwen_bfloat16": qwen,
-            "qwen_float32": lambda: qwen().float(),
-            "gpt2_float32": gpt2,
-            "gpt2_bfloat16": lambda: gpt2().bfloat16(),
-        }
-        report(
-            {
-                f"fast/{name}": lambda name=name, make=make: decode(f"fast/{name}", make)
-                for name, make in models.items()
-            }
-        )
+    report({name: partial(in_a_process, name) for name in ARMS})
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ import argparse
 import json
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +30,7 @@ def seconds_of(f: Callable[[], Any]) -> float:
     return time.perf_counter() - start
 
 
-def report(benchmarks: dict[str, Callable[[], Iterator[Entry]]]) -> None:
+def report(benchmarks: dict[str, Callable[[], Iterable[Entry]]]) -> None:
     """Runs those that are asked for, and writes what they give. Each entry is a repetition."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--benchmark_filter", default=".")

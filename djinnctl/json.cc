@@ -210,7 +210,8 @@ Json to_json(const ipc::DeviceReport& report) {
           {"lanes", report.lanes},
           {"state", state_text(report.state)},
           {"huge_bytes", report.huge_bytes},
-          {"huge_pages", report.huge_pages.empty() ? Json() : Json(report.huge_pages)}};
+          {"huge_pages", report.huge_pages.empty() ? Json() : Json(report.huge_pages)},
+          {"isa", report.isa.empty() ? Json() : Json(report.isa)}};
 }
 
 Json to_json(const ipc::MemoryReport& report) {

@@ -267,10 +267,10 @@ TEST(Tables, programs) {
 
 TEST(Tables, devices) {
   const ipc::DeviceReport device{"cpu:0", "A CPU", 1024, 4096, 512, 1, ipc::DeviceState::kReady,
-                                 768,     "advise"};
+                                 768,     "advise", "avx512"};
   EXPECT_EQ(device_table({&device, 1}).text(),
-            "DEVICE  NAME      USED    TOTAL  PLANNED  LANES  STATE   HUGE  HUGE PAGES\n"
-            "cpu:0   A CPU  1.0 KiB  4.0 KiB    512 B      1  ready  768 B  advise\n");
+            "DEVICE  NAME      USED    TOTAL  PLANNED  LANES  STATE   HUGE  HUGE PAGES  ISA\n"
+            "cpu:0   A CPU  1.0 KiB  4.0 KiB    512 B      1  ready  768 B  advise      avx512\n");
 }
 
 TEST(Tables, pools_of_memory) {

@@ -164,12 +164,13 @@ Table device_table(std::span<const ipc::DeviceReport> devices) {
                {"LANES", kRight, kLeftOutLast},
                {"STATE", kLeft, kLeftOutLast},
                {"HUGE", kRight, kLeftOutLast},
-               {"HUGE PAGES", kLeft, kLeftOutLast}});
+               {"HUGE PAGES", kLeft, kLeftOutLast},
+               {"ISA", kLeft, kLeftOutLast}});
   for (const ipc::DeviceReport& device : devices) {
     table.add({device.device, device.name, size_text(device.used_bytes),
                size_text(device.total_bytes), size_text(device.planned_bytes),
                std::to_string(device.lanes), std::string(state_text(device.state)),
-               size_text(device.huge_bytes), device.huge_pages});
+               size_text(device.huge_bytes), device.huge_pages, device.isa});
   }
   return table;
 }

@@ -531,6 +531,7 @@ struct DeviceReport {
   DeviceState state = DeviceState::kReady;
   uint64_t huge_bytes = 0;   // of the models there, as ModelReport's
   std::string huge_pages{};  // what the host allows, as the kernel calls it: "advise"; or empty
+  std::string isa{};         // what its own kernels are made of: "avx512"; or empty
   friend bool operator==(const DeviceReport&, const DeviceReport&) = default;
 };
 
@@ -796,6 +797,7 @@ struct WorkerReady {
   uint32_t threads = 0;
   uint32_t landlock_abi = 0;
   bool seccomp = false;
+  std::string isa{};  // as DeviceReport's
   friend bool operator==(const WorkerReady&, const WorkerReady&) = default;
 };
 // Said by the lane's own thread, between two steps.

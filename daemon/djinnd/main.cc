@@ -80,7 +80,7 @@ std::optional<Config> configured(const Options& given, int& exit_code) {
       read_config(given.root, given.check_config ? UnknownKeys::kRefused : UnknownKeys::kIgnored);
   look_up_names(config);
   if (given.check_config && config.is_valid()) {
-    check_limit(config);
+    check_against_machine(config);
     check_spill_directory(config);
   }
   exit_code = config.is_valid() ? 0 : 1;

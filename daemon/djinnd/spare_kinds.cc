@@ -22,7 +22,7 @@ std::optional<ChildReady> read_worker_ready(const ipc::Datagram& message) {
   if (!event.ok()) return std::nullopt;
   const auto* ready = std::get_if<ipc::WorkerReady>(&event.value().body);
   if (ready == nullptr) return std::nullopt;
-  return ChildReady{ready->threads, ready->landlock_abi, ready->seccomp};
+  return ChildReady{ready->threads, ready->landlock_abi, ready->seccomp, ready->isa};
 }
 
 std::optional<ChildReady> read_loader_ready(const ipc::Datagram& message) {
@@ -56,7 +56,8 @@ ChildProgram SpareKinds::worker_program(DeviceId device) {
   ChildProgram program{
       device == kTestDevice ? options_.test_device_worker : options_.worker,
       {"--device", text_of(device), "--threads", std::to_string(options_.threads), "--policy",
-       std::string(name_of(options_.policy)), "--memory-bytes", std::to_string(memory_bytes)},
+       std::string(name_of(options_.policy)), "--isa", std::string(name_of(options_.isa)),
+       "--memory-bytes", std::to_string(memory_bytes)},
       {"GOMP_SPINCOUNT=5000", "OMP_DYNAMIC=false", "OMP_PROC_BIND=false",
        "OMP_NUM_THREADS=" + std::to_string(options_.threads)}};
   const bool first = workers_started_++ == 0;

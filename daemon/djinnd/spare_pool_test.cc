@@ -42,7 +42,7 @@ class SparePoolTest : public ::testing::Test {
     pool_.start();
     // One more is asked for when the last has failed.
     testing::run_until(loop_, "all have ended or one is ready",
-                       [&] { return started_ > children_.size() || pool_.has_worked(); });
+                       [&] { return started_ > children_.size() || pool_.last_ready() != nullptr; });
   }
 
   [[nodiscard]] State state() const { return {pool_.fails(), pool_.has_other_build()}; }

@@ -17,6 +17,7 @@
 #include "daemon/worker/slab.h"
 #include "ipc/build_identity.h"
 #include "kernel/base/checked.h"
+#include "kernel/base/isa_level.h"
 #include "kernel/pal/faulty_pal.h"
 
 namespace djinn::worker {
@@ -28,6 +29,7 @@ struct Options {
   std::string device;
   int threads = 1;
   SchedulePolicy policy = SchedulePolicy::kFair;
+  IsaLevel isa = kHighestIsa;
   uint64_t memory_bytes = UINT64_MAX;
   uint64_t fault_at = 0;
   uint64_t pal_fault_at = 0;
@@ -63,6 +65,7 @@ Status serve(const Options& options, exec::Executor& executor, const MakePal& ma
   pal::FaultyPal faulty(*device);
   faulty.fail_call(options.pal_fault_at, {ErrorCode::kOutOfMemory, "A test made this call fail."});
   pal::DevicePal& pal = options.pal_fault_at > 0 ? faulty : *device;
+  executor.limit_isa(options.isa);
   executor.warm_up(1);  // more would start a thread before the confinement
   AdmissionMark::install();
   DJINN_CHECK(bound_memory(options));
@@ -98,7 +101,7 @@ Status serve(const Options& options, exec::Executor& executor, const MakePal& ma
   warm.get_future().wait();
 
   outbox.send({ipc::WorkerReady{static_cast<uint32_t>(options.threads), confinement.landlock_abi,
-                                confinement.seccomp}});
+                                confinement.seccomp, std::string(executor.isa())}});
   ControlLoop control({channel, outbox, grants, *loop, faults, pal, pager, executor, clock});
   Status ended = control.run();
   grants.close();
@@ -111,12 +114,14 @@ Status serve(const Options& options, exec::Executor& executor, const MakePal& ma
 int run_worker(int argc, char** argv, exec::Executor& executor, const MakePal& make_pal) {
   Options options;
   std::string policy(name_of(options.policy));
+  std::string isa(name_of(options.isa));
   CLI::App app("djinn-worker: runs the graphs of one trust domain; djinnd starts it");
   app.add_option(ipc::kBuildOption, options.build, "build of djinnd")->required();
   app.add_option("--channel-fd", options.channel_fd, "socket to djinnd")->required();
   app.add_option("--device", options.device, "whose memory it computes on")->required();
   app.add_option("--threads", options.threads, "threads of the lane")->check(CLI::Range(1, 1024));
   app.add_option("--policy", policy, "order of steps: fair or fifo");
+  app.add_option("--isa", isa, "level of instructions of our own kernels, at most");
   app.add_option("--memory-bytes", options.memory_bytes, "what djinnd may grant in all");
   app.add_option("--fault-at", options.fault_at, "die at this fault point (tests)");
   app.add_option("--pal-fault-at", options.pal_fault_at, "fail this call of the pal (tests)");
@@ -127,6 +132,12 @@ int run_worker(int argc, char** argv, exec::Executor& executor, const MakePal& m
     return 1;
   }
   options.policy = *known;
+  const auto level = isa_level_of(isa);
+  if (!level) {
+    fmt::print(stderr, "djinn-worker: '{}' is no level of instructions.\n", isa);
+    return 1;
+  }
+  options.isa = *level;
 
   const Status ended = serve(options, executor, make_pal);
   // The channel closing is how djinnd ends a worker.

@@ -3,7 +3,7 @@
 // The life of a worker process, whatever computes in it.
 //
 //   WORKER --build IDENTITY --channel-fd N --device NAME --threads N [--memory-bytes N]
-//          [--policy fair|fifo] [--fault-at N] [--pal-fault-at N]
+//          [--policy fair|fifo] [--isa LEVEL] [--fault-at N] [--pal-fault-at N]
 //
 // Warms up, confines itself, says that it is ready, and obeys djinnd until the channel closes.
 #pragma once

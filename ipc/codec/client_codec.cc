@@ -447,6 +447,7 @@ void write_device(wire::DeviceReport::Builder out, const DeviceReport& report) {
   out.setState(static_cast<uint8_t>(report.state));
   out.setHugeBytes(report.huge_bytes);
   out.setHugePages(text(report.huge_pages));
+  out.setIsa(text(report.isa));
 }
 
 DeviceReport read_device(wire::DeviceReport::Reader in) {
@@ -460,6 +461,7 @@ DeviceReport read_device(wire::DeviceReport::Reader in) {
   report.state = read_enum(in.getState(), DeviceState::kReady, DeviceState::kFailed);
   report.huge_bytes = in.getHugeBytes();
   report.huge_pages = read_name(in.getHugePages());
+  report.isa = read_name(in.getIsa());
   return report;
 }
 

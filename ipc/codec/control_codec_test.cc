@@ -120,7 +120,7 @@ ProgramReport program_report(const std::string& name) {
   return {{1}, {2}, name, "cpu:0", ProgramState::kAdmitted, 3, 4, 5, name, Workload::kTraining, 6};
 }
 DeviceReport device_report(const std::string& name) {
-  return {name, name, 1, 2, 3, 4, DeviceState::kFailed, 5, name};
+  return {name, name, 1, 2, 3, 4, DeviceState::kFailed, 5, name, name};
 }
 MemoryReport memory_report(const std::string& name) {
   return {name, MemoryPool::kLanes, 1, 2, 3, 4, 5};
@@ -234,7 +234,7 @@ WorkerStats worker_stats() {
 
 std::vector<WorkerEvent> events() {
   return {
-      {WorkerReady{1, 2, true}},
+      {WorkerReady{1, 2, true, "avx2"}},
       {Attached{{3}}},
       {Detached{{4}}},
       {ModelAdded{{5}, ErrorCode::kOk, ""}},

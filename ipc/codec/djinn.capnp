@@ -386,6 +386,7 @@ struct DeviceReport {
   state @6 :UInt8;
   hugeBytes @7 :UInt64;
   hugePages @8 :Text;
+  isa @9 :Text;
 }
 
 struct MemoryReport {
@@ -575,6 +576,7 @@ struct WorkerReady {
   threads @0 :UInt32;
   landlockAbi @1 :UInt32;
   seccomp @2 :Bool;
+  isa @3 :Text;
 }
 
 struct ProgramAdded {

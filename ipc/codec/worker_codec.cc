@@ -205,6 +205,7 @@ void write(wire::WorkerEvent::Builder out, const WorkerReady& event) {
   ready.setThreads(event.threads);
   ready.setLandlockAbi(event.landlock_abi);
   ready.setSeccomp(event.seccomp);
+  ready.setIsa(text(event.isa));
 }
 void write(wire::WorkerEvent::Builder out, const LaneSchedule& event) {
   write_schedule(out.initSchedule(), event);
@@ -318,7 +319,7 @@ void write(wire::WorkerEvent::Builder out, const WorkerStats& event) {
 }
 
 WorkerReady read_ready(wire::WorkerReady::Reader in) {
-  return {in.getThreads(), in.getLandlockAbi(), in.getSeccomp()};
+  return {in.getThreads(), in.getLandlockAbi(), in.getSeccomp(), read_name(in.getIsa())};
 }
 
 ModelAdded read_model_added(wire::IdOutcome::Reader in) {

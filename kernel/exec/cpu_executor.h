@@ -28,6 +28,8 @@ class CpuExecutor final : public Executor {
       const srg::Graph& graph) const override;
   // Precondition of a planned lane: initialise().
   Result<std::unique_ptr<Lane>> make_lane(LaneOptions options) override;
+  void limit_isa(IsaLevel level) override;
+  [[nodiscard]] std::string_view isa() const override;
   // Matmul, sdpa and linear in every dtype: with one thread before the process is confined (code
   // generation and CPU detection open files), with all of them on the lane's thread afterwards
   // (threads inherit the confinement).

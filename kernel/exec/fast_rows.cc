@@ -27,6 +27,8 @@
 #include <optional>
 #include <string_view>
 
+#include "kernel/base/isa_level.h"
+#include "kernel/exec/cpu_executor.h"
 #include "kernel/exec/joint_products.h"
 #include "kernel/exec/one_thread.h"
 #include "kernel/exec/own_operators.h"
@@ -205,8 +207,27 @@ at::Tensor rope(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& si
 
 }  // namespace
 
+namespace {
+
+// Of the process: written before anything computes.
+IsaLevel isa_max = kHighestIsa;
+
+IsaLevel fast_isa() {
+  return std::min(isa_max, best_isa_level());
+}
+
+}  // namespace
+
+void CpuExecutor::limit_isa(IsaLevel level) {
+  isa_max = level;
+}
+
+std::string_view CpuExecutor::isa() const {
+  return name_of(fast_isa());
+}
+
 const kernels::Kernels& fast_kernels() {
-  static const kernels::Kernels& kernels = kernels::kernels_of(kernels::best_isa_level());
+  static const kernels::Kernels& kernels = kernels::kernels_of(fast_isa());
   return kernels;
 }
 

@@ -27,6 +27,7 @@
 #include <vector>
 
 #include "kernel/base/device_address.h"
+#include "kernel/base/isa_level.h"
 #include "kernel/base/outcome.h"
 #include "kernel/srg/graph.h"
 
@@ -286,6 +287,12 @@ class Executor {
 
   // Errors: kInvalidArgument without a thread, or without memory for a planned lane's slab.
   virtual Result<std::unique_ptr<Lane>> make_lane(LaneOptions options) = 0;
+
+  // Bounds the instructions that its own kernels are made of; by default it takes the best that the
+  // machine has. Before any other call. Kernels for other devices than the host have no such level.
+  virtual void limit_isa(IsaLevel) {}
+  // What its own kernels are made of, for people: "avx512"; "": it has none.
+  [[nodiscard]] virtual std::string_view isa() const { return {}; }
 
   // Runs what runs need most, so that code and threads are made now and not by the first of them,
   // on this many threads, which this makes for the calling thread.

@@ -35,7 +35,9 @@ def ended(*command: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S)
 
 
-@pytest.mark.parametrize("words", [["--no-such-option"], ["--threads"], ["--threads", "many"]])
+@pytest.mark.parametrize(
+    "words", [["--no-such-option"], ["--threads"], ["--threads", "many"], ["--isa", "sse9"]]
+)
 def test_a_mistake_in_the_command_line_of_djinnd_is_told(words: list[str]) -> None:
     told = ended(str(BIN / "djinnd"), *words)
     assert (told.returncode, told.stdout) == (2, "")

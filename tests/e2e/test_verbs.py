@@ -192,6 +192,7 @@ DEVICE: dict[str, Shape] = {
     "state": "string",
     "huge_bytes": "integer",
     "huge_pages": "string or null",
+    "isa": "string or null",
 }
 POOL: dict[str, Shape] = {
     "device": "string",

@@ -591,6 +591,7 @@ ipc::DeviceReport Reports::report_of(const Memory& memory) const {
   report.planned_bytes = memory.held_by(vmu::HolderKind::kLane);
   report.huge_bytes = models_.table().huge_bytes(memory.device());
   report.huge_pages = devices_.extents_of(memory.device()).huge_page_setting();
+  if (const ChildReady* ready = domains_.last_spare(memory.device())) report.isa = ready->isa;
   report.state =
       domains_.spares_fail(memory.device()) ? ipc::DeviceState::kFailed : ipc::DeviceState::kReady;
   for (const auto& [key, worker] : domains_.all()) {

@@ -4,6 +4,7 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <unistd.h>
 
 #define TOML_EXCEPTIONS 0
@@ -45,6 +46,7 @@ constexpr size_t kSlipsMax = 4;
 
 // These words are shown for values that depend on something else.
 constexpr std::string_view kAllCores = "all cores";
+constexpr std::string_view kBestIsa = "the best that the machine has";
 constexpr std::string_view kAsLimit = "as memory.limit";
 
 Error expected(std::string_view what) {
@@ -98,6 +100,18 @@ Status set_policy(std::string_view text, Options& options) {
   const auto policy = schedule_policy_of(text);
   if (!policy) return expected("\"fair\" or \"fifo\"");
   options.policy = *policy;
+  return {};
+}
+
+Status set_isa(std::string_view text, Options& options) {
+  options.isa = kHighestIsa;
+  if (text == kBestIsa) return {};
+  const auto level = isa_level_of(text);
+  if (!level) {
+    return expected(
+        fmt::format("one of \"{}\", or \"{}\"", fmt::join(kIsaLevelNames, "\", \""), kBestIsa));
+  }
+  options.isa = *level;
   return {};
 }
 
@@ -178,6 +192,7 @@ constexpr std::string_view kEvictAll = "memory.evict_all_above";
 constexpr std::string_view kEvictIdle = "memory.evict_idle_above";
 
 constexpr std::array kSettings{
+    Setting{"lane.isa", kBestIsa, false, set_isa},
     Setting{"lane.numerics", "exact", true, set_numerics},
     Setting{"lane.policy", name_of(SchedulePolicy::kFair), false, set_policy},
     Setting{"lane.threads", kAllCores, false, set_threads},
@@ -664,13 +679,18 @@ static void warn_of(Config& config, const ConfigValue& value, const std::string&
       {false, fmt::format("{}:{}: warning: {}", value.file, value.line, what), true});
 }
 
-void check_limit(Config& config) {
-  const ConfigValue* const limit = value_of(config, "memory.limit");
-  if (limit == nullptr) return;
+void check_against_machine(Config& config) {
   Options options;
-  DJINN_ASSERT(set_limit(limit->text, options).ok());
-  const std::string fault = fault_of_limit(limit->text, options.memory_bytes, physical_bytes());
-  if (!fault.empty()) warn_of(config, *limit, fault);
+  if (const ConfigValue* const limit = value_of(config, "memory.limit")) {
+    DJINN_ASSERT(set_limit(limit->text, options).ok());
+    const std::string fault = fault_of_limit(limit->text, options.memory_bytes, physical_bytes());
+    if (!fault.empty()) warn_of(config, *limit, fault);
+  }
+  if (const ConfigValue* const isa = value_of(config, "lane.isa")) {
+    DJINN_ASSERT(set_isa(isa->text, options).ok());
+    const std::string fault = fault_of_isa(isa->text, options.isa, best_isa_level());
+    if (!fault.empty()) warn_of(config, *isa, fault);
+  }
 }
 
 void check_spill_directory(Config& config) {

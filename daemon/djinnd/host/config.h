@@ -87,9 +87,9 @@ struct Config {
 // system's databases, which may block.
 void look_up_names(Config& config);
 
-// Warns of a limit beyond the machine's memory. A start and a reload warn of the one in force,
-// which may be the command line's: see fill_in().
-void check_limit(Config& config);
+// Warns of a limit beyond the machine's memory, and of instructions that it does not have. A start
+// and a reload warn of what is in force, which may be the command line's: see fill_in().
+void check_against_machine(Config& config);
 // Warns of a spill_directory where this process could make no files. A start tries, and tells it
 // then. Asks the file system, which may block.
 void check_spill_directory(Config& config);

@@ -65,6 +65,7 @@ TEST_F(ConfigTest, every_setting_is_taken_from_the_main_file) {
         "[memory]\nlimit = \"12GiB\"\nsession_quota = \"512 MiB\"\nevict_idle_above = 70\n"
         "evict_all_above = \"90%\"\nspill_after = \"3s\"\nspill_directory = \"/spill\"\n"
         "spill_limit = \"1GiB\"\npin_quota = \"3GiB\"\n[lane]\nthreads = 3\npolicy = \"fifo\"\n"
+        "isa = \"avx2\"\n"
         "numerics = \"fast-only\"\n"
         "[model]\nkeep_alive = \"forever\"\n"
         "[service]\ndrain_timeout = \"0\"\n[worker]\nhang_timeout = \"2min\"\n");
@@ -73,6 +74,7 @@ TEST_F(ConfigTest, every_setting_is_taken_from_the_main_file) {
   EXPECT_EQ(found.session_quota_bytes, uint64_t{512} << 20);
   EXPECT_EQ(found.threads, 3u);
   EXPECT_EQ(found.policy, SchedulePolicy::kFifo);
+  EXPECT_EQ(found.isa, IsaLevel::kAvx2);
   EXPECT_EQ(found.numerics, srg::Numerics::kFastOnly);
   EXPECT_EQ(found.hang_timeout_ms, 120'000u);
   EXPECT_EQ(found.thresholds, (Thresholds{70, 90}));
@@ -181,7 +183,7 @@ TEST_F(ConfigTest, a_limit_or_a_place_that_will_hardly_do_is_a_warning) {
         fmt::format("[memory]\nlimit = \"999TiB\"\nspill_directory = \"{}/file/x\"\n", root_));
   fmt::output_file(root_ + "/file").print("");
   Config config = read_config(root_, UnknownKeys::kRefused);
-  check_limit(config);
+  check_against_machine(config);
   check_spill_directory(config);
   ASSERT_EQ(config.problems.size(), 2u);
   EXPECT_TRUE(config.is_valid());
@@ -194,7 +196,7 @@ TEST_F(ConfigTest, a_limit_or_a_place_that_will_hardly_do_is_a_warning) {
 
   write(kMain, fmt::format("[memory]\nlimit = \"1MiB\"\nspill_directory = \"{}/new/x\"\n", root_));
   config = read_config(root_, UnknownKeys::kRefused);
-  check_limit(config);
+  check_against_machine(config);
   check_spill_directory(config);
   EXPECT_THAT(config.problems, ::testing::IsEmpty()) << "djinnd makes the directory";
 }
@@ -244,6 +246,21 @@ TEST_F(ConfigTest, drop_ins_come_after_the_main_file_by_name_and_win_key_by_key)
   EXPECT_EQ(options().threads, 4u);
   EXPECT_EQ(options().memory_bytes, uint64_t{1} << 30);
   EXPECT_THAT(show_config(read_config(root_, UnknownKeys::kIgnored)), HasSubstr("20-b.conf:1\n"));
+}
+
+TEST_F(ConfigTest, a_level_of_instructions_that_nobody_knows_is_refused_with_those_there_are) {
+  write(kMain, "[lane]\nisa = \"avx2\"\n");
+  EXPECT_EQ(options().isa, IsaLevel::kAvx2);
+  write(kMain, "lane.isa = \"AVX\"");
+  EXPECT_THAT(problem().text,
+              EndsWith("error: lane.isa: write one of \"base\", \"avx2\", \"avx512\", "
+                       "\"avx512-bf16\", or \"the best that the machine has\""));
+}
+
+TEST_F(ConfigTest, a_level_that_the_machine_lacks_is_warned_of) {
+  EXPECT_EQ(fault_of_isa("avx2", IsaLevel::kAvx2, IsaLevel::kAvx2), "");
+  EXPECT_THAT(fault_of_isa("avx512", IsaLevel::kAvx512, IsaLevel::kAvx2),
+              HasSubstr("lane.isa is avx512, and the machine has avx2"));
 }
 
 TEST_F(ConfigTest, a_policy_is_named_as_workers_know_it) {
@@ -364,11 +381,11 @@ TEST_F(ConfigTest, a_wrong_value_is_an_error_that_says_what_to_write) {
   for (const char* const text :
        {"memory.limit = \"12 parsecs\"", "memory.limit = 0", "memory.limit = \"101%\"",
         "memory.limit = \"99999999999TiB\"", "memory.session_quota = true", "lane.threads = -1",
-        "lane.numerics = \"quick\"", "lane.threads = 1025", "lane.policy = \"lottery\"",
-        "lane.policy = 1", "worker.hang_timeout = 5", "worker.hang_timeout = \"1d\"",
-        "model.keep_alive = \"never\"", "service.drain_timeout = \"2h\"",
-        "memory.evict_idle_above = 0", "memory.evict_all_above = \"101%\"",
-        "memory = 3.5\nmemory = 4"}) {
+        "lane.isa = \"sse9\"", "lane.isa = 2", "lane.numerics = \"quick\"", "lane.threads = 1025",
+        "lane.policy = \"lottery\"", "lane.policy = 1", "worker.hang_timeout = 5",
+        "worker.hang_timeout = \"1d\"", "model.keep_alive = \"never\"",
+        "service.drain_timeout = \"2h\"", "memory.evict_idle_above = 0",
+        "memory.evict_all_above = \"101%\"", "memory = 3.5\nmemory = 4"}) {
     write(kMain, text);
     EXPECT_THAT(problem().text, HasSubstr("djinnd.conf:")) << text;
     EXPECT_TRUE(problem().is_error) << text;

@@ -3,7 +3,6 @@
 #include "daemon/djinnd/host/options.h"
 
 #include <fmt/format.h>
-#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/sysinfo.h>
@@ -17,6 +16,7 @@
 #include <functional>
 
 #include "daemon/djinnd/host/config.h"
+#include "daemon/djinnd/host/cores.h"
 #include "daemon/djinnd/host/version.h"
 #include "daemon/djinnd/memory/quantity.h"
 #include "ipc/limits.h"
@@ -26,14 +26,6 @@
 
 namespace djinn::daemon {
 namespace {
-
-// Gives the number of cores that this process may run on.
-uint32_t usable_cores() {
-  cpu_set_t cores;
-  CPU_ZERO(&cores);
-  if (::sched_getaffinity(0, sizeof cores, &cores) != 0) return 1;
-  return static_cast<uint32_t>(std::max(1, CPU_COUNT(&cores)));
-}
 
 // Gives the directory of this program, ending with a slash.
 std::string own_directory() {
@@ -115,6 +107,8 @@ void add_options(CLI::App& app, Options& options) {
   add_setting(app, options, "--policy", "lane.policy", "NAME",
               "whose step a lane takes next: fair, or fifo [fair]");
   add_setting(app, options, "--threads", "lane.threads", "NUMBER", "threads of a lane [all cores]");
+  add_setting(app, options, "--isa", "lane.isa", "LEVEL",
+              "the instructions of djinn's own kernels [the best that the machine has]");
   add_setting(app, options, "--numerics", "lane.numerics", "NAME",
               "of ghosts that choose none: exact, fast or fast-only [exact]");
   add_setting(app, options, "--memory", "memory.limit", "AMOUNT",
@@ -222,6 +216,14 @@ std::string fault_of_limit(std::string_view value, uint64_t bytes, uint64_t mach
       value, size_text(machine_bytes));
 }
 
+std::string fault_of_isa(std::string_view value, IsaLevel level, IsaLevel machine_level) {
+  if (level <= machine_level) return "";
+  return fmt::format(
+      "lane.isa is {0}, and the machine has {1}: djinn's own kernels take {1}. Write that, or "
+      "nothing for the best of each machine.",
+      value, name_of(machine_level));
+}
+
 Status fill_in(Options& options) {
   if (!options.root.empty()) options.root = absolute_of(options.root);
   if (options.runtime_dir.empty()) {
@@ -256,6 +258,10 @@ Status fill_in(Options& options) {
   }
   if (const auto limit = options.written.find("memory.limit"); limit != options.written.end()) {
     std::string fault = fault_of_limit(limit->second, options.memory_bytes, physical_bytes());
+    if (!fault.empty()) options.setting_warnings.push_back(std::move(fault));
+  }
+  if (const auto isa = options.written.find("lane.isa"); isa != options.written.end()) {
+    std::string fault = fault_of_isa(isa->second, options.isa, best_isa_level());
     if (!fault.empty()) options.setting_warnings.push_back(std::move(fault));
   }
   DJINN_ASSERT(options.threads > 0 && options.memory_bytes > 0);

@@ -17,6 +17,7 @@
 #include "daemon/djinnd/memory/thresholds.h"
 #include "ipc/messages.h"
 #include "kernel/base/device_id.h"
+#include "kernel/base/isa_level.h"
 #include "kernel/base/result.h"
 #include "kernel/base/schedule.h"
 
@@ -39,6 +40,7 @@ struct Options {
   std::string admin_group;  // service mode: who sees and steers what is others'
   uint32_t threads = 0;     // of a lane
   SchedulePolicy policy = SchedulePolicy::kFair;   // likewise
+  IsaLevel isa = kHighestIsa;                      // of our own kernels, at most
   srg::Numerics numerics = srg::Numerics::kExact;  // where a program's are not chosen
   uint64_t memory_bytes = 0;                       // of the host, to grant
   std::map<DeviceId, Amount> device_limits;        // of other devices, where one is written
@@ -86,6 +88,9 @@ std::optional<Options> parse_options(int argc, char** argv, int& exit_code, Opti
 // of memory.limit, as written.
 [[nodiscard]] std::string fault_of_limit(std::string_view value, uint64_t bytes,
                                          uint64_t machine_bytes);
+// Likewise, with kernels of that level on a machine that has this one at most.
+[[nodiscard]] std::string fault_of_isa(std::string_view value, IsaLevel level,
+                                       IsaLevel machine_level);
 
 // Fills in what is left out: runtime directory, threads and memory from the machine. Errors:
 // kInvalidArgument when there is no runtime directory to guess, and those of limit_of().

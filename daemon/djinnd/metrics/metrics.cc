@@ -181,7 +181,7 @@ void Metrics::judge(MetricsSnapshot& shot) const {
   shot.draining = drain_.draining();
   const DeviceId first = devices_.first().device();
   const bool workers_start = !domains_.spares_fail(first);
-  const bool can_serve = workers_start && domains_.spares_have_worked(first);
+  const bool can_serve = workers_start && domains_.last_spare(first) != nullptr;
   shot.ready = shot.healthy && can_serve && !shot.draining;
   if (!shot.healthy) {
     shot.unready_why = shot.unhealthy_why;

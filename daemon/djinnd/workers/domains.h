@@ -48,9 +48,9 @@ class Domains {
   [[nodiscard]] bool spares_fail(DeviceId device) const { return spares_.of(device).fails(); }
   // Why, for clients.
   [[nodiscard]] Error spares_failure(DeviceId device) const { return spares_.of(device).failure(); }
-  // Whether at least one has started.
-  [[nodiscard]] bool spares_have_worked(DeviceId device) const {
-    return spares_.of(device).has_worked();
+  // What the last of them that started said of itself; null: none has yet.
+  [[nodiscard]] const ChildReady* last_spare(DeviceId device) const {
+    return spares_.of(device).last_ready();
   }
 
   [[nodiscard]] std::vector<std::pair<WorkerKey, WorkerSupervisor*>> all() const;

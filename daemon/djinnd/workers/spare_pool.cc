@@ -60,7 +60,7 @@ void SparePool::heard(const ipc::Datagram& message) {
   ready_ = kind_.read_ready(message);
   if (!ready_) return child_->kill();
   ready_timer_.stop();
-  has_worked_ = true;
+  last_ready_ = ready_;
   count(0, false);
   back_off_.after_death(true);
   loop_.defer([this] { serve(); });

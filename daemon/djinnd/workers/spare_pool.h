@@ -16,6 +16,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <string>
 
 #include "daemon/djinnd/loop/loop.h"
 #include "daemon/djinnd/workers/child_process.h"
@@ -28,6 +29,7 @@ struct ChildReady {
   uint32_t threads = 0;  // workers only
   uint32_t landlock_abi = 0;
   bool seccomp = false;
+  std::string isa{};  // workers only: what their own kernels are made of
 };
 
 struct ReadyChild {
@@ -70,8 +72,10 @@ class SparePool {
   [[nodiscard]] bool has_other_build() const { return other_build_; }
   // Says to a client why none can be started. Precondition: it fails.
   [[nodiscard]] Error failure() const;
-  // Whether one was ever ready.
-  [[nodiscard]] bool has_worked() const { return has_worked_; }
+  // What the last one said that was ready; null: none ever was.
+  [[nodiscard]] const ChildReady* last_ready() const {
+    return last_ready_ ? &*last_ready_ : nullptr;
+  }
   // Called when it begins to fail, when it does no more, and when another build is why.
   void on_change(std::function<void()> changed) { changed_ = std::move(changed); }
 
@@ -101,7 +105,7 @@ class SparePool {
   BackOff back_off_;
   uint32_t failures_ = 0;
   bool other_build_ = false;
-  bool has_worked_ = false;
+  std::optional<ChildReady> last_ready_;
   std::function<void()> changed_;
   Timer start_timer_;
   Timer ready_timer_;

@@ -3,8 +3,8 @@
 // Kernels: all of ours, of one instruction level.
 #pragma once
 
+#include "kernel/base/isa_level.h"
 #include "kernel/exec/kernels/attend.h"
-#include "kernel/exec/kernels/isa_level.h"
 #include "kernel/exec/kernels/linear.h"
 #include "kernel/exec/kernels/rows.h"
 

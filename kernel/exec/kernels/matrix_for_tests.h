@@ -13,7 +13,6 @@
 
 #include "kernel/base/half.h"
 #include "kernel/exec/kernels/element.h"
-#include "kernel/exec/kernels/isa_level.h"
 
 namespace djinn::kernels {
 
@@ -25,11 +24,6 @@ inline std::vector<IsaLevel> levels() {
     found.push_back(static_cast<IsaLevel>(i));
   }
   return found;
-}
-
-inline const char* name_of(IsaLevel level) {
-  static constexpr const char* kNames[kIsaLevels] = {"base", "AVX2", "AVX-512", "AVX-512 BF16"};
-  return kNames[static_cast<size_t>(level)];
 }
 
 inline constexpr Element kAllElements[] = {Element::kFloat32, Element::kBFloat16,

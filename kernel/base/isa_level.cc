@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-#include "kernel/exec/kernels/isa_level.h"
+#include "kernel/base/isa_level.h"
 
-namespace djinn::kernels {
+namespace djinn {
+
 IsaLevel best_isa_level() {
 #if defined(__x86_64__)
   if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma") ||
@@ -19,4 +20,4 @@ IsaLevel best_isa_level() {
 #endif
 }
 
-}  // namespace djinn::kernels
+}  // namespace djinn

@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// IsaLevel: which instructions our own kernels for the host are made of. One is chosen at the start
+// of a process and stays: what `fast` computes is a function of it.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string_view>
+
+namespace djinn {
+
+// In order: each has all that those before it have.
+//   kBase         what every x86-64 has, and other machines
+//   kAvx2         with FMA and F16C
+//   kAvx512       F, BW, VL, DQ
+//   kAvx512Bf16   dot products of bf16
+enum class IsaLevel : uint8_t { kBase, kAvx2, kAvx512, kAvx512Bf16 };
+
+inline constexpr std::array<std::string_view, 4> kIsaLevelNames{"base", "avx2", "avx512",
+                                                                "avx512-bf16"};
+inline constexpr size_t kIsaLevels = kIsaLevelNames.size();
+inline constexpr IsaLevel kHighestIsa = IsaLevel::kAvx512Bf16;
+static_assert(kIsaLevels == static_cast<size_t>(kHighestIsa) + 1);
+
+[[nodiscard]] constexpr std::string_view name_of(IsaLevel level) {
+  return kIsaLevelNames[static_cast<size_t>(level)];
+}
+
+[[nodiscard]] constexpr std::optional<IsaLevel> isa_level_of(std::string_view name) {
+  const auto* found = std::ranges::find(kIsaLevelNames, name);
+  if (found == kIsaLevelNames.end()) return std::nullopt;
+  return static_cast<IsaLevel>(found - kIsaLevelNames.begin());
+}
+
+// The highest that this machine has.
+[[nodiscard]] IsaLevel best_isa_level();
+
+}  // namespace djinn
