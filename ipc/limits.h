@@ -15,6 +15,7 @@ inline constexpr uint32_t kControlDescriptors = 64;  // SCM_RIGHTS takes 253; fe
 inline constexpr uint32_t kRequestsPending = 64;     // each keeps what its answer is made of
 inline constexpr uint32_t kNameBytes =
     256;  // three in each report of a list fill three quarters of a message
+inline constexpr uint32_t kWordBytes = 32;           // of a vocabulary of ours
 inline constexpr uint32_t kMessageTextBytes = 1024;  // an error's sentences with the names in them
 inline constexpr uint32_t kDecisions = 256;          // of a lane: a third of a message
 inline constexpr uint32_t kListPage = 64;  // reports with the longest names still fit a message

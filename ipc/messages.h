@@ -783,10 +783,16 @@ struct GetLaneSchedule {
   friend bool operator==(const GetLaneSchedule&, const GetLaneSchedule&) = default;
 };
 
+// With the page (ipc/baton.h) in which the workers of its device take turns. No answer.
+struct JoinBaton {
+  uint32_t slot = 0;
+  friend bool operator==(const JoinBaton&, const JoinBaton&) = default;
+};
+
 struct WorkerCommand {
   std::variant<AttachSession, DetachSession, AddModel, DropModel, AddProgram, DropProgram,
                AddSequence, ReleaseSequence, GrantAnswer, GiveMemory, GetWorkerStats, ParkModel,
-               ModelLost, SpillSequence, WakeLane, TrimRefs, GetLaneSchedule>
+               ModelLost, SpillSequence, WakeLane, TrimRefs, GetLaneSchedule, JoinBaton>
       body;
   friend bool operator==(const WorkerCommand&, const WorkerCommand&) = default;
 };
@@ -944,6 +950,8 @@ struct WorkerStats {
   TimeHistogram next_token{};   // from one token of a generation to the next
   uint64_t bytes_in = 0;        // what crossed in sessions' memory, to the worker
   uint64_t bytes_out = 0;       // and from it
+  uint64_t turn_ns = 0;         // for which the lane has waited for other workers of its device
+  uint64_t overruns = 0;        // how often it did not wait on, and computed beside them
   friend bool operator==(const WorkerStats&, const WorkerStats&) = default;
 };
 

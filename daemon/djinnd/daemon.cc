@@ -282,13 +282,22 @@ void Daemon::emit(EventKind kind, std::string text) {
 // Such a program may not be admitted yet; then only the runs that need it wait.
 void Daemon::worker_ready(WorkerKey key) {
   DJINN_ASSERT(domains_.ready(key));
+  join_baton(key);
   models_.worker_ready(key);
   programs_.worker_ready(key);
   sessions_.worker_ready(key);
 }
 
+// Without a slot it computes whenever it likes.
+void Daemon::join_baton(WorkerKey key) {
+  const auto place = batons_.enter(key);
+  if (!place) return log("no turns for a worker: {}", place.error().message);
+  domains_.send(key, {ipc::JoinBaton{place->slot}}, std::array{place->page});
+}
+
 bool Daemon::worker_died(WorkerKey key, const WorkerDeath& death) {
   DJINN_ASSERT(!domains_.ready(key));
+  batons_.leave(key);
   lanes_.worker_died(key);
   const bool in_step = sessions_.activity_of(key).in_step;
   const bool progressed =

@@ -41,6 +41,7 @@
 #include "daemon/djinnd/sessions/hang_watchdog.h"
 #include "daemon/djinnd/sessions/sessions.h"
 #include "daemon/djinnd/spare_kinds.h"
+#include "daemon/djinnd/workers/batons.h"
 #include "daemon/djinnd/workers/domains.h"
 #include "daemon/djinnd/workers/lane_memory.h"
 #include "daemon/djinnd/workers/spare_pool.h"
@@ -86,6 +87,7 @@ class Daemon final : public WorkerListener,
   void session_left(SessionId session) override;
   void model_gone(ModelId id) override;
   void models_changed() override;
+  void join_baton(WorkerKey key);
   void asked_for_memory(WorkerKey key, const ipc::GrantRequest& event);
   [[nodiscard]] bool is_healthy() override;
   void tell_of_admin_group();
@@ -124,6 +126,7 @@ class Daemon final : public WorkerListener,
   QuotaRefusals refusals_;
   Domains domains_;
   LaneMemory lanes_;
+  Batons batons_;
   Sessions sessions_;
   Models models_;
   Reclaimers reclaimers_;

@@ -275,6 +275,12 @@ void ControlLoop::obey(const ipc::WakeLane&, std::vector<Fd>) {
   parts_.lane.post([this](LaneLoop::State&) { parts_.outbox.send({ipc::LaneAwake{}}); });
 }
 
+void ControlLoop::obey(const ipc::JoinBaton& command, std::vector<Fd> fds) {
+  DJINN_ASSERT(fds.size() == 1 && command.slot < ipc::kBatonSlots);
+  auto page = pal::map_shared(fds[0], sizeof(ipc::BatonPage), pal::Access::kReadWrite);
+  if (page) parts_.lane.join_baton(*std::move(page), command.slot);
+}
+
 void ControlLoop::obey(const ipc::TrimRefs& command, std::vector<Fd>) {
   parts_.lane.trim_refs(command.session, [this, command] {
     parts_.outbox.send({ipc::RefsTrimmed{command.session}});

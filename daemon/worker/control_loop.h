@@ -56,6 +56,7 @@ class ControlLoop {
   void obey(const ipc::GiveMemory& command, std::vector<Fd> fds);
   void obey(const ipc::GetWorkerStats& command, std::vector<Fd> fds);
   void obey(const ipc::WakeLane& command, std::vector<Fd> fds);
+  void obey(const ipc::JoinBaton& command, std::vector<Fd> fds);
   void obey(const ipc::TrimRefs& command, std::vector<Fd> fds);
   void obey(const ipc::GetLaneSchedule& command, std::vector<Fd> fds);
 

@@ -60,6 +60,11 @@ void LaneCounts::note_lane(const exec::LaneStats& stats) {
   runs_together_.set(stats.runs_together);
 }
 
+void LaneCounts::note_turn(uint64_t slept_ns, uint64_t overruns) {
+  turn_ns_.add(slept_ns);
+  overruns_.set(overruns);
+}
+
 void LaneCounts::note_crossing(uint64_t bytes_in, uint64_t bytes_out) {
   bytes_in_.add(bytes_in);
   bytes_out_.add(bytes_out);
@@ -84,6 +89,8 @@ ipc::WorkerStats LaneCounts::read() const {
   stats.next_token = next_token_.read();
   stats.bytes_in = bytes_in_.get();
   stats.bytes_out = bytes_out_.get();
+  stats.turn_ns = turn_ns_.get();
+  stats.overruns = overruns_.get();
   return stats;
 }
 

@@ -69,6 +69,8 @@ class LaneCounts {
   void note_lane(const exec::LaneStats& stats);
   // A run was computed, and thrown away because memory for it was on its way.
   void note_repetition() { runs_repeated_.add(1); }
+  // The lane has slept for its turn among workers; and how often it has not waited on, in all.
+  void note_turn(uint64_t slept_ns, uint64_t overruns);
   // What more has crossed in sessions' memory.
   void note_crossing(uint64_t bytes_in, uint64_t bytes_out);
 
@@ -89,6 +91,8 @@ class LaneCounts {
   Count submissions_failed_;
   Count bytes_in_;
   Count bytes_out_;
+  Count turn_ns_;
+  Count overruns_;
   TimeCounts queue_;
   TimeCounts run_;
   TimeCounts first_token_;

@@ -69,6 +69,7 @@ LaneLoop::LaneLoop(exec::Executor& executor, exec::Lane& lane, const Clock& cloc
       clock_(clock),
       state_{lane, memory.waits, ProgramTable(memory.waits), {}, sched::Queue(policy)},
       binder_(lane),
+      baton_(clock),
       memory_(memory),
       epoll_(std::move(epoll)),
       bell_(std::move(bell)),
@@ -144,6 +145,11 @@ void LaneLoop::trim_refs(SessionId id, std::function<void()> done) {
   });
 }
 
+void LaneLoop::join_baton(pal::Mapping page, uint32_t slot) {
+  auto shared = std::make_shared<pal::Mapping>(std::move(page));
+  post([this, shared, slot](State&) { baton_.join(std::move(*shared), slot); });
+}
+
 // --- the lane's thread
 
 void LaneLoop::work() {
@@ -153,6 +159,7 @@ void LaneLoop::work() {
     const bool mail = run_mailbox();
     const bool worked = run_turn();
     if (!mail && !worked) {
+      if (baton_.holds()) baton_.pass(clock_.monotonic_ns());
       if (spin.wait()) continue;
       if (!state_.queue.has_ready()) {
         sleep();
@@ -294,7 +301,14 @@ bool LaneLoop::run_turn() {
     return false;
   }
   const auto picked = state_.queue.pick(now_ns);
-  return picked && run_unit(unit_of(*picked, now_ns), now_ns);
+  if (!picked) return false;
+  const uint64_t slept_ns = baton_.take(now_ns);
+  counts_.note_turn(slept_ns, baton_.overruns());
+  const bool worked = run_unit(unit_of(*picked, now_ns), now_ns + slept_ns);
+  if (const uint64_t ended_ns = clock_.monotonic_ns(); baton_.is_due(1, ended_ns)) {
+    baton_.pass(ended_ns);
+  }
+  return worked;
 }
 
 // Gives the picked one and those that share its step, as many as are computed at once, always in

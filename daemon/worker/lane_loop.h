@@ -23,6 +23,7 @@
 #include <thread>
 #include <vector>
 
+#include "daemon/worker/baton.h"
 #include "daemon/worker/heap.h"
 #include "daemon/worker/lane_counts.h"
 #include "daemon/worker/runner.h"
@@ -70,6 +71,9 @@ class LaneLoop {
   // Gives back what the session's refs do not use; done on lane's thread, also where it is not
   // here.
   void trim_refs(SessionId id, std::function<void()> done);
+
+  // From then on it takes turns with the device's other workers. page, slot: as Baton::join().
+  void join_baton(pal::Mapping page, uint32_t slot);
 
   // Before start(): called on the lane's thread when a run needs a model that is parked.
   void on_model_wanted(std::function<void(ModelId)> wanted) {
@@ -137,6 +141,7 @@ class LaneLoop {
   LaneCounts counts_;
   State state_;
   Binder binder_;
+  Baton baton_;
   LaneMemory memory_;
   sched::StepTimes times_;
   std::map<SessionId, Seat> seats_;  // of each session

@@ -460,8 +460,8 @@ DeviceReport read_device(wire::DeviceReport::Reader in) {
   report.lanes = in.getLanes();
   report.state = read_enum(in.getState(), DeviceState::kReady, DeviceState::kFailed);
   report.huge_bytes = in.getHugeBytes();
-  report.huge_pages = read_name(in.getHugePages());
-  report.isa = read_name(in.getIsa());
+  report.huge_pages = read_word(in.getHugePages());
+  report.isa = read_word(in.getIsa());
   return report;
 }
 

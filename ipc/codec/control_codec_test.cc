@@ -120,7 +120,8 @@ ProgramReport program_report(const std::string& name) {
   return {{1}, {2}, name, "cpu:0", ProgramState::kAdmitted, 3, 4, 5, name, Workload::kTraining, 6};
 }
 DeviceReport device_report(const std::string& name) {
-  return {name, name, 1, 2, 3, 4, DeviceState::kFailed, 5, name, name};
+  const std::string word = name.substr(0, limits::kWordBytes);
+  return {name, name, 1, 2, 3, 4, DeviceState::kFailed, 5, word, word};
 }
 MemoryReport memory_report(const std::string& name) {
   return {name, MemoryPool::kLanes, 1, 2, 3, 4, 5};
@@ -214,6 +215,7 @@ std::vector<WorkerCommand> commands() {
       {GiveMemory{20, 21}},
       {GetWorkerStats{}},
       {WakeLane{}},
+      {JoinBaton{63}},
       {ParkModel{{22}}},
       {ModelLost{{23}, ErrorCode::kIo, "Gone."}},
   };
@@ -229,6 +231,8 @@ WorkerStats worker_stats() {
   }
   stats.bytes_in = next++;
   stats.bytes_out = next++;
+  stats.turn_ns = next++;
+  stats.overruns = next++;
   return stats;
 }
 

@@ -114,6 +114,10 @@ std::string read_name(capnp::Text::Reader reader) {
   return read_showable(reader, limits::kNameBytes);
 }
 
+std::string read_word(capnp::Text::Reader reader) {
+  return read_showable(reader, limits::kWordBytes);
+}
+
 std::string read_sentence(capnp::Text::Reader reader) {
   return read_showable(reader, limits::kMessageTextBytes);
 }

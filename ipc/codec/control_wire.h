@@ -42,6 +42,8 @@ inline capnp::Text::Reader text(const std::string& string) {
 // A name has at most kNameBytes of UTF-8, without what steers a terminal or the order of characters
 // there.
 std::string read_name(capnp::Text::Reader reader);
+// Of a vocabulary, which may be a newer one than ours.
+std::string read_word(capnp::Text::Reader reader);
 // A sentence is a name that may have kMessageTextBytes.
 std::string read_sentence(capnp::Text::Reader reader);
 

@@ -482,6 +482,7 @@ struct WorkerCommand {
     wakeLane @14 :Void;
     trimRefs @15 :UInt64;  # the session's id
     getSchedule @16 :Void;
+    joinBaton @17 :UInt32;  # the slot
   }
 }
 
@@ -634,6 +635,8 @@ struct WorkerStats {
   bytesOut @14 :UInt64;
   runsRepeated @15 :UInt64;
   runsTogether @16 :UInt64;
+  turnNs @17 :UInt64;
+  overruns @18 :UInt64;
 }
 
 struct TimeHistogram {

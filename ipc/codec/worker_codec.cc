@@ -91,6 +91,9 @@ void write(wire::WorkerCommand::Builder out, const GiveMemory& command) {
 void write(wire::WorkerCommand::Builder out, const GetWorkerStats&) {
   out.setGetStats();
 }
+void write(wire::WorkerCommand::Builder out, const JoinBaton& command) {
+  out.setJoinBaton(command.slot);
+}
 void write(wire::WorkerCommand::Builder out, const WakeLane&) {
   out.setWakeLane();
 }
@@ -148,7 +151,7 @@ ModelLost read_lost(wire::IdOutcome::Reader in) {
 }
 
 static_assert(std::variant_size_v<decltype(WorkerCommand::body)> ==
-              wire::WorkerCommand::GET_SCHEDULE + 1);
+              wire::WorkerCommand::JOIN_BATON + 1);
 
 WorkerCommand read_worker_command(wire::WorkerCommand::Reader in) {
   switch (in.which()) {
@@ -188,6 +191,8 @@ WorkerCommand read_worker_command(wire::WorkerCommand::Reader in) {
       return {TrimRefs{{in.getTrimRefs()}}};
     case wire::WorkerCommand::GET_SCHEDULE:
       return {GetLaneSchedule{}};
+    case wire::WorkerCommand::JOIN_BATON:
+      return {JoinBaton{in.getJoinBaton()}};
   }
   refuse(ErrorCode::kUnsupported, "A worker command is unknown to this version.");
 }
@@ -316,10 +321,12 @@ void write(wire::WorkerEvent::Builder out, const WorkerStats& event) {
   write_times(stats.initNextToken(), event.next_token);
   stats.setBytesIn(event.bytes_in);
   stats.setBytesOut(event.bytes_out);
+  stats.setTurnNs(event.turn_ns);
+  stats.setOverruns(event.overruns);
 }
 
 WorkerReady read_ready(wire::WorkerReady::Reader in) {
-  return {in.getThreads(), in.getLandlockAbi(), in.getSeccomp(), read_name(in.getIsa())};
+  return {in.getThreads(), in.getLandlockAbi(), in.getSeccomp(), read_word(in.getIsa())};
 }
 
 ModelAdded read_model_added(wire::IdOutcome::Reader in) {
@@ -428,6 +435,8 @@ WorkerStats read_stats(wire::WorkerStats::Reader in) {
   stats.next_token = read_times(in.getNextToken());
   stats.bytes_in = in.getBytesIn();
   stats.bytes_out = in.getBytesOut();
+  stats.turn_ns = in.getTurnNs();
+  stats.overruns = in.getOverruns();
   return stats;
 }
 

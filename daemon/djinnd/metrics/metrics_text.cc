@@ -330,6 +330,12 @@ void put_runs(Page& page, const ipc::WorkerStats& counts) {
              "blocks, tensors in staging, completions.");
   page.put(counts.bytes_in, {{"direction", "received"}});
   page.put(counts.bytes_out, {{"direction", "sent"}});
+  page.begin(MetricType::Counter, "djinn_lane_turn_seconds_total",
+             "For how long lanes waited for their turn among the workers of their device.");
+  page.put(static_cast<double>(counts.turn_ns) / 1e9, {});
+  page.counter("djinn_lane_overruns_total",
+               "How often a lane lost its patience, and computed beside another worker's.",
+               counts.overruns);
   page.histogram("djinn_queue_duration_seconds",
                  "How long a submission that could have begun waited for the lane or for memory.",
                  counts.queue);

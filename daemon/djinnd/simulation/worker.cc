@@ -289,6 +289,8 @@ void Worker::answer_body(const ipc::WakeLane&, const std::vector<Fd>&) {
   say({ipc::LaneAwake{}});
 }
 
+void Worker::answer_body(const ipc::JoinBaton&, const std::vector<Fd>&) {}
+
 // The worker may have less than it told, and keeps the part of its heap that is in use.
 void Worker::answer_body(const ipc::TrimRefs& c, const std::vector<Fd>&) {
   give_back_heap();

@@ -93,6 +93,7 @@ class Worker final : public Child {
   void answer_body(const ipc::GiveMemory& c, const std::vector<Fd>& fds);
   void answer_body(const ipc::GetWorkerStats& c, const std::vector<Fd>& fds);
   void answer_body(const ipc::WakeLane& c, const std::vector<Fd>& fds);
+  void answer_body(const ipc::JoinBaton& c, const std::vector<Fd>& fds);
   void answer_body(const ipc::GetLaneSchedule& c, const std::vector<Fd>& fds);
   void answer_body(const ipc::TrimRefs& c, const std::vector<Fd>& fds);
 

@@ -18,7 +18,7 @@ void each_of(ipc::TimeHistogram& a, const ipc::TimeHistogram& b, const Function&
 
 constexpr size_t kHistogramWords = ipc::kTimeBuckets + 1;
 static_assert(sizeof(ipc::WorkerStats) ==
-                  (12 + ipc::kOperations + 4 * kHistogramWords) * sizeof(uint64_t),
+                  (14 + ipc::kOperations + 4 * kHistogramWords) * sizeof(uint64_t),
               "A count that was added is missing below.");
 
 // Calls f with each count of a and its twin of b.
@@ -40,6 +40,8 @@ void each_count(ipc::WorkerStats& a, const ipc::WorkerStats& b, const Function& 
   each_of(a.next_token, b.next_token, f);
   f(a.bytes_in, b.bytes_in);
   f(a.bytes_out, b.bytes_out);
+  f(a.turn_ns, b.turn_ns);
+  f(a.overruns, b.overruns);
 }
 
 uint64_t sum_or_most(uint64_t a, uint64_t b) {

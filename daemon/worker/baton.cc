@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "daemon/worker/baton.h"
+
+#include <errno.h>
+#include <linux/futex.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <algorithm>
+
+#include "kernel/base/assert.h"
+
+namespace djinn::worker {
+namespace {
+
+constexpr uint32_t word(ipc::BatonTurn turn) {
+  return static_cast<uint32_t>(turn);
+}
+
+// Gives whether it was so long.
+bool sleep_on(std::atomic<uint32_t>& turn, uint32_t while_it_is, uint64_t ns_max) {
+  const timespec limit{static_cast<time_t>(ns_max / 1'000'000'000),
+                       static_cast<long>(ns_max % 1'000'000'000)};
+  return ::syscall(SYS_futex, &turn, FUTEX_WAIT, while_it_is, &limit, nullptr, 0) != 0 &&
+         errno == ETIMEDOUT;
+}
+
+}  // namespace
+
+void Baton::join(pal::Mapping page, uint32_t slot) {
+  DJINN_ASSERT(page.size() >= sizeof(ipc::BatonPage) && slot < ipc::kBatonSlots);
+  pass(clock_.monotonic_ns());
+  mapping_ = std::move(page);
+  slot_ = slot;
+}
+
+ipc::BatonPage* Baton::page() const {
+  return mapping_.valid() ? reinterpret_cast<ipc::BatonPage*>(mapping_.data()) : nullptr;
+}
+
+uint64_t Baton::take(uint64_t now_ns) {
+  ipc::BatonPage* const page = this->page();
+  if (page == nullptr || holds_) return 0;
+  taken_ns_ = now_ns;
+  const uint64_t others = page->virtual_ns.load(std::memory_order_relaxed);
+  virtual_ns_ = std::max(virtual_ns_, others - std::min(others, kUnitNs));
+  holds_ = ipc::take_baton(*page, slot_, virtual_ns_);
+  if (holds_) return 0;
+  holds_ = wait(*page, now_ns);
+  taken_ns_ = clock_.monotonic_ns();
+  const uint64_t slept_ns = taken_ns_ - now_ns;
+  waited_ns_ += slept_ns;
+  return slept_ns;
+}
+
+// Gives whether it has it in the end.
+bool Baton::wait(ipc::BatonPage& page, uint64_t now_ns) {
+  const uint32_t change = page.changes.load();
+  if (lost_patience_ && change == with_change_) return false;
+  lost_patience_ = false;
+  ipc::BatonSlot& own = page.slots[slot_];
+  own.virtual_ns.store(virtual_ns_);
+  own.turn.store(word(ipc::BatonTurn::kWaits));
+  page.waiting.fetch_or(ipc::baton_bit(slot_));
+  const uint64_t end_ns = now_ns + kPatienceNs;
+  bool taken = false;
+  for (uint64_t at = now_ns; at < end_ns; at = clock_.monotonic_ns()) {
+    taken = ipc::take_baton(page, slot_, virtual_ns_);
+    if (taken || own.turn.load() != word(ipc::BatonTurn::kWaits)) break;
+    if (sleep_on(own.turn, word(ipc::BatonTurn::kWaits), end_ns - at)) break;
+  }
+  page.waiting.fetch_and(~ipc::baton_bit(slot_));
+  const uint32_t turn = own.turn.exchange(word(ipc::BatonTurn::kNone));
+  if (taken || turn == word(ipc::BatonTurn::kGiven)) return true;
+  ++overruns_;
+  lost_patience_ = true;
+  with_change_ = page.changes.load();
+  return false;
+}
+
+void Baton::pass(uint64_t now_ns) {
+  if (!holds_) return;
+  holds_ = false;
+  virtual_ns_ += now_ns - std::min(now_ns, taken_ns_);
+  ipc::pass_baton(*page(), slot_);
+}
+
+bool Baton::is_due(uint32_t units, uint64_t now_ns) const {
+  return holds_ && page()->waiting.load(std::memory_order_relaxed) != 0 &&
+         now_ns >= taken_ns_ + units * kUnitNs;
+}
+
+uint64_t Baton::pass_if_due(uint32_t units, uint64_t now_ns) {
+  if (!is_due(units, now_ns)) return 0;
+  pass(now_ns);
+  return take(now_ns);
+}
+
+}  // namespace djinn::worker

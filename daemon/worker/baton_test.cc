@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "daemon/worker/baton.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "kernel/base/random.h"
+
+namespace djinn::worker {
+namespace {
+
+constexpr uint64_t kUnit = Baton::kUnitNs;
+
+// A device's page, and the workers that have joined it.
+class BatonTest : public ::testing::Test {
+ protected:
+  BatonTest() : memfd_(*pal::make_memfd("djinn-baton", sizeof(ipc::BatonPage))), own_(map()) {}
+
+  [[nodiscard]] pal::Mapping map() const {
+    return *pal::map_shared(memfd_, sizeof(ipc::BatonPage), pal::Access::kReadWrite);
+  }
+  [[nodiscard]] ipc::BatonPage& page() const {
+    return *reinterpret_cast<ipc::BatonPage*>(own_.data());
+  }
+  [[nodiscard]] std::unique_ptr<Baton> joined(uint32_t slot) const {
+    auto baton = std::make_unique<Baton>(clock_);
+    baton->join(map(), slot);
+    return baton;
+  }
+  [[nodiscard]] uint64_t now() const { return clock_.monotonic_ns(); }
+  // Until a worker sleeps there.
+  void wait_for(uint32_t slot) const {
+    while ((page().waiting.load() & ipc::baton_bit(slot)) == 0) std::this_thread::yield();
+  }
+
+  const SystemClock clock_;
+  Fd memfd_;
+  pal::Mapping own_;
+};
+
+TEST_F(BatonTest, who_is_of_no_device_computes_whenever_it_likes) {
+  Baton baton(clock_);
+  EXPECT_EQ(baton.take(now()), 0u);
+  EXPECT_FALSE(baton.holds());
+  EXPECT_EQ(baton.pass_if_due(1, now() + 9 * kUnit), 0u);
+  EXPECT_EQ(baton.overruns(), 0u);
+}
+
+TEST_F(BatonTest, a_free_one_is_taken_at_once_and_kept_while_nobody_waits) {
+  const auto baton = joined(3);
+  EXPECT_EQ(baton->take(now()), 0u);
+  EXPECT_TRUE(baton->holds());
+  EXPECT_EQ(page().holder.load(), 4u);
+  EXPECT_EQ(baton->pass_if_due(1, now() + 9 * kUnit), 0u);
+  EXPECT_EQ(page().holder.load(), 4u);
+  baton->pass(now());
+  EXPECT_EQ(page().holder.load(), 0u);
+}
+
+TEST_F(BatonTest, one_computes_at_a_time) {
+  constexpr uint32_t kWorkers = 8;
+  std::atomic<int> inside{0};
+  std::atomic<int> most{0};
+  uint64_t sum = 0;  // of which each thread sees the others' additions
+  uint64_t overruns = 0;
+  std::vector<std::thread> threads;
+  std::mutex counted;
+  for (uint32_t slot = 0; slot < kWorkers; ++slot) {
+    threads.emplace_back([&, slot] {
+      const auto baton = joined(slot);
+      for (int i = 0; i < 2000; ++i) {
+        baton->take(now());
+        if (!baton->holds()) continue;  // the machine let nobody run for as long as that
+        most = std::max(most.load(), ++inside);
+        ++sum;
+        --inside;
+        baton->pass(now());
+      }
+      const std::lock_guard lock(counted);
+      overruns += baton->overruns();
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(most, 1);
+  EXPECT_EQ(sum + overruns, kWorkers * 2000u);
+  EXPECT_EQ(page().holder.load(), 0u);
+  EXPECT_EQ(page().waiting.load(), 0u);
+}
+
+TEST_F(BatonTest, who_has_had_least_is_given_it) {
+  ASSERT_TRUE(ipc::take_baton(page(), 0, 50));
+  for (const auto& [slot, had] : {std::pair{1u, 30u}, {2u, 10u}, {3u, 20u}}) {
+    page().slots[slot].virtual_ns = had;
+    page().slots[slot].turn = static_cast<uint32_t>(ipc::BatonTurn::kWaits);
+    page().waiting |= ipc::baton_bit(slot);
+  }
+  for (const uint32_t next : {2u, 3u, 1u}) {
+    ipc::pass_baton(page(), page().holder.load() - 1);
+    EXPECT_EQ(page().holder.load(), next + 1);
+    page().waiting &= ~ipc::baton_bit(next);
+  }
+}
+
+TEST_F(BatonTest, a_holder_that_is_due_gives_it_to_who_waits) {
+  const auto first = joined(0);
+  first->take(now());
+  std::atomic<bool> computed{false};
+  std::thread other([&] {
+    const auto second = joined(1);
+    second->take(now());
+    computed = second->holds();
+    second->pass(now());
+  });
+  wait_for(1);
+  EXPECT_EQ(first->pass_if_due(1, now()), 0u);  // not yet
+  first->pass_if_due(1, now() + kUnit);
+  other.join();
+  EXPECT_TRUE(computed);
+}
+
+TEST_F(BatonTest, a_holder_that_keeps_it_costs_others_their_patience_once) {
+  ASSERT_TRUE(ipc::take_baton(page(), 9, 0));
+  const auto baton = joined(0);
+  EXPECT_GE(baton->take(now()), Baton::kPatienceNs / 2);
+  EXPECT_FALSE(baton->holds());
+  EXPECT_EQ(baton->overruns(), 1u);
+  const uint64_t before = baton->waited_ns();
+  for (int i = 0; i < 1000; ++i) baton->take(now());
+  EXPECT_LT(baton->waited_ns() - before, Baton::kPatienceNs);
+  EXPECT_EQ(baton->overruns(), 1u);
+  ipc::pass_baton(page(), 9);
+  EXPECT_EQ(baton->take(now()), 0u);
+  EXPECT_TRUE(baton->holds());
+}
+
+TEST_F(BatonTest, one_that_is_gone_leaves_it_to_who_waits) {
+  ASSERT_TRUE(ipc::take_baton(page(), 9, 0));
+  std::thread waits([&] {
+    const auto baton = joined(0);
+    baton->take(now());
+    EXPECT_TRUE(baton->holds());
+  });
+  wait_for(0);
+  ipc::leave_baton(page(), 9);
+  waits.join();
+  page().slots[5].turn = static_cast<uint32_t>(ipc::BatonTurn::kWaits);  // it died in its sleep
+  page().waiting = ipc::baton_bit(5);
+  ipc::leave_baton(page(), 5);
+  EXPECT_EQ(page().waiting.load(), 0u);
+  EXPECT_EQ(page().holder.load(), 0u);
+}
+
+TEST_F(BatonTest, nonsense_keeps_nobody_for_longer_than_patience) {
+  Random random(1);
+  const auto baton = joined(0);
+  for (int i = 0; i < 20; ++i) {
+    auto* bytes = own_.data();
+    for (size_t at = 0; at < sizeof(ipc::BatonPage); ++at) {
+      bytes[at] = static_cast<std::byte>(random.next());
+    }
+    if (i % 2 == 0) page().holder = 0;
+    EXPECT_LE(baton->take(now()), 10 * Baton::kPatienceNs);
+    baton->pass_if_due(1, now() + kUnit);
+    baton->pass(now());
+  }
+}
+
+}  // namespace
+}  // namespace djinn::worker
