@@ -1,14 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What several processes of one user get of one model at once, each with its own session and fast
-numerics: tokens a second of all, of one alone, in one run whose arms alternate."""
+"""What several processes get of one model at once, each with its own session and fast numerics:
+tokens a second of all, of one alone, in one run whose arms alternate. together/processes_N are of
+one user and share steps; together/users_2, which needs root, are of two and have a worker each."""
 
 import multiprocessing
 import os
+import pwd
 import statistics
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager, nullcontext
+from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -17,6 +20,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.append(str(ROOT / "tests" / "e2e"))
 
 from ghost_models import generate, qwen  # noqa: E402
+from other_user import User  # noqa: E402
 from private_daemon import running  # noqa: E402
 from report import Entry, entry, report, seconds_of  # noqa: E402
 
@@ -26,7 +30,15 @@ PROMPT = 16
 SHORT, LONG = 8, 72  # tokens of two generations: their difference is the loop alone
 
 
-def client(commands: Connection, directory: str, seed: int) -> None:
+def client(commands: Connection, directory: str, seed: int, user: User | None) -> None:
+    import djinn  # noqa: F401  # what it opens is root's
+    import transformers  # noqa: F401
+
+    with user.acting() if user else nullcontext():
+        generate_when_told(commands, directory, seed)
+
+
+def generate_when_told(commands: Connection, directory: str, seed: int) -> None:
     """Answers each number of tokens with the seconds in which they were generated."""
     import djinn
     import torch
@@ -47,12 +59,14 @@ def client(commands: Connection, directory: str, seed: int) -> None:
 class Clients:
     """Processes, of which some generate at once."""
 
-    def __init__(self, stack: ExitStack, directory: str, count: int) -> None:
+    def __init__(self, stack: ExitStack, directory: str, users: list[User | None]) -> None:
         spawning = multiprocessing.get_context("spawn")
         self.pipes: list[Connection] = []
-        for seed in range(count):
+        for seed, user in enumerate(users):
             here, there = spawning.Pipe()
-            process = spawning.Process(target=client, args=(there, directory, seed), daemon=True)
+            process = spawning.Process(
+                target=client, args=(there, directory, seed, user), daemon=True
+            )
             process.start()
             stack.callback(process.join, 30)
             stack.callback(here.send, None)
@@ -70,7 +84,7 @@ class Clients:
         return [(LONG - SHORT) / (b - a) for a, b in zip(short, long, strict=True)]
 
 
-def processes(name: str, clients: Clients, count: int) -> Iterator[Entry]:
+def at_once(name: str, clients: Clients, count: int) -> Iterator[Entry]:
     for _ in range(REPETITIONS):
         before = clients.rates(1)[0]
         rates = clients.rates(count)
@@ -83,27 +97,42 @@ def processes(name: str, clients: Clients, count: int) -> Iterator[Entry]:
         )
 
 
-def main() -> None:
+@contextmanager
+def with_clients(users: list[User | None], **options: Any) -> Iterator[Clients]:
+    """Of a djinnd of their own, and a model that all of them may read."""
     import torch
 
     torch.manual_seed(1)
     with ExitStack() as stack:
-        daemon = stack.enter_context(running())
+        daemon = stack.enter_context(running(**options))
         os.environ["DJINN_HOST"] = daemon.host
-        made: list[Clients] = []
+        directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="djinn-bench."))
+        qwen().save_pretrained(directory)
+        for path in (daemon.directory, Path(directory)):
+            path.chmod(0o755)
+        yield Clients(stack, directory, users)
 
-        def clients() -> Clients:  # that nobody waits for who measures something else
-            if not made:
-                directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="djinn-bench."))
-                qwen().save_pretrained(directory)
-                made.append(Clients(stack, directory, max(COUNTS)))
-            return made[0]
 
-        def figure(count: int) -> Any:
-            name = f"together/processes_{count}"
-            return name, lambda: processes(name, clients(), count)
+def processes(count: int) -> Iterator[Entry]:
+    with with_clients([None] * count) as clients:
+        yield from at_once(f"together/processes_{count}", clients, count)
 
-        report(dict(figure(count) for count in COUNTS))
+
+def users() -> Iterator[Entry]:
+    name = "together/users_2"
+    if os.geteuid() != 0:
+        yield {**entry(name, 0.0), "error_occurred": True, "error_message": "needs root"}
+        return
+    nobody = User("nobody", pwd.getpwnam("nobody").pw_uid, "nogroup")
+    with with_clients([None, nobody], socket_group="nogroup") as clients:
+        yield from at_once(name, clients, 2)
+
+
+def main() -> None:
+    benchmarks: dict[str, Any] = {
+        f"together/processes_{count}": partial(processes, count) for count in COUNTS
+    }
+    report({**benchmarks, "together/users_2": users})
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "djinnctl/text.h"
+#include "kernel/base/clock.h"
 
 namespace djinn::ctl {
 namespace {
@@ -38,6 +39,8 @@ Json to_json(const ipc::WorkerReport& report) {
           {"plan_misses", report.plan_misses},
           {"runs_repeated", report.runs_repeated},
           {"runs_together", report.runs_together},
+          {"turn_ms", report.turn_ns / kNsPerMs},
+          {"overruns", report.overruns},
           {"tokens", report.tokens}};
 }
 

@@ -324,6 +324,8 @@ struct WorkerReport {
   uint64_t runs_repeated = 0;
   uint64_t runs_together = 0;
   uint64_t tokens = 0;
+  uint64_t turn_ns = 0;   // as WorkerStats'
+  uint64_t overruns = 0;  // likewise
   friend bool operator==(const WorkerReport&, const WorkerReport&) = default;
 };
 

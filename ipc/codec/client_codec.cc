@@ -238,6 +238,8 @@ void write_worker(wire::WorkerReport::Builder out, const WorkerReport& report) {
   stats.setPlanMisses(report.plan_misses);
   stats.setRunsRepeated(report.runs_repeated);
   stats.setRunsTogether(report.runs_together);
+  stats.setTurnNs(report.turn_ns);
+  stats.setOverruns(report.overruns);
   stats.setTokens(report.tokens);
 }
 
@@ -258,6 +260,8 @@ WorkerReport read_worker(wire::WorkerReport::Reader in) {
   report.plan_misses = stats.getPlanMisses();
   report.runs_repeated = stats.getRunsRepeated();
   report.runs_together = stats.getRunsTogether();
+  report.turn_ns = stats.getTurnNs();
+  report.overruns = stats.getOverruns();
   report.tokens = stats.getTokens();
   return report;
 }

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include "ipc/report_text.h"
+#include "kernel/base/clock.h"
 
 namespace djinn::python {
 namespace {
@@ -21,7 +22,8 @@ py::dict dict_of(const ipc::WorkerReport& worker) {
                   "seccomp"_a = worker.seccomp, "slab_bytes"_a = worker.slab_bytes,
                   "runs"_a = worker.runs, "planned_runs"_a = worker.planned_runs,
                   "plan_misses"_a = worker.plan_misses, "runs_repeated"_a = worker.runs_repeated,
-                  "runs_together"_a = worker.runs_together, "tokens"_a = worker.tokens);
+                  "runs_together"_a = worker.runs_together, "tokens"_a = worker.tokens,
+                  "turn_ms"_a = worker.turn_ns / kNsPerMs, "overruns"_a = worker.overruns);
 }
 
 srg::Slice slice_from(const py::handle& slice) {

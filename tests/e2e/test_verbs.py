@@ -64,6 +64,8 @@ WORKER: dict[str, Shape] = {
     "plan_misses": "integer",
     "runs_repeated": "integer",
     "runs_together": "integer",
+    "turn_ms": "integer",
+    "overruns": "integer",
     "tokens": "integer",
 }
 USER: dict[str, Shape] = {

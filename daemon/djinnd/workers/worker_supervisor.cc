@@ -368,6 +368,8 @@ ipc::WorkerReport WorkerSupervisor::report() const {
   report.plan_misses = counts.plan_misses;
   report.runs_repeated = counts.runs_repeated;
   report.runs_together = counts.runs_together;
+  report.turn_ns = counts.turn_ns;
+  report.overruns = counts.overruns;
   report.tokens = counts.tokens;
   return report;
 }
