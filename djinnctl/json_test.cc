@@ -95,8 +95,8 @@ TEST(Json, programs_devices_and_pools) {
   EXPECT_EQ(to_json(admitted)["name"], "llama.decode");
   EXPECT_EQ(to_json(admitted)["workload"], "decode step");
   EXPECT_EQ(to_json(admitted)["numerics"], "exact");
-  const ipc::DeviceReport device{"cpu:0", "A CPU", 1, 2, 3, 4, ipc::DeviceState::kFailed,
-                                 5,       "never",   "avx2"};
+  const ipc::DeviceReport device{"cpu:0", "A CPU", 1,     2, 3, 4, ipc::DeviceState::kFailed,
+                                 5,       "never", "avx2"};
   EXPECT_EQ(to_json(device).dump(),
             "{\"device\":\"cpu:0\",\"name\":\"A CPU\",\"used_bytes\":1,\"total_bytes\":2,"
             "\"planned_bytes\":3,\"lanes\":4,\"state\":\"failed\",\"huge_bytes\":5,"

@@ -266,7 +266,7 @@ TEST(Tables, programs) {
 }
 
 TEST(Tables, devices) {
-  const ipc::DeviceReport device{"cpu:0", "A CPU", 1024, 4096, 512, 1, ipc::DeviceState::kReady,
+  const ipc::DeviceReport device{"cpu:0", "A CPU",  1024,    4096, 512, 1, ipc::DeviceState::kReady,
                                  768,     "advise", "avx512"};
   EXPECT_EQ(device_table({&device, 1}).text(),
             "DEVICE  NAME      USED    TOTAL  PLANNED  LANES  STATE   HUGE  HUGE PAGES  ISA\n"

@@ -41,8 +41,9 @@ class SparePoolTest : public ::testing::Test {
     children_ = std::move(children);
     pool_.start();
     // One more is asked for when the last has failed.
-    testing::run_until(loop_, "all have ended or one is ready",
-                       [&] { return started_ > children_.size() || pool_.last_ready() != nullptr; });
+    testing::run_until(loop_, "all have ended or one is ready", [&] {
+      return started_ > children_.size() || pool_.last_ready() != nullptr;
+    });
   }
 
   [[nodiscard]] State state() const { return {pool_.fails(), pool_.has_other_build()}; }

@@ -7,12 +7,12 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
-#include <fstream>
 #include <limits>
 #include <optional>
-#include <sstream>
 #include <string_view>
 #include <vector>
+
+#include "daemon/djinnd/loop/proc_files.h"
 
 namespace djinn::daemon {
 namespace {
@@ -21,11 +21,19 @@ namespace fs = std::filesystem;
 
 constexpr uint32_t kNoQuota = std::numeric_limits<uint32_t>::max();
 
-std::vector<std::string> words_of(const std::string& line, char separator) {
-  std::vector<std::string> words;
-  std::istringstream stream(line);
-  for (std::string word; std::getline(stream, word, separator);) words.push_back(std::move(word));
-  return words;
+std::vector<std::string_view> split(std::string_view text, char separator) {
+  std::vector<std::string_view> parts;
+  for (;;) {
+    const size_t end = text.find(separator);
+    parts.push_back(text.substr(0, end));
+    if (end == std::string_view::npos) return parts;
+    text.remove_prefix(end + 1);
+  }
+}
+
+bool has_word(std::string_view list, std::string_view word) {
+  const std::vector<std::string_view> words = split(list, ',');
+  return std::ranges::find(words, word) != words.end();
 }
 
 // Where the groups that bound this process's time are mounted, and which of them is its own.
@@ -36,32 +44,25 @@ struct Hierarchy {
   fs::path own;   // this process's group, from the hierarchy's root on
 };
 
-bool has_word(const std::string& list, std::string_view word) {
-  const std::vector<std::string> words = words_of(list, ',');
-  return std::ranges::find(words, word) != words.end();
-}
-
-// Reads the hierarchies' mounts of a line of mountinfo (proc_pid_mountinfo(5)): optional fields
-// stand before a dash, and the kind of file system behind it.
-std::optional<Hierarchy> mounted(const std::string& line) {
-  const std::vector<std::string> words = words_of(line, ' ');
+// Reads the hierarchy of a line of mountinfo (proc_pid_mountinfo(5)): optional fields stand before
+// a dash, and the kind of file system behind it.
+std::optional<Hierarchy> mounted(std::string_view line) {
+  const std::vector<std::string_view> words = split(line, ' ');
   const auto dash = std::ranges::find(words, "-");
   if (words.size() < 7 || words.end() - dash < 4) return std::nullopt;
-  const std::string& kind = dash[1];
-  const bool is_unified = kind == "cgroup2";
-  if (!is_unified && !(kind == "cgroup" && has_word(dash[3], "cpu"))) return std::nullopt;
+  const bool is_unified = dash[1] == "cgroup2";
+  if (!is_unified && !(dash[1] == "cgroup" && has_word(dash[3], "cpu"))) return std::nullopt;
   return Hierarchy{is_unified, words[4], words[3], {}};
 }
 
 // Finds this process's group in the lines of /proc/self/cgroup: "0::/path" is of version 2, and
 // "3:cpu,cpuacct:/path" of version 1.
-std::optional<fs::path> own_group(const std::string& root, bool is_unified) {
-  std::ifstream file(root + "/proc/self/cgroup");
-  for (std::string line; std::getline(file, line);) {
+std::optional<fs::path> own_group(std::string_view groups, bool is_unified) {
+  for (const std::string_view line : split(groups, '\n')) {
     const size_t first = line.find(':');
-    const size_t second = first == std::string::npos ? first : line.find(':', first + 1);
-    if (second == std::string::npos) continue;
-    const std::string controllers = line.substr(first + 1, second - first - 1);
+    const size_t second = first == std::string_view::npos ? first : line.find(':', first + 1);
+    if (second == std::string_view::npos) continue;
+    const std::string_view controllers = line.substr(first + 1, second - first - 1);
     if (is_unified ? controllers.empty() : has_word(controllers, "cpu")) {
       return line.substr(second + 1);
     }
@@ -71,11 +72,11 @@ std::optional<fs::path> own_group(const std::string& root, bool is_unified) {
 
 std::vector<Hierarchy> hierarchies(const std::string& root) {
   std::vector<Hierarchy> found;
-  std::ifstream file(root + "/proc/self/mountinfo");
-  for (std::string line; std::getline(file, line);) {
+  const std::string groups = read_proc_file((root + "/proc/self/cgroup").c_str());
+  const std::string mounts = read_proc_file((root + "/proc/self/mountinfo").c_str());
+  for (const std::string_view line : split(mounts, '\n')) {
     std::optional<Hierarchy> one = mounted(line);
-    if (!one) continue;
-    const auto own = own_group(root, one->is_unified);
+    const auto own = one ? own_group(groups, one->is_unified) : std::nullopt;
     if (!own) continue;
     one->own = *own;
     found.push_back(*std::move(one));
@@ -83,27 +84,18 @@ std::vector<Hierarchy> hierarchies(const std::string& root) {
   return found;
 }
 
-std::optional<double> number_in(const fs::path& file) {
-  std::ifstream stream(file);
-  double number = 0;
-  if (!(stream >> number)) return std::nullopt;
-  return number;
-}
-
 // Gives the cores that one group is allowed; nothing where it says nothing. "max", and a negative
 // quota of version 1, are no bounds.
 std::optional<double> quota_of(const fs::path& group, bool is_unified) {
-  double quota = 0;
-  double period = 0;
-  if (is_unified) {
-    std::ifstream stream(group / "cpu.max");
-    if (!(stream >> quota >> period)) return std::nullopt;
-  } else {
-    quota = number_in(group / "cpu.cfs_quota_us").value_or(-1);
-    period = number_in(group / "cpu.cfs_period_us").value_or(0);
-  }
-  if (quota <= 0 || period <= 0) return std::nullopt;
-  return quota / period;
+  const auto numbers = [&](const char* name) {
+    std::vector<uint64_t> found = numbers_in(read_proc_file((group / name).c_str()));
+    found.resize(2);
+    return found;
+  };
+  const uint64_t quota = numbers(is_unified ? "cpu.max" : "cpu.cfs_quota_us")[0];
+  const uint64_t period = is_unified ? numbers("cpu.max")[1] : numbers("cpu.cfs_period_us")[0];
+  if (quota == 0 || period == 0) return std::nullopt;
+  return static_cast<double>(quota) / static_cast<double>(period);
 }
 
 }  // namespace
