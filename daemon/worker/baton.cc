@@ -87,13 +87,14 @@ void Baton::pass(uint64_t now_ns) {
   ipc::pass_baton(*page(), slot_);
 }
 
-bool Baton::is_due(uint32_t units, uint64_t now_ns) const {
+bool Baton::is_due(uint32_t units) const {
   return holds_ && page()->waiting.load(std::memory_order_relaxed) != 0 &&
-         now_ns >= taken_ns_ + units * kUnitNs;
+         clock_.monotonic_ns() >= taken_ns_ + units * kUnitNs;
 }
 
-uint64_t Baton::pass_if_due(uint32_t units, uint64_t now_ns) {
-  if (!is_due(units, now_ns)) return 0;
+uint64_t Baton::pass_if_due(uint32_t units) {
+  if (!is_due(units)) return 0;
+  const uint64_t now_ns = clock_.monotonic_ns();
   pass(now_ns);
   return take(now_ns);
 }

@@ -40,13 +40,13 @@ class Baton {
   // Joins those of a device. page: of at least sizeof(ipc::BatonPage), writable.
   void join(pal::Mapping page, uint32_t slot);
 
-  // Gives how long it slept, in ns. now_ns, in all of these: of the clock, now.
+  // Gives how long it slept, in ns. now_ns: of the clock, now.
   uint64_t take(uint64_t now_ns);
   void pass(uint64_t now_ns);
   // Somebody waits, and it has held it for so many units.
-  [[nodiscard]] bool is_due(uint32_t units, uint64_t now_ns) const;
+  [[nodiscard]] bool is_due(uint32_t units) const;
   // Passes it if it is due, and takes it again. Gives how long it slept, in ns.
-  uint64_t pass_if_due(uint32_t units, uint64_t now_ns);
+  uint64_t pass_if_due(uint32_t units);
 
   // How long it has slept, in ns, and how often it went on without the baton.
   [[nodiscard]] uint64_t waited_ns() const { return waited_ns_; }

@@ -305,9 +305,7 @@ bool LaneLoop::run_turn() {
   const uint64_t slept_ns = baton_.take(now_ns);
   counts_.note_turn(slept_ns, baton_.overruns());
   const bool worked = run_unit(unit_of(*picked, now_ns), now_ns + slept_ns);
-  if (const uint64_t ended_ns = clock_.monotonic_ns(); baton_.is_due(1, ended_ns)) {
-    baton_.pass(ended_ns);
-  }
+  if (baton_.is_due(1)) baton_.pass(clock_.monotonic_ns());
   return worked;
 }
 
