@@ -207,11 +207,11 @@ TEST(Annotate, a_graph_that_ends_in_an_image_decodes_it) {
 input %latent : float32[1, 4, 8, 8]
 weight %up : float32[4, 8, 2, 2]
 weight %last : float32[3, 8, 3, 3]
-%1 : float32[1, 8, 16, 16] = aten::conv_transpose2d(%latent, %up, none, [2, 2])
-%2 : float32[1, 8, 16, 16] = aten::silu(%1)
-%3 : float32[1, 3, 14, 14] = aten::conv2d(%2, %last, none)
-%4 : float32[1, 3, 14, 14] = aten::tanh(%3)
-output %4
+%wide : float32[1, 8, 16, 16] = aten::conv_transpose2d(%latent, %up, none, [2, 2])
+%bent : float32[1, 8, 16, 16] = aten::silu(%wide)
+%made : float32[1, 3, 14, 14] = aten::conv2d(%bent, %last, none)
+%image : float32[1, 3, 14, 14] = aten::tanh(%made)
+output %image
 )");
   for (const Node& node : graph.nodes) {
     EXPECT_EQ(node.annotation.phase, Phase::kVisionDecoding) << node.op;
@@ -222,11 +222,11 @@ TEST(Annotate, an_edge_beside_the_longest_path_is_less_critical) {
   const Graph graph = annotated_text(R"(
 input %x : float32[64, 64]
 weight %w : float32[64, 64]
-%1 : float32[64, 64] = aten::linear(%x, %w, none)
-%2 : float32[64, 64] = aten::linear(%1, %w, none)
-%3 : float32[64, 64] = aten::neg(%x)
-%4 : float32[64, 64] = aten::add.Tensor(%2, %3)
-output %4
+%once : float32[64, 64] = aten::linear(%x, %w, none)
+%twice : float32[64, 64] = aten::linear(%once, %w, none)
+%beside : float32[64, 64] = aten::neg(%x)
+%sum : float32[64, 64] = aten::add.Tensor(%twice, %beside)
+output %sum
 )");
   const auto criticality = [&](size_t node) {
     return graph.values[graph.nodes[node].outputs[0]].criticality;
