@@ -254,6 +254,31 @@ TEST(Annotate, any_verified_graph_is_annotated_without_harm) {
   }
 }
 
+// Walks are no recursions, and none that begins at every node goes far: else a graph as long as may
+// be would take a worker's stack, or its time.
+TEST(Annotate, the_longest_chains_are_annotated) {
+  constexpr int kNodes = 60'000;
+  const std::vector<std::vector<const char*>> chains = {
+      {"aten::softmax.int", "aten::mul.Tensor"}, {"aten::_to_copy"}, {"aten::rsqrt"},
+      {"aten::mul.Tensor", "aten::cos"},         {"aten::silu"},     {"aten::cat"}};
+  for (const auto& chain : chains) {
+    srg::GraphBuilder g("long");
+    const srg::Tensor weight = g.weight("w", DType::kFloat32, {4, 4});
+    srg::Tensor x = g.op("aten::matmul", {g.input("x", DType::kFloat32, {4, 4}), weight});
+    for (int i = 0; i < kNodes; ++i) {
+      const std::string_view op = chain[static_cast<size_t>(i) % chain.size()];
+      x = op == "aten::mul.Tensor" ? g.op("aten::mul.Tensor", {x, weight})
+                                   : g.op(std::string(op), {x});
+    }
+    for (int i = 0; i < 100; ++i) {
+      g.output("y" + std::to_string(i), g.op("aten::scaled_dot_product_attention", {x, x, x}));
+    }
+    Graph graph = *std::move(g).finish();
+    annotate(graph);
+    EXPECT_EQ(graph.nodes.back().annotation.role, "attention") << chain[0];
+  }
+}
+
 TEST(Annotate, a_shape_has_no_more_dimensions_than_a_tensor_may) {
   srg::GraphBuilder g("deep");
   srg::Tensor x = g.input("x", DType::kFloat32, {2});

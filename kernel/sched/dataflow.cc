@@ -33,7 +33,14 @@ Dataflow::Dataflow(const srg::Graph& graph)
   families_.reserve(graph.nodes.size());
   for (const srg::Node& node : graph.nodes) families_.push_back(family_of(node.op));
   for (NodeIndex i = 0; i < graph.nodes.size(); ++i) add_node(graph, i);
-  find_users();
+  find_sources();
+  const auto is_no_view = [&](NodeIndex node) { return families_[node] != Family::kView; };
+  const auto is_no_copy = [&](NodeIndex node) {
+    return is_no_view(node) && families_[node] != Family::kCopy;
+  };
+  list_uses([](NodeIndex producer) { return producer; }, is_no_view, users_, users_of_);
+  list_uses([&](NodeIndex producer) { return sources_[producer]; }, is_no_copy, readers_,
+            readers_of_);
 }
 
 void Dataflow::add_node(const srg::Graph& graph, NodeIndex node) {
@@ -69,30 +76,43 @@ void Dataflow::write(NodeIndex node, uint32_t root) {
   writers_[root] = node;
 }
 
+// A copy of a storage is its own source.
+void Dataflow::find_sources() {
+  sources_.resize(families_.size());
+  for (NodeIndex i = 0; i < sources_.size(); ++i) {
+    sources_[i] = i;
+    if (families_[i] != Family::kCopy || operands(i).empty()) continue;
+    const NodeIndex copied = operands(i)[0].producer;
+    if (copied != kNoNode) sources_[i] = sources_[copied];
+  }
+}
+
 // Counts first, and then fills in, so that all lists lie in one.
-void Dataflow::find_users() {
+template <typename Through, typename Counts>
+void Dataflow::list_uses(const Through& through, const Counts& counts,
+                         std::vector<NodeIndex>& lists, std::vector<Range>& ranges) const {
   const auto count = static_cast<NodeIndex>(families_.size());
-  users_of_.resize(count);
-  std::vector<NodeIndex> last(count, kNoNode);
+  ranges.resize(count);
+  std::vector<NodeIndex> last(count);
   const auto for_each_use = [&](auto&& visit) {
     std::ranges::fill(last, kNoNode);
     for (NodeIndex i = 0; i < count; ++i) {
-      if (families_[i] == Family::kView) continue;
+      if (!counts(i)) continue;
       for (const Operand& operand : operands(i)) {
-        if (operand.producer == kNoNode || std::exchange(last[operand.producer], i) == i) continue;
-        visit(operand.producer, i);
+        if (operand.producer == kNoNode) continue;
+        const NodeIndex used = through(operand.producer);
+        if (std::exchange(last[used], i) != i) visit(used, i);
       }
     }
   };
-  for_each_use([&](NodeIndex producer, NodeIndex) { ++users_of_[producer].end; });
+  for_each_use([&](NodeIndex used, NodeIndex) { ++ranges[used].end; });
   uint32_t at = 0;
-  for (Range& range : users_of_) {
+  for (Range& range : ranges) {
     range.begin = at;
     at += std::exchange(range.end, at);
   }
-  users_.resize(at);
-  for_each_use(
-      [&](NodeIndex producer, NodeIndex user) { users_[users_of_[producer].end++] = user; });
+  lists.resize(at);
+  for_each_use([&](NodeIndex used, NodeIndex user) { lists[ranges[used].end++] = user; });
 }
 
 std::span<const Dataflow::Operand> Dataflow::operands(NodeIndex node) const {
@@ -103,6 +123,11 @@ std::span<const Dataflow::Operand> Dataflow::operands(NodeIndex node) const {
 std::span<const NodeIndex> Dataflow::users(NodeIndex node) const {
   const Range& range = users_of_[node];
   return std::span(users_).subspan(range.begin, range.end - range.begin);
+}
+
+std::span<const NodeIndex> Dataflow::readers(NodeIndex node) const {
+  const Range& range = readers_of_[node];
+  return std::span(readers_).subspan(range.begin, range.end - range.begin);
 }
 
 NodeIndex Dataflow::producer_at_end(srg::ValueId value) const {

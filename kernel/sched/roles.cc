@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <string_view>
+#include <unordered_set>
 #include <vector>
 
 #include "kernel/srg/operands.h"
@@ -40,6 +41,10 @@ constexpr std::string_view kNames[] = {
     "",       "view", "embedding",   "norm",       "rope",     "attention", "kv_append", "mask",
     "router", "mlp",  "convolution", "activation", "residual", "lm_head",   "head"};
 
+// What is between two projections, or at a border of layers, is shorter: no walk that begins at
+// every node goes farther, so that all of them together are linear.
+constexpr size_t kStepsMax = 64;
+
 // Patterns run from the surest to the vaguest, and the first that gives a node a role is right.
 class RoleFinder {
  public:
@@ -49,7 +54,9 @@ class RoleFinder {
         shapes_(shapes),
         roles_(graph.nodes.size(), Role::kNone),
         of_weights_(graph.nodes.size()),
-        is_table_(graph.nodes.size()) {}
+        is_table_(graph.nodes.size()),
+        walked_back_(graph.nodes.size()),
+        walked_on_(graph.nodes.size()) {}
 
   void run() {
     find_weights();
@@ -168,36 +175,32 @@ class RoleFinder {
     return i < operands.size() ? operands[i].producer : kNoNode;
   }
 
-  // Goes back over copies.
-  [[nodiscard]] NodeIndex behind_copies(NodeIndex node) const {
-    while (node != kNoNode && family(node) == Family::kCopy) node = producer(node, 0);
-    return node;
+  // The node, or what it copies.
+  [[nodiscard]] NodeIndex source(NodeIndex node) const {
+    return node == kNoNode ? kNoNode : flow_.source(node);
+  }
+
+  // Goes back over norms and copies.
+  [[nodiscard]] NodeIndex below_norm(NodeIndex node) const {
+    for (size_t steps = 0; steps < kStepsMax && node != kNoNode; ++steps) {
+      if (roles_[node] != Role::kNorm && family(node) != Family::kCopy) return node;
+      node = unscaled_operand(node);
+    }
+    return kNoNode;
   }
 
   // Goes back over copies and a product with a number.
   [[nodiscard]] NodeIndex behind_scale(NodeIndex node) const {
-    node = behind_copies(node);
+    node = source(node);
     const bool scales = node != kNoNode && name(node) == "aten::mul" && is_open(node) &&
                         flow_.operands(node).size() == 1;
-    return scales ? behind_copies(producer(node, 0)) : node;
+    return scales ? source(producer(node, 0)) : node;
   }
 
   template <typename Visit>
   void for_each_producer(NodeIndex node, Visit visit) const {
     for (const Operand& operand : flow_.operands(node)) {
       if (operand.producer != kNoNode) visit(operand.producer);
-    }
-  }
-
-  // Visits the node's users, and instead of a copy its users.
-  template <typename Visit>
-  void for_each_reader(NodeIndex node, Visit visit) const {
-    for (const NodeIndex user : flow_.users(node)) {
-      if (family(user) == Family::kCopy) {
-        for_each_reader(user, visit);
-      } else {
-        visit(user);
-      }
     }
   }
 
@@ -257,12 +260,12 @@ class RoleFinder {
       give(square, Role::kNorm);
       name_difference(producer(square, 0));
     }
-    for_each_reader(root, [&](NodeIndex user) {
-      if (name(user) != "aten::mul") return;
+    for (const NodeIndex user : flow_.readers(root)) {
+      if (name(user) != "aten::mul") continue;
       give(user, Role::kNorm);
       for_each_producer(user, [&](NodeIndex factor) { name_difference(factor); });
       name_scales(user);
-    });
+    }
   }
 
   // Names the difference from a mean, and the mean.
@@ -276,18 +279,28 @@ class RoleFinder {
 
   // Names products and sums with weights behind a norm, and what made those weights.
   void name_scales(NodeIndex normed) {
-    for_each_reader(normed, [&](NodeIndex user) {
-      const auto operands = flow_.operands(user);
-      if (family(user) != Family::kBinary || operands.size() != 2) return;
-      for (const Operand& operand : operands) {
-        if (!is_of_weights(operand)) continue;
-        const bool was_open = is_open(user);
+    std::vector<NodeIndex> open{normed};
+    while (!open.empty()) {
+      const NodeIndex node = open.back();
+      open.pop_back();
+      for (const NodeIndex user : flow_.readers(node)) {
+        const Operand* const scale = scale_of(user);
+        if (scale == nullptr) continue;
+        if (is_open(user)) open.push_back(user);
         give(user, Role::kNorm);
-        name_back(operand.producer, Role::kNorm);
-        if (was_open) name_scales(user);
-        return;
+        name_back(scale->producer, Role::kNorm);
       }
-    });
+    }
+  }
+
+  // Gives the operand that is of weights, of a node that joins one with something.
+  [[nodiscard]] const Operand* scale_of(NodeIndex node) const {
+    const auto operands = flow_.operands(node);
+    if (family(node) != Family::kBinary || operands.size() != 2) return nullptr;
+    for (const Operand& operand : operands) {
+      if (is_of_weights(operand)) return &operand;
+    }
+    return nullptr;
   }
 
   // Names a node and all before it that nobody has named, as far as other work.
@@ -354,13 +367,13 @@ class RoleFinder {
              producer(half.producer, 0) == other.producer && other.producer != kNoNode;
     };
     if (!negated(halves[0], halves[1]) && !negated(halves[1], halves[0])) return;
-    for_each_reader(turned, [&](NodeIndex product) {
-      if (name(product) != "aten::mul" || !is_open(product)) return;
+    for (const NodeIndex product : flow_.readers(turned)) {
+      if (name(product) != "aten::mul" || !is_open(product)) continue;
       name_turned(turned, product);
-      for_each_reader(product, [&](NodeIndex sum) {
+      for (const NodeIndex sum : flow_.readers(product)) {
         if (name(sum) == "aten::add") name_sum_of_turned(sum, product);
-      });
-    });
+      }
+    }
   }
 
   void name_turned(NodeIndex turned, NodeIndex product) {
@@ -370,14 +383,14 @@ class RoleFinder {
       if (name(half) == "aten::neg") give(half, Role::kRope);
     });
     for_each_producer(product, [&](NodeIndex factor) {
-      if (behind_copies(factor) != turned) name_tables_behind(factor);
+      if (source(factor) != turned) name_tables_behind(factor);
     });
   }
 
   void name_sum_of_turned(NodeIndex sum, NodeIndex product) {
     give(sum, Role::kRope);
     for_each_producer(sum, [&](NodeIndex other) {
-      other = behind_copies(other);
+      other = source(other);
       if (other == kNoNode || other == product || name(other) != "aten::mul") return;
       give(other, Role::kRope);
       const NodeIndex table = producer(other, 1);
@@ -386,7 +399,7 @@ class RoleFinder {
   }
 
   void name_tables_behind(NodeIndex factor) {
-    factor = behind_copies(factor);
+    factor = source(factor);
     if (factor != kNoNode && !is_projection(factor)) name_back(factor, Role::kRope);
   }
 
@@ -463,14 +476,17 @@ class RoleFinder {
   }
 
   void name_mixing(NodeIndex softmax) {
-    for_each_reader(softmax, [&](NodeIndex user) {
-      if (family(user) == Family::kMatmul) {
+    std::vector<NodeIndex> open{softmax};
+    while (!open.empty()) {
+      const NodeIndex node = open.back();
+      open.pop_back();
+      for (const NodeIndex user : flow_.readers(node)) {
+        const bool product = family(user) == Family::kMatmul;
+        if (!product && !(is_elementwise(user) && is_open(user))) continue;
+        if (!product) open.push_back(user);
         give(user, Role::kAttention);
-      } else if (is_elementwise(user) && is_open(user)) {
-        give(user, Role::kAttention);
-        name_mixing(user);
       }
-    });
+    }
   }
 
   [[nodiscard]] bool is_core(NodeIndex node) const {
@@ -489,25 +505,22 @@ class RoleFinder {
     }
   }
 
+  // What one walk has seen no other looks at again: it would find the same.
   void name_heads(const Operand& of) {
     std::vector<NodeIndex> open{of.producer};
-    std::vector<NodeIndex>& seen = walked_;
-    seen.clear();
     while (!open.empty()) {
       const NodeIndex node = open.back();
       open.pop_back();
-      if (node == kNoNode || std::ranges::find(seen, node) != seen.end()) continue;
-      seen.push_back(node);
+      if (node == kNoNode || walked_back_[node]) continue;
+      walked_back_[node] = true;
       if (is_projection(node)) {
         if (!is_open(node)) continue;
         give(node, Role::kAttention);
-        const NodeIndex before = normed_before(node);
-        if (before != kNoNode) open.push_back(before);
-        continue;
+        open.push_back(normed_before(node));
+      } else if (carries_heads(node)) {
+        if (family(node) != Family::kCopy) give(node, Role::kAttention);
+        for_each_producer(node, [&](NodeIndex before) { open.push_back(before); });
       }
-      if (!carries_heads(node)) continue;
-      if (family(node) != Family::kCopy) give(node, Role::kAttention);
-      for_each_producer(node, [&](NodeIndex before) { open.push_back(before); });
     }
   }
 
@@ -556,15 +569,23 @@ class RoleFinder {
   }
 
   void name_mixed(NodeIndex core) {
-    for (const NodeIndex user : flow_.users(core)) {
-      if (is_projection(user)) {
-        give(user, Role::kAttention);
-      } else if (is_open(user) && (is_elementwise(user) || family(user) == Family::kJoin)) {
-        if (family(user) != Family::kCopy) give(user, Role::kAttention);
-        name_mixed(user);
-        for_each_producer(user, [&](NodeIndex gate) { name_gate(gate); });
-      } else if (roles_[user] == Role::kNorm && is_last_of_norm(user)) {
-        name_mixed(user);
+    std::vector<NodeIndex> open{core};
+    while (!open.empty()) {
+      const NodeIndex node = open.back();
+      open.pop_back();
+      if (walked_on_[node]) continue;
+      walked_on_[node] = true;
+      for (const NodeIndex user : flow_.readers(node)) {
+        const bool passes = is_elementwise(user) || family(user) == Family::kJoin;
+        if (is_projection(user)) {
+          give(user, Role::kAttention);
+        } else if (is_open(user) && passes) {
+          give(user, Role::kAttention);
+          open.push_back(user);
+          for_each_producer(user, [&](NodeIndex gate) { name_gate(gate); });
+        } else if (roles_[user] == Role::kNorm && is_last_of_norm(user)) {
+          open.push_back(user);
+        }
       }
     }
   }
@@ -576,9 +597,9 @@ class RoleFinder {
   void name_gate(NodeIndex gate) {
     std::vector<NodeIndex> open{gate};
     while (!open.empty()) {
-      const NodeIndex node = open.back();
+      const NodeIndex node = source(open.back());
       open.pop_back();
-      if (!is_open(node)) continue;
+      if (!is_open(node) || family(node) == Family::kCopy) continue;
       const bool stops = is_projection(node);
       if (!stops && !is_elementwise(node) && family(node) != Family::kReduction) continue;
       give(node, Role::kAttention);
@@ -633,7 +654,7 @@ class RoleFinder {
   void name_routed(NodeIndex node) {
     bool routed = false, works = false, other = false;
     for (const Operand& operand : flow_.operands(node)) {
-      const NodeIndex from = behind_copies(operand.producer);
+      const NodeIndex from = source(operand.producer);
       if (from == kNoNode || family(from) == Family::kFill) continue;
       const Role role = roles_[from];
       routed = routed || role == Role::kRouter;
@@ -653,10 +674,11 @@ class RoleFinder {
   // --- the head
 
   void name_head() {
+    find_vocabularies();
     for (const ValueId id : graph_.outputs) {
       std::vector<NodeIndex> tail;
       NodeIndex node = flow_.producer_at_end(id);
-      while (node != kNoNode && is_elementwise(node) && is_open(node) && !is_projection(node)) {
+      while (node != kNoNode && is_elementwise(node) && is_open(node) && tail.size() < kStepsMax) {
         tail.push_back(node);
         node = unscaled_operand(node);
       }
@@ -672,15 +694,17 @@ class RoleFinder {
   [[nodiscard]] bool is_head(NodeIndex node) const {
     if (!is_projection(node)) return false;
     const auto outputs = weight_rows(node);
-    bool has_sequence = false;
-    for (const srg::Storage& storage : graph_.storages) {
-      has_sequence = has_sequence || storage.kind == StorageKind::kSequence;
+    return has_sequence_ || (outputs && table_rows_.contains(*outputs));
+  }
+
+  void find_vocabularies() {
+    has_sequence_ = std::ranges::any_of(graph_.storages, [](const srg::Storage& storage) {
+      return storage.kind == StorageKind::kSequence;
+    });
+    for (NodeIndex i = 0; i < count(); ++i) {
+      if (family(i) != Family::kEmbedding) continue;
+      if (const auto rows = first_size(i, 0)) table_rows_.insert(*rows);
     }
-    if (has_sequence) return true;
-    for (NodeIndex i = 0; outputs && i < count(); ++i) {
-      if (family(i) == Family::kEmbedding && first_size(i, 0) == outputs) return true;
-    }
-    return false;
   }
 
   [[nodiscard]] std::optional<uint64_t> weight_rows(NodeIndex node) const {
@@ -696,12 +720,9 @@ class RoleFinder {
 
   // A projection, an activation and a norm before the head belong to it.
   void name_before_head(NodeIndex head) {
-    NodeIndex at = input_of(head);
-    while (at != kNoNode && (roles_[at] == Role::kNorm || family(at) == Family::kCopy)) {
-      at = unscaled_operand(at);
-    }
+    const NodeIndex at = below_norm(input_of(head));
     if (at == kNoNode || !is_open(at)) return;
-    Region region = region_of(at);
+    const Region region = region_of(at);
     if (region.leaves.size() != 1 || !region.whole || !is_projection(region.leaves[0])) return;
     if (!is_open(region.leaves[0])) return;
     for (const NodeIndex node : region.nodes) give(node, Role::kLmHead);
@@ -719,13 +740,12 @@ class RoleFinder {
   };
 
   [[nodiscard]] Region region_of(NodeIndex end) const {
-    constexpr size_t kNodesMax = 64;
     Region region;
     std::vector<NodeIndex> open{end};
     const auto once = [](const std::vector<NodeIndex>& list, NodeIndex node) {
       return std::ranges::find(list, node) == list.end();
     };
-    while (!open.empty() && region.nodes.size() < kNodesMax) {
+    while (!open.empty() && region.nodes.size() + region.leaves.size() < kStepsMax) {
       const NodeIndex node = open.back();
       open.pop_back();
       const bool inside = !is_projection(node) && is_inside(node);
@@ -744,7 +764,7 @@ class RoleFinder {
         }
       }
     }
-    region.whole = region.whole && region.nodes.size() < kNodesMax;
+    region.whole = region.whole && open.empty();
     return region;
   }
 
@@ -765,10 +785,7 @@ class RoleFinder {
   void name_mlps() {
     for (NodeIndex i = 0; i < count(); ++i) {
       if (!is_projection(i) || !(is_open(i) || roles_[i] == Role::kMlp)) continue;
-      NodeIndex at = input_of(i);
-      while (at != kNoNode && (roles_[at] == Role::kNorm || family(at) == Family::kCopy)) {
-        at = unscaled_operand(at);
-      }
+      const NodeIndex at = below_norm(input_of(i));
       if (at == kNoNode || is_projection(at)) continue;
       const Region region = region_of(at);
       const bool projected = std::ranges::all_of(region.leaves, [&](NodeIndex leaf) {
@@ -819,7 +836,7 @@ class RoleFinder {
   // A number for each token that an expert is multiplied with: sigmoid of a projection.
   bool name_expert_gate(NodeIndex node) {
     if (!is_open(node) || name(node) != "aten::sigmoid") return false;
-    const NodeIndex projection = behind_copies(producer(node, 0));
+    const NodeIndex projection = source(producer(node, 0));
     if (projection == kNoNode || !is_projection(projection) || !is_open(projection)) return false;
     give(node, Role::kMlp);
     give(projection, Role::kMlp);
@@ -840,7 +857,7 @@ class RoleFinder {
       if (!is_open(i) || !joins || family(i) == Family::kCopy) continue;
       bool all = true, any = false, learned = false;
       for (const Operand& operand : flow_.operands(i)) {
-        const NodeIndex from = behind_copies(operand.producer);
+        const NodeIndex from = source(operand.producer);
         const bool patches = from != kNoNode && family(from) == Family::kConvolution;
         const bool embedded = from != kNoNode && is_embedded(from);
         any = any || patches || embedded;
@@ -853,9 +870,7 @@ class RoleFinder {
 
   // A norm of embeddings is a norm, and what is made of it and others still belongs to them.
   [[nodiscard]] bool is_embedded(NodeIndex node) const {
-    while (node != kNoNode && (roles_[node] == Role::kNorm || family(node) == Family::kCopy)) {
-      node = unscaled_operand(node);
-    }
+    node = below_norm(node);
     return node != kNoNode && roles_[node] == Role::kEmbedding;
   }
 
@@ -975,10 +990,13 @@ class RoleFinder {
   const Dataflow& flow_;
   const Shapes shapes_;
   std::vector<Role> roles_;
-  std::vector<bool> of_weights_;   // each node: made of weights alone
-  std::vector<bool> is_table_;     // each node: made of sines and cosines alone
-  std::vector<NodeIndex> scored_;  // what bounds, scales and masks scores
-  std::vector<NodeIndex> walked_;
+  std::vector<bool> of_weights_;             // each node: made of weights alone
+  std::vector<bool> is_table_;               // each node: made of sines and cosines alone
+  std::vector<NodeIndex> scored_;            // what bounds, scales and masks scores
+  std::vector<bool> walked_back_;            // each node: from attention to its projections
+  std::vector<bool> walked_on_;              // each node: from attention to its output's projection
+  std::unordered_set<uint64_t> table_rows_;  // of embeddings
+  bool has_sequence_ = false;
 };
 
 }  // namespace

@@ -110,7 +110,7 @@ def _widen_windows(path: Path) -> None:
 
 
 def _told_texts(in_loop: bool) -> list[str]:
-    """Grows by the text of each program that is defined from now on, and that a loop runs, or that none does."""
+    """Grows by the text of each program that is defined from now on: of a loop, or of none."""
     from djinn.torch import _device
 
     texts: list[str] = []
