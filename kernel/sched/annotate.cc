@@ -270,12 +270,14 @@ void name_criticality(Graph& graph, const Dataflow& flow, const std::vector<doub
   std::vector<bool> said(graph.values.size());
   for (size_t id = 0; id < said.size(); ++id) said[id] = graph.values[id].criticality != 0;
   for (NodeIndex i = 0; i < count; ++i) {
-    const double path = before[i] + weights[i] + after[i];
+    const double onwards = weights[i] + after[i];
     for (const auto& operand : flow.operands(i)) {
-      if (!said[operand.value]) raise(operand.value, path);
+      const NodeIndex from = operand.producer;
+      const double path = from == kNoNode ? 0 : before[from] + weights[from];
+      if (!said[operand.value]) raise(operand.value, path + onwards);
     }
     for (const ValueId id : graph.nodes[i].outputs) {
-      if (!said[id] && flow.family(i) != Family::kView) raise(id, path);
+      if (!said[id] && flow.family(i) != Family::kView) raise(id, before[i] + onwards);
     }
   }
 }

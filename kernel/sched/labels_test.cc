@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "kernel/sched/annotate.h"
+#include "kernel/sched/cost.h"
 #include "kernel/srg/captures_for_tests.h"
 #include "kernel/srg/names.h"
 

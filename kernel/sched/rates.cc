@@ -20,6 +20,7 @@ constexpr double kKept = 0.97;
 constexpr double kPriorWeight = 0.01;
 // First runs of other kinds in the mean of how much longer those take.
 constexpr uint32_t kFirsts = 8;
+constexpr double kFactorMax = 20;  // more is an accident
 
 using Vector = std::array<double, kRates>;
 using Matrix = std::array<Vector, kRates>;
@@ -112,15 +113,11 @@ void Rates::fit() {
   }
 }
 
-void Rates::note_first(const Work& work, uint64_t measured_ns) {
-  const uint64_t predicted = predict_ns(work);
-  if (predicted == 0 || measured_ns == 0) return;
-  constexpr double kFactorMax = 20;
-  const double factor =
-      std::clamp(static_cast<double>(measured_ns) / static_cast<double>(predicted), 1 / kFactorMax,
-                 kFactorMax);
+void Rates::note_first(uint64_t first_ns, uint64_t second_ns) {
+  if (first_ns == 0 || second_ns == 0) return;
+  const double factor = static_cast<double>(first_ns) / static_cast<double>(second_ns);
   firsts_ = std::min(firsts_ + 1, kFirsts);
-  first_factor_ += (factor - first_factor_) / firsts_;
+  first_factor_ += (std::clamp(factor, 1 / kFactorMax, kFactorMax) - first_factor_) / firsts_;
 }
 
 }  // namespace djinn::sched

@@ -41,9 +41,9 @@ class Rates {
   // Of a run that was computed before. measured_ns: more than 0, else nothing is learned.
   void note(const Work& work, uint64_t measured_ns);
 
-  // How many times as long as predict_ns() says the first runs of their kind took.
+  // How many times as long as the second runs of their kind the first ones took.
   [[nodiscard]] double first_factor() const { return first_factor_; }
-  void note_first(const Work& work, uint64_t measured_ns);
+  void note_first(uint64_t first_ns, uint64_t second_ns);
 
  private:
   using Triple = std::array<double, 3>;

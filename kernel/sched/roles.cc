@@ -454,9 +454,9 @@ class RoleFinder {
 
   // Goes back over scale, mask, bound and cast to a product of two computed things.
   NodeIndex scores_before(NodeIndex softmax, std::vector<NodeIndex>& between) const {
-    constexpr int kStepsMax = 8;
+    constexpr int kBetweenMax = 8;
     NodeIndex at = producer(softmax, 0);
-    for (int steps = 0; steps < kStepsMax && at != kNoNode; ++steps) {
+    for (int steps = 0; steps < kBetweenMax && at != kNoNode; ++steps) {
       const bool product = family(at) == Family::kMatmul || family(at) == Family::kAddmm;
       if (product) return is_projection(at) ? kNoNode : at;
       if (!is_elementwise(at) || !is_open(at)) return kNoNode;
@@ -893,7 +893,7 @@ class RoleFinder {
     }
   }
 
-  // What nothing but results is made of; a norm in between stays one.
+  // What nothing but results is made of; a norm or an activation in between stays one.
   void name_results() {
     std::vector<bool> is_last(count()), leads(count());
     for (const ValueId id : graph_.outputs) {
@@ -905,7 +905,8 @@ class RoleFinder {
           family(i) != Family::kView && !of_weights_[i] && (is_last[i] || !users.empty());
       const bool to_results =
           counts && std::ranges::all_of(users, [&](NodeIndex user) { return leads[user]; });
-      leads[i] = to_results && (is_open(i) || roles_[i] == Role::kNorm);
+      const bool stays = roles_[i] == Role::kNorm || roles_[i] == Role::kActivation;
+      leads[i] = to_results && (is_open(i) || stays);
       if (leads[i]) give(i, Role::kHead);
     }
   }

@@ -48,11 +48,8 @@ void StepTimes::note(uint64_t kind, uint64_t measured_ns) {
   if (place.work) {
     Rates& rates = rates_[static_cast<size_t>(place.kernels)];
     // Of a kind that goes on for ever its first steps tell all that there is to learn.
-    if (place.mean.count == 0) {
-      rates.note_first(*place.work, measured_ns);
-    } else if (place.mean.count < kSteps) {
-      rates.note(*place.work, measured_ns);
-    }
+    if (place.mean.count == 1) rates.note_first(place.mean.ns, measured_ns);
+    if (place.mean.count >= 1 && place.mean.count < kSteps) rates.note(*place.work, measured_ns);
   }
   place.mean.note(measured_ns);
   all_.note(measured_ns);
