@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// ProgramGraph: the graph of a program as it is run, and what the passes of fast numerics made of
-// it. djinnd hands out the graph as it was defined; passes are pure, so what its worker made of it
-// is made here again.
+// ProgramGraph: the graph of a program as it is run, what the passes of fast numerics made of it,
+// and what its nodes are for and cost. djinnd hands out the graph as it was defined; passes and
+// annotator are pure, so what its worker made of it is made here again.
 #pragma once
 
 #include <string>
@@ -11,6 +11,7 @@
 #include "djinnctl/json.h"
 #include "ipc/messages.h"
 #include "kernel/base/result.h"
+#include "kernel/sched/cost.h"
 #include "kernel/srg/graph.h"
 #include "kernel/srg/pass_report.h"
 
@@ -19,7 +20,8 @@ namespace djinn::ctl {
 struct ProgramGraph {
   ipc::ProgramReport program;
   srg::Numerics asked = srg::Numerics::kExact;  // by the definition
-  srg::Graph graph;                             // rewritten, if that is what runs
+  srg::Graph graph;       // rewritten, if that is what runs, and annotated once it is admitted
+  sched::GraphCost cost;  // at the upper bounds of its symbols; likewise
   std::vector<srg::PassReport> passes;  // of an exact program: what they would make; none of one
                                         // that is not admitted yet
 };

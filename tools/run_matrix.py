@@ -7,7 +7,8 @@
     ./dev matrix --operators      PyTorch's operator samples instead: all; writes docs/OPERATORS.md
     ./dev matrix --side local     the comparison alone, without ghosts: all must pass
     ./dev matrix --captures       tests/data/captures instead: the programs of those that run their
-                                  loop in djinnd, and what the passes of fast numerics make of them
+                                  loop in djinnd, and what the passes of fast numerics make of them;
+                                  and tests/data/forwards: whole forward passes of some others
 
 Each model that was run becomes a row of docs/models.json at once, with the commit and the day; the
 other rows stay. What a step costs has a commit and a day of its own (`costs`), and is not shown
@@ -233,10 +234,15 @@ def write_captures(names: list[str]) -> int:
     """Of an entry that has no such programs any more, what was written before goes."""
     SCRATCH.mkdir(parents=True, exist_ok=True)
     captures.CAPTURES.mkdir(parents=True, exist_ok=True)
+    captures.FORWARD_PASSES.mkdir(parents=True, exist_ok=True)
     with running(threads=THREADS) as daemon:
         for name in captures.names():
             if not names or name in names:
                 why_not = captures.written(name, daemon, SCRATCH)
+                print(f"{name:<14} {why_not or 'written'}", flush=True)
+        for name in captures.FORWARDS:
+            if not names or name in names:
+                why_not = captures.forward_written(name, daemon, SCRATCH)
                 print(f"{name:<14} {why_not or 'written'}", flush=True)
     environment = {**os.environ, "DJINN_WRITE_PASSES": "1"}
     return subprocess.run([BIN / "rewrite-test", "--gtest_brief=1"], env=environment).returncode

@@ -211,6 +211,11 @@ void LaneLoop::enqueue(Seat& seat, sched::Arrival arrival, uint64_t now_ns) {
   seat.worked_ns = now_ns;
   // Without a submission it is a look at a session that has just come, or breaks the protocol.
   seat.kind = submitted && *submitted ? kind_of_next_step(*seat.session) : 0;
+  if (seat.kind != 0 && !times_.knows(seat.kind)) {
+    if (const auto expected = expected_step(*seat.session, state_.programs)) {
+      times_.expect(seat.kind, expected->work, expected->kernels);
+    }
+  }
   seat.batch_key = runner_->batch_key_of(*seat.session);
   state_.queue.enqueue({seat.session->id(), arrival, times_.predict_ns(seat.kind), seat.batch_key},
                        now_ns);

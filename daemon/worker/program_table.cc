@@ -183,9 +183,14 @@ Outcome<exec::Program*> ProgramTable::find(ProgramId id) {
   return found->second.program.get();
 }
 
-bool ProgramTable::is_fast(ProgramId id) const {
+const exec::Program* ProgramTable::peek(ProgramId id) const {
   const auto found = programs_.find(id);
-  return found != programs_.end() && found->second.program->fast_nodes() > 0;
+  return found == programs_.end() ? nullptr : found->second.program.get();
+}
+
+bool ProgramTable::is_fast(ProgramId id) const {
+  const exec::Program* const program = peek(id);
+  return program != nullptr && program->fast_nodes() > 0;
 }
 
 std::shared_ptr<MappedModel> ProgramTable::model_of(ProgramId id) const {

@@ -77,6 +77,8 @@ class ProgramTable {
   // To be run; its model is in use until end_step(). Pending while it or its model is on its way,
   // which the step awaits then. Errors: kNotFound; once, why the model does not come.
   Outcome<exec::Program*> find(ProgramId id);
+  // To be looked at, whether its model is there or not; null: it is not here.
+  [[nodiscard]] const exec::Program* peek(ProgramId id) const;
   // Whether own kernels compute a part of the program; of one that is not here: no.
   [[nodiscard]] bool is_fast(ProgramId id) const;
   // The model of a program that find() has given; null: none.

@@ -2,6 +2,12 @@
 
 #include "daemon/worker/step_kind.h"
 
+#include <algorithm>
+#include <vector>
+
+#include "ipc/binding.h"
+#include "ipc/limits.h"
+
 namespace djinn::worker {
 namespace {
 
@@ -11,6 +17,66 @@ uint64_t mixed(uint64_t a, uint64_t b) {
   x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9;
   x = (x ^ (x >> 27)) * 0x94d049bb133111eb;
   return x ^ (x >> 31);
+}
+
+// What a run's symbols are, as far as they are told before it begins.
+struct RunSize {
+  ProgramId program;
+  SequenceHandle sequence;
+  std::vector<int64_t> symbols{};  // of a run; of a generation the next two say more
+  int64_t rows = 1;
+  int64_t tokens = 1;
+};
+
+// A private copy of the block; empty where it does not fit.
+std::vector<std::byte> copy_block(Session& session, const ipc::Submission& submission) {
+  const auto staging = session.staging();
+  const uint64_t begin = submission.binding_offset;
+  const uint64_t bytes = submission.binding_bytes;
+  const bool fits = bytes <= limits::kBindingTableBytes && begin <= staging.size() &&
+                    bytes <= staging.size() - begin;
+  if (!fits) return {};
+  const auto block = staging.subspan(begin, bytes);
+  return {block.begin(), block.end()};
+}
+
+std::optional<RunSize> size_of_run(Session& session, const ipc::Submission& submission) {
+  auto block = ipc::decode_run(copy_block(session, submission));
+  if (!block) return std::nullopt;
+  return RunSize{{submission.program}, block->sequence, std::move(block->symbols)};
+}
+
+RunSize size_of_token(const ipc::GenerateBlock& block, bool first) {
+  if (!first) return {{block.decode}, block.sequence, {}, block.rows, 1};
+  return {{block.prefill}, block.sequence, {}, block.rows, block.prompt_tokens};
+}
+
+std::optional<RunSize> size_of_generation(Session& session, const ipc::Submission& submission) {
+  if (session.generation) {
+    return size_of_token(*session.generation, session.progression.token_ns == 0);
+  }
+  const auto block = ipc::decode_generate(copy_block(session, submission));
+  return block ? std::optional(size_of_token(*block, true)) : std::nullopt;
+}
+
+int64_t tokens_of_group(Session& session, SequenceHandle handle) {
+  const auto group = session.find_sequence(handle);
+  return group ? static_cast<int64_t>(session.sequence_entry(**group).length) : 0;
+}
+
+// Values that nobody has told, and those out of their range, are the nearest that may be.
+std::vector<int64_t> symbols_of(const srg::Graph& graph, const RunSize& run, int64_t past) {
+  std::vector<int64_t> values;
+  for (size_t i = 0; i < graph.symbols.size(); ++i) {
+    const srg::Symbol& symbol = graph.symbols[i];
+    const bool told = i < run.symbols.size();
+    int64_t value = told ? run.symbols[i] : symbol.max;
+    if (symbol.role == srg::SymbolRole::kPast && run.sequence.valid()) value = past;
+    if (!told && symbol.role == srg::SymbolRole::kBatch) value = run.rows;
+    if (!told && symbol.role == srg::SymbolRole::kTokens) value = run.tokens;
+    values.push_back(std::clamp(value, symbol.min, std::max(symbol.min, symbol.max)));
+  }
+  return values;
 }
 
 }  // namespace
@@ -31,6 +97,21 @@ uint64_t kind_of_next_step(Session& session) {
     default:
       return mixed(operation, 0);
   }
+}
+
+std::optional<ExpectedStep> expected_step(Session& session, const ProgramTable& programs) {
+  const ipc::Submission submission = session.ring().copy_submission();
+  std::optional<RunSize> run;
+  if (submission.operation == static_cast<uint64_t>(ipc::Operation::kRun)) {
+    run = size_of_run(session, submission);
+  } else if (submission.operation == static_cast<uint64_t>(ipc::Operation::kGenerate)) {
+    run = size_of_generation(session, submission);
+  }
+  const exec::Program* const program = run ? programs.peek(run->program) : nullptr;
+  if (program == nullptr) return std::nullopt;
+  const auto symbols = symbols_of(program->graph(), *run, tokens_of_group(session, run->sequence));
+  return ExpectedStep{sched::work_at(program->graph(), symbols),
+                      program->fast_nodes() > 0 ? sched::Kernels::kFast : sched::Kernels::kExact};
 }
 
 }  // namespace djinn::worker

@@ -1,11 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// What kind of step a session's next one is: those of a kind take about the same time.
+// What kind of step a session's next one is: those of a kind take about the same time. And what one
+// of a kind that never ran computes.
 #pragma once
 
 #include <cstdint>
+#include <optional>
 
+#include "daemon/worker/program_table.h"
 #include "daemon/worker/session.h"
+#include "kernel/sched/step_times.h"
 
 namespace djinn::worker {
 
@@ -14,5 +18,16 @@ namespace djinn::worker {
 // word in the ring is believed: whatever it says, it is charged for the time that the step takes.
 // Precondition: its ring has found a submission that is not complete. Lane's thread.
 [[nodiscard]] uint64_t kind_of_next_step(Session& session);
+
+struct ExpectedStep {
+  sched::Work work;
+  sched::Kernels kernels = sched::Kernels::kExact;
+};
+
+// What that step computes, if it runs a program that is here; nothing of other steps. Where its
+// client's block says nonsense, nothing, or something wrong: the step itself finds out. Linear in
+// the program's size. Lane's thread.
+[[nodiscard]] std::optional<ExpectedStep> expected_step(Session& session,
+                                                        const ProgramTable& programs);
 
 }  // namespace djinn::worker

@@ -394,7 +394,7 @@ struct Decoder {
     srg::Annotation note;
     note.module_path = read_text(in.getModulePath());
     note.role = read_text(in.getRole());
-    note.phase = read_enum(in.getPhase(), srg::Phase::kTraining);
+    note.phase = read_enum(in.getPhase(), srg::Phase::kMultimodalFusion);
     note.residency = read_enum(in.getResidency(), srg::Residency::kOutput);
     note.modality = read_enum(in.getModality(), srg::Modality::kFusion);
     note.flops = in.getFlops();

@@ -5,19 +5,19 @@
 #include <algorithm>
 #include <array>
 #include <optional>
+#include <span>
 #include <string>
-#include <unordered_set>
 #include <vector>
 
+#include "kernel/sched/cost.h"
+#include "kernel/sched/dataflow.h"
 #include "kernel/sched/operators.h"
-#include "kernel/srg/operands.h"
+#include "kernel/sched/roles.h"
 
 namespace djinn::sched {
 namespace {
 
 using srg::Annotation;
-using srg::Argument;
-using srg::for_each_operand;
 using srg::Graph;
 using srg::InputRole;
 using srg::kLocalStorage;
@@ -31,253 +31,7 @@ using srg::Symbol;
 using srg::SymbolRole;
 using srg::Value;
 using srg::ValueId;
-using srg::ValueRef;
-
-using NodeIndex = uint32_t;
-constexpr NodeIndex kNoNode = UINT32_MAX;
-
-bool is_backward(const Node& node) {
-  return base_name(node.op).ends_with("_backward");
-}
-
-// Holds the node that makes each value, and the nodes that use it. A node that uses a value twice
-// is listed once.
-struct Dataflow {
-  std::vector<NodeIndex> maker;
-  std::vector<std::vector<NodeIndex>> users;
-
-  explicit Dataflow(const Graph& graph)
-      : maker(graph.values.size(), kNoNode), users(graph.values.size()) {
-    for (NodeIndex i = 0; i < graph.nodes.size(); ++i) {
-      for (const ValueId id : graph.nodes[i].outputs) maker[id] = i;
-      for_each_operand(graph.nodes[i], [&](ValueId id) {
-        if (users[id].empty() || users[id].back() != i) users[id].push_back(i);
-      });
-    }
-  }
-};
-
-// Derives roles by pattern. A role once given, by the client or an earlier pattern, stays; patterns
-// run from the surest to the vaguest.
-class RoleFinder {
- public:
-  explicit RoleFinder(Graph& graph) : graph_(graph), flow_(graph) {
-    for (const Node& node : graph.nodes) families_.push_back(family_of(node.op));
-  }
-
-  void run() {
-    name_by_operator();
-    name_composed_attention();
-    name_lm_head();
-    name_attention_inputs();
-    name_attention_outputs();
-    name_mlps();
-    name_composed_norms();
-  }
-
- private:
-  static std::string_view role_of_family(Family family) {
-    switch (family) {
-      case Family::kAttention:
-        return "attention";
-      case Family::kAppend:
-        return "kv_append";
-      case Family::kEmbedding:
-        return "embedding";
-      case Family::kConvolution:
-        return "convolution";
-      case Family::kNorm:
-        return "norm";
-      case Family::kRope:
-        return "rope";
-      default:
-        return "";
-    }
-  }
-
-  void give(NodeIndex node, std::string_view role) {
-    std::string& present = graph_.nodes[node].annotation.role;
-    if (present.empty()) present = role;
-  }
-
-  void name_by_operator() {
-    for (NodeIndex i = 0; i < graph_.nodes.size(); ++i) give(i, role_of_family(families_[i]));
-  }
-
-  // Gives the node that makes argument i of node; kNoNode if the argument is no value, or a view of
-  // a storage.
-  [[nodiscard]] NodeIndex maker_of_argument(NodeIndex node, size_t i) const {
-    const auto& arguments = graph_.nodes[node].arguments;
-    if (i >= arguments.size()) return kNoNode;
-    const auto* ref = std::get_if<ValueRef>(&arguments[i].value);
-    return ref == nullptr ? kNoNode : flow_.maker[ref->id];
-  }
-
-  template <typename Visit>
-  void for_each_user(NodeIndex node, Visit visit) const {
-    for (const ValueId id : graph_.nodes[node].outputs) {
-      for (const NodeIndex user : flow_.users[id]) visit(user);
-    }
-  }
-
-  [[nodiscard]] bool is_linear(NodeIndex node) const { return families_[node] == Family::kLinear; }
-
-  // Names attention that was not written as one operator: matmul, scale and mask, softmax, matmul.
-  void name_composed_attention() {
-    for (NodeIndex i = 0; i < graph_.nodes.size(); ++i) {
-      if (families_[i] != Family::kSoftmax) continue;
-      NodeIndex scores = maker_of_argument(i, 0);
-      // Scale, mask and cast are the steps seen between the two.
-      for (int steps = 0; steps < 4 && scores != kNoNode && is_score_step(scores); ++steps) {
-        scores = maker_of_argument(scores, 0);
-      }
-      if (scores == kNoNode || families_[scores] != Family::kMatmul) continue;
-      name_around_softmax(i, scores);
-    }
-  }
-
-  [[nodiscard]] bool is_score_step(NodeIndex node) const {
-    return families_[node] == Family::kUnary || families_[node] == Family::kBinary;
-  }
-
-  void name_around_softmax(NodeIndex softmax, NodeIndex scores) {
-    for (NodeIndex at = softmax; at != scores; at = maker_of_argument(at, 0)) give(at, "attention");
-    give(scores, "attention");
-    for_each_user(softmax, [&](NodeIndex user) {
-      if (families_[user] == Family::kMatmul) give(user, "attention");
-    });
-  }
-
-  // A linear is the head if it gives an output of the graph and has as many rows as a table of
-  // embeddings.
-  void name_lm_head() {
-    const auto vocabularies = embedding_rows();
-    for (const ValueId id : graph_.outputs) {
-      const NodeIndex node = flow_.maker[id];
-      if (node == kNoNode || !is_linear(node)) continue;
-      const auto rows = rows_of_argument(node, 1);
-      if (rows && vocabularies.contains(*rows)) give(node, "lm_head");
-    }
-  }
-
-  [[nodiscard]] std::unordered_set<int64_t> embedding_rows() const {
-    std::unordered_set<int64_t> rows;
-    for (NodeIndex i = 0; i < graph_.nodes.size(); ++i) {
-      if (families_[i] != Family::kEmbedding) continue;
-      if (const auto count = rows_of_argument(i, 0)) rows.insert(*count);
-    }
-    return rows;
-  }
-
-  // Gives the first size of argument i, if it is a number.
-  [[nodiscard]] std::optional<int64_t> rows_of_argument(NodeIndex node, size_t i) const {
-    const auto& arguments = graph_.nodes[node].arguments;
-    const auto* ref = i < arguments.size() ? std::get_if<ValueRef>(&arguments[i].value) : nullptr;
-    if (ref == nullptr) return std::nullopt;
-    const auto& sizes = graph_.values[ref->id].sizes;
-    if (sizes.empty() || !sizes[0].is_constant()) return std::nullopt;
-    return sizes[0].constant;
-  }
-
-  // Names every linear whose result reaches attention or the cache without another linear in
-  // between.
-  void name_attention_inputs() {
-    std::vector<bool> seen(graph_.nodes.size());
-    for (auto i = static_cast<NodeIndex>(graph_.nodes.size()); i-- > 0;) {
-      const bool source = families_[i] == Family::kAppend || is_scores(i);
-      if (!source && !(seen[i] && carries_heads(i))) continue;
-      for_each_operand(graph_.nodes[i], [&](ValueId id) {
-        const NodeIndex maker = flow_.maker[id];
-        if (maker == kNoNode) return;
-        seen[maker] = true;
-        if (is_linear(maker)) give(maker, "attention");
-      });
-    }
-  }
-
-  [[nodiscard]] bool is_scores(NodeIndex node) const {
-    return families_[node] == Family::kAttention ||
-           (families_[node] == Family::kMatmul &&
-            graph_.nodes[node].annotation.role == "attention");
-  }
-
-  // Tells whether the node may stand between a projection and attention: it reshapes, is a part of
-  // rotary embedding, or norms heads.
-  [[nodiscard]] bool carries_heads(NodeIndex node) const {
-    switch (families_[node]) {
-      case Family::kView:
-      case Family::kRope:
-      case Family::kUnary:
-      case Family::kBinary:
-        return true;
-      default:
-        return false;
-    }
-  }
-
-  // Names the linear that follows attention with nothing but views in between.
-  void name_attention_outputs() {
-    std::vector<bool> carried(graph_.nodes.size());
-    for (NodeIndex i = 0; i < graph_.nodes.size(); ++i) {
-      const bool moves = families_[i] == Family::kView || families_[i] == Family::kUnary;
-      if (!is_scores(i) && !(carried[i] && moves)) continue;
-      for_each_user(i, [&](NodeIndex user) {
-        carried[user] = true;
-        if (is_linear(user)) give(user, "attention");
-      });
-    }
-  }
-
-  // Names linear, activation, linear; or gate and up, their product, linear.
-  void name_mlps() {
-    gated_.assign(graph_.nodes.size(), false);
-    for (NodeIndex i = 0; i < graph_.nodes.size(); ++i) {
-      if (families_[i] != Family::kActivation) continue;
-      const NodeIndex first = maker_of_argument(i, 0);
-      if (first == kNoNode || !is_linear(first)) continue;
-      give(first, "mlp");
-      give(i, "mlp");
-      for_each_user(i, [&](NodeIndex user) { name_behind_activation(user); });
-    }
-  }
-
-  void name_behind_activation(NodeIndex user) {
-    if (is_linear(user)) give(user, "mlp");
-    if (families_[user] != Family::kBinary || gated_[user]) return;
-    gated_[user] = true;  // a product of many activations is walked once
-    give(user, "mlp");
-    for (size_t i = 0; i < 2; ++i) {
-      const NodeIndex factor = maker_of_argument(user, i);
-      if (factor != kNoNode && is_linear(factor)) give(factor, "mlp");
-    }
-    for_each_user(user, [&](NodeIndex next) {
-      if (is_linear(next)) give(next, "mlp");
-    });
-  }
-
-  // Names a root mean square norm that was not written as one operator: pow, mean, add, rsqrt, mul.
-  void name_composed_norms() {
-    for (NodeIndex i = 0; i < graph_.nodes.size(); ++i) {
-      if (base_name(graph_.nodes[i].op) != "aten::rsqrt") continue;
-      const NodeIndex sum = maker_of_argument(i, 0);
-      const NodeIndex mean = sum == kNoNode ? kNoNode : maker_of_argument(sum, 0);
-      if (mean == kNoNode || base_name(graph_.nodes[mean].op) != "aten::mean") continue;
-      const NodeIndex square = maker_of_argument(mean, 0);
-      for (const NodeIndex node : {i, sum, mean}) give(node, "norm");
-      if (square != kNoNode && base_name(graph_.nodes[square].op) == "aten::pow") {
-        give(square, "norm");
-      }
-      for_each_user(i, [&](NodeIndex user) {
-        if (families_[user] == Family::kBinary) give(user, "norm");
-      });
-    }
-  }
-
-  Graph& graph_;
-  Dataflow flow_;
-  std::vector<Family> families_;
-  std::vector<bool> gated_;
-};
+using Shapes = std::span<const std::optional<Shape>>;
 
 // --- phase
 
@@ -295,32 +49,33 @@ bool has_sequence(const Graph& graph) {
 
 // A graph that takes one token a row, without a symbol for the count, is a decode step, too.
 Phase phase_of(const Graph& graph) {
-  if (std::any_of(graph.nodes.begin(), graph.nodes.end(), is_backward)) return Phase::kTraining;
+  const bool trains = std::any_of(graph.nodes.begin(), graph.nodes.end(),
+                                  [](const Node& node) { return is_backward(node.op); });
+  if (trains) return Phase::kTraining;
   if (!has_sequence(graph)) return Phase::kForward;
   const Symbol* tokens = symbol_of(graph, SymbolRole::kTokens);
   return tokens == nullptr || tokens->max <= 1 ? Phase::kDecode : Phase::kPrefill;
 }
 
-void name_phases(Graph& graph) {
-  const Phase phase = phase_of(graph);
-  for (Node& node : graph.nodes) {
-    if (node.annotation.phase == Phase::kUnknown) node.annotation.phase = phase;
-  }
-}
-
 // --- residency
 
-void name_residency(Graph& graph) {
-  std::vector<bool> leaves(graph.values.size());
-  for (const ValueId id : graph.outputs) leaves[id] = true;
-  for (Node& node : graph.nodes) {
-    Residency& residency = node.annotation.residency;
+// An output is of the node that writes it last, and of a view of that.
+void name_residency(Graph& graph, const Dataflow& flow) {
+  std::vector<bool> leaves(graph.nodes.size());
+  std::vector<bool> is_output(graph.values.size());
+  for (const ValueId id : graph.outputs) {
+    is_output[id] = true;
+    if (const NodeIndex node = flow.producer_at_end(id); node != kNoNode) leaves[node] = true;
+  }
+  for (NodeIndex i = 0; i < graph.nodes.size(); ++i) {
+    const Node& node = graph.nodes[i];
+    Residency& residency = graph.nodes[i].annotation.residency;
     if (residency != Residency::kUnknown) continue;
-    const bool output = std::any_of(node.outputs.begin(), node.outputs.end(),
-                                    [&](ValueId id) { return leaves[id]; });
+    const bool output = leaves[i] || std::any_of(node.outputs.begin(), node.outputs.end(),
+                                                 [&](ValueId id) { return is_output[id]; });
     residency = output ? Residency::kOutput : Residency::kActivation;
-    if (is_backward(node)) residency = Residency::kGradient;
-    if (family_of(node.op) == Family::kAppend) residency = Residency::kState;
+    if (is_backward(node.op)) residency = Residency::kGradient;
+    if (flow.family(i) == Family::kAppend) residency = Residency::kState;
   }
 }
 
@@ -331,51 +86,199 @@ Modality meet(Modality a, Modality b) {
   return b == Modality::kUnknown ? a : Modality::kFusion;
 }
 
-Modality source_modality(const Node& node) {
-  const std::string_view name = base_name(node.op);
-  if (name == "aten::embedding") return Modality::kText;
-  if (name == "aten::conv2d" || name == "aten::conv3d") return Modality::kVision;
-  if (name == "aten::conv1d" || name == "aten::stft") return Modality::kAudio;
-  return Modality::kUnknown;
-}
+class ModalityFlow {
+ public:
+  ModalityFlow(Graph& graph, const Dataflow& flow, Shapes shapes)
+      : graph_(graph), flow_(flow), shapes_(shapes) {}
 
-Modality input_modality(const Graph& graph, const Value& value) {
-  if (value.storage == kLocalStorage) return Modality::kUnknown;
-  const Storage& storage = graph.storages[value.storage];
-  const bool ids = storage.kind == StorageKind::kInput && storage.role == InputRole::kTokenIds;
-  return ids ? Modality::kText : Modality::kUnknown;
-}
-
-void name_modalities(Graph& graph) {
-  std::vector<Modality> flows;
-  for (const Value& value : graph.values) flows.push_back(input_modality(graph, value));
-  Modality all = Modality::kUnknown;
-  for (Node& node : graph.nodes) {
-    Modality& modality = node.annotation.modality;
-    if (modality == Modality::kUnknown) {
-      for_each_operand(node, [&](ValueId id) { modality = meet(modality, flows[id]); });
+  // Gives which nodes data of several kinds meet in.
+  std::vector<bool> run() {
+    std::vector<bool> meets(graph_.nodes.size());
+    Modality all = Modality::kUnknown;
+    for (NodeIndex i = 0; i < graph_.nodes.size(); ++i) {
+      Modality& modality = graph_.nodes[i].annotation.modality;
+      if (modality == Modality::kUnknown) modality = of_operands(i, meets);
       // A second embedding or convolution keeps what reaches it: positions are embedded too.
-      if (modality == Modality::kUnknown) modality = source_modality(node);
+      if (modality == Modality::kUnknown) modality = of_source(i);
+      all = meet(all, modality);
     }
-    for (const ValueId id : node.outputs) flows[id] = modality;
-    all = meet(all, modality);
+    if (all == Modality::kFusion) {
+      take_from_users();
+    } else {
+      fill_gaps(all);
+    }
+    return meets;
   }
+
+ private:
+  Modality of_operands(NodeIndex node, std::vector<bool>& meets) const {
+    Modality modality = Modality::kUnknown;
+    for (const Dataflow::Operand& operand : flow_.operands(node)) {
+      const Modality one = operand.producer != kNoNode
+                               ? graph_.nodes[operand.producer].annotation.modality
+                               : of_storage(operand.storage);
+      const bool differs = modality != Modality::kUnknown && one != Modality::kUnknown;
+      if (differs && modality != one) meets[node] = true;
+      modality = meet(modality, one);
+    }
+    return modality;
+  }
+
+  [[nodiscard]] Modality of_storage(srg::StorageIndex index) const {
+    if (index == kLocalStorage) return Modality::kUnknown;
+    const Storage& storage = graph_.storages[index];
+    const bool ids = storage.kind == StorageKind::kInput && storage.role == InputRole::kTokenIds;
+    return ids ? Modality::kText : Modality::kUnknown;
+  }
+
+  [[nodiscard]] Modality of_source(NodeIndex node) const {
+    const std::string_view name = base_name(graph_.nodes[node].op);
+    if (name == "aten::embedding")
+      return takes_all_rows(node) ? Modality::kUnknown : Modality::kText;
+    if (name == "aten::conv2d" || name == "aten::conv3d") return Modality::kVision;
+    if (name == "aten::conv1d" || name == "aten::stft") return Modality::kAudio;
+    if (name == "aten::convolution") return of_kernel(node);
+    return Modality::kUnknown;
+  }
+
+  // Whether as many rows are taken as the table has: then they are positions, of whatever.
+  [[nodiscard]] bool takes_all_rows(NodeIndex node) const {
+    const auto operands = flow_.operands(node);
+    if (operands.size() < 2) return false;
+    const auto& table = shapes_[operands[0].value];
+    const auto& indices = shapes_[operands[1].value];
+    return table && indices && !table->sizes.empty() && element_count(*indices) > 1 &&
+           element_count(*indices) == table->sizes[0];
+  }
+
+  // A kernel of four dimensions goes over two, one of three over one.
+  [[nodiscard]] Modality of_kernel(NodeIndex node) const {
+    const auto operands = flow_.operands(node);
+    if (operands.size() < 2 || !shapes_[operands[1].value]) return Modality::kUnknown;
+    const size_t rank = shapes_[operands[1].value]->sizes.size();
+    return rank >= 4 ? Modality::kVision : rank == 3 ? Modality::kAudio : Modality::kUnknown;
+  }
+
+  // Weights and positions are of the kind that they are joined with.
+  void take_from_users() {
+    for (auto i = static_cast<NodeIndex>(graph_.nodes.size()); i-- > 0;) {
+      Modality& modality = graph_.nodes[i].annotation.modality;
+      if (modality != Modality::kUnknown) continue;
+      for (const NodeIndex user : flow_.users(i)) {
+        modality = meet(modality, graph_.nodes[user].annotation.modality);
+      }
+    }
+    for (NodeIndex i = 0; i < graph_.nodes.size(); ++i) {
+      const NodeIndex filler = flow_.filler(i);
+      if (filler == kNoNode) continue;
+      Modality& modality = graph_.nodes[filler].annotation.modality;
+      if (modality == Modality::kUnknown) modality = graph_.nodes[i].annotation.modality;
+    }
+  }
+
   // Nodes without data of their own, such as tables of rotary angles, belong to the only modality.
-  if (all == Modality::kFusion) return;
-  for (Node& node : graph.nodes) {
-    if (node.annotation.modality == Modality::kUnknown) node.annotation.modality = all;
+  void fill_gaps(Modality only) {
+    for (Node& node : graph_.nodes) {
+      if (node.annotation.modality == Modality::kUnknown) node.annotation.modality = only;
+    }
+  }
+
+  Graph& graph_;
+  const Dataflow& flow_;
+  const Shapes shapes_;
+};
+
+// --- phases of nodes
+
+// An image is made where the last convolution's result, of at most four channels, is an output.
+bool makes_image(const Graph& graph, const Dataflow& flow, Shapes shapes) {
+  constexpr uint64_t kChannelsMax = 4;
+  for (const ValueId id : graph.outputs) {
+    NodeIndex node = flow.producer_at_end(id);
+    const auto& shape = shapes[id];
+    if (!shape || shape->sizes.size() != 4 || shape->sizes[1] > kChannelsMax) continue;
+    const auto passes = [&](NodeIndex at) {
+      return flow.family(at) == Family::kUnary || flow.family(at) == Family::kActivation ||
+             flow.family(at) == Family::kBinary || flow.family(at) == Family::kCopy;
+    };
+    while (node != kNoNode && passes(node) && !flow.operands(node).empty()) {
+      node = flow.operands(node)[0].producer;
+    }
+    if (node != kNoNode && flow.family(node) == Family::kConvolution) return true;
+  }
+  return false;
+}
+
+// In a graph that generates, what comes after the meeting is prefill or decode, as text would be.
+void name_phases(Graph& graph, const std::vector<bool>& meets, bool into_image) {
+  const Phase phase = phase_of(graph);
+  for (size_t i = 0; i < graph.nodes.size(); ++i) {
+    Annotation& note = graph.nodes[i].annotation;
+    if (note.phase != Phase::kUnknown) continue;
+    note.phase = phase;
+    if (phase != Phase::kForward && phase != Phase::kPrefill) continue;
+    const bool fuses = phase == Phase::kForward && note.modality == Modality::kFusion;
+    if (meets[i] || fuses) {
+      note.phase = Phase::kMultimodalFusion;
+    } else if (note.modality == Modality::kVision) {
+      note.phase = into_image ? Phase::kVisionDecoding : Phase::kVisionEncoding;
+    }
   }
 }
 
 // --- cost
 
-void estimate_costs(Graph& graph) {
-  const auto shapes = upper_shapes(graph);
+// Gives the weight of each node on a path, in bytes: what the memory, or, where that is more, the
+// arithmetic of a host takes for it.
+std::vector<double> estimate_costs(Graph& graph, Shapes shapes) {
+  constexpr double kFlopsPerByte = 10;  // of a host with vector units, within a factor of three
+  std::vector<double> weights;
+  weights.reserve(graph.nodes.size());
   for (Node& node : graph.nodes) {
-    if (node.annotation.flops != 0 || node.annotation.bytes != 0) continue;
     const Cost cost = cost_of(node, shapes).value_or(Cost{});
+    const auto bytes = static_cast<double>(cost.bytes());
+    weights.push_back(std::max(static_cast<double>(cost.flops) / kFlopsPerByte, bytes));
+    if (node.annotation.flops != 0 || node.annotation.bytes != 0) continue;
     node.annotation.flops = cost.flops;
-    node.annotation.bytes = cost.bytes;
+    node.annotation.bytes = cost.bytes();
+  }
+  return weights;
+}
+
+// --- criticality: how much of the longest path the longest one through an edge is
+
+void name_criticality(Graph& graph, const Dataflow& flow, const std::vector<double>& weights) {
+  const auto count = static_cast<NodeIndex>(graph.nodes.size());
+  std::vector<double> before(count), after(count);
+  for (NodeIndex i = 0; i < count; ++i) {
+    for (const auto& operand : flow.operands(i)) {
+      if (operand.producer == kNoNode) continue;
+      before[i] = std::max(before[i], before[operand.producer] + weights[operand.producer]);
+    }
+  }
+  double longest = 0;
+  for (NodeIndex i = count; i-- > 0;) {
+    for (const NodeIndex user : flow.users(i))
+      after[i] = std::max(after[i], after[user] + weights[user]);
+    longest = std::max(longest, before[i] + weights[i] + after[i]);
+  }
+  if (longest <= 0) return;
+  const auto raise = [&](ValueId id, double path) {
+    uint8_t& criticality = graph.values[id].criticality;
+    criticality = std::max(criticality, static_cast<uint8_t>(255 * path / longest));
+  };
+  std::vector<bool> said(graph.values.size());
+  for (size_t id = 0; id < said.size(); ++id) said[id] = graph.values[id].criticality != 0;
+  for (NodeIndex i = 0; i < count; ++i) {
+    const double onwards = weights[i] + after[i];
+    for (const auto& operand : flow.operands(i)) {
+      const NodeIndex from = operand.producer;
+      const double path = from == kNoNode ? 0 : before[from] + weights[from];
+      if (!said[operand.value]) raise(operand.value, path + onwards);
+    }
+    for (const ValueId id : graph.nodes[i].outputs) {
+      if (!said[id] && flow.family(i) != Family::kView) raise(id, before[i] + onwards);
+    }
   }
 }
 
@@ -395,11 +298,13 @@ std::string_view name_of(Workload workload) {
 }
 
 void annotate(Graph& graph) {
-  RoleFinder(graph).run();
-  name_phases(graph);
-  name_residency(graph);
-  name_modalities(graph);
-  estimate_costs(graph);
+  const auto shapes = shapes_at(graph, upper_symbols(graph));
+  const Dataflow flow(graph);
+  name_roles(graph, flow, shapes);
+  name_residency(graph, flow);
+  const std::vector<bool> meets = ModalityFlow(graph, flow, shapes).run();
+  name_phases(graph, meets, makes_image(graph, flow, shapes));
+  name_criticality(graph, flow, estimate_costs(graph, shapes));
 }
 
 Workload classify(const Graph& graph) {
@@ -419,14 +324,6 @@ Workload classify(const Graph& graph) {
   if (vision) return Workload::kVision;
   if (audio) return Workload::kAudio;
   return text ? Workload::kTextEncoder : Workload::kUnknown;
-}
-
-Cost total_cost(const Graph& graph) {
-  Cost total;
-  for (const Node& node : graph.nodes) {
-    total = total + Cost{node.annotation.flops, node.annotation.bytes};
-  }
-  return total;
 }
 
 }  // namespace djinn::sched

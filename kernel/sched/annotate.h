@@ -3,15 +3,17 @@
 // The annotator: fills in what the client left out of a graph's annotations, from operators and how
 // they are joined. What the client said stays.
 //
-//   role        attention (with its projections), kv_append, mlp, norm, embedding, convolution,
-//               rope, lm_head; empty where no pattern fits
-//   phase       training if there is a backward operator; decode or prefill if the graph works on a
-//               sequence group and takes one token a call or more; else forward
-//   residency   state for what writes a sequence group, gradient, output, else activation
-//   modality    of the data that reaches a node: text from embeddings of ids, vision from 2-D and
-//               audio from 1-D convolutions, fusion where they meet
-//   flops,      cost.h's estimates at the symbols' upper bounds
-//   bytes
+//   role         what a node is for: roles.h
+//   phase        training if there is a backward operator; decode or prefill if the graph works on
+//                a sequence group and takes one token a call or more; else, of each node, vision
+//                encoding or decoding, multimodal fusion from where data of several kinds meet on,
+//                or forward
+//   residency    state for what writes a sequence group, gradient, output, else activation
+//   modality     of the data that reaches a node: text from embeddings of ids, vision from 2-D and
+//                audio from 1-D convolutions, fusion where they meet
+//   flops, bytes cost.h's estimates at the symbols' upper bounds
+//   criticality  of a value: 255 on the longest path through the graph, by cost; less where there
+//                is slack
 //
 // Annotations steer placement, batching and display. They never change what a graph computes.
 #pragma once
@@ -19,7 +21,6 @@
 #include <cstdint>
 #include <string_view>
 
-#include "kernel/sched/cost.h"
 #include "kernel/srg/graph.h"
 
 namespace djinn::sched {
@@ -43,8 +44,5 @@ void annotate(srg::Graph& graph);
 
 // Precondition: graph is annotated.
 [[nodiscard]] Workload classify(const srg::Graph& graph);
-
-// The sum over all nodes of an annotated graph.
-[[nodiscard]] Cost total_cost(const srg::Graph& graph);
 
 }  // namespace djinn::sched

@@ -6,6 +6,7 @@
 
 #include <map>
 
+#include "kernel/sched/cost.h"
 #include "kernel/sched/operators.h"
 #include "kernel/srg/builder.h"
 #include "kernel/srg/limits.h"
@@ -101,9 +102,9 @@ TEST(Annotate, tells_prefill_from_decode_by_the_range_of_tokens) {
   EXPECT_EQ(classify(annotated(graphs::llama_like(1))), Workload::kDecode);
 }
 
-TEST(Annotate, decode_waits_for_memory_and_prefill_for_arithmetic) {
-  const double decode = total_cost(annotated(graphs::llama_like(1))).intensity();
-  const double prefill = total_cost(annotated(graphs::llama_like(512))).intensity();
+TEST(Cost, decode_waits_for_memory_and_prefill_for_arithmetic) {
+  const double decode = cost_at(graphs::llama_like(1), {{1, 1, 1024, 2048}}).total.intensity();
+  const double prefill = cost_at(graphs::llama_like(512), {{1, 512, 0, 2048}}).total.intensity();
   EXPECT_LT(decode, 5.0);
   EXPECT_GT(prefill, 10 * decode);
 }
@@ -140,6 +141,7 @@ TEST(Annotate, a_client_keeps_its_word) {
   said.modality = Modality::kTabular;
   said.flops = 7;
   for (Node& node : graph.nodes) node.annotation = said;
+  for (srg::Value& value : graph.values) value.criticality = 3;
   const Graph before = graph;
   annotate(graph);
   EXPECT_EQ(graph, before);
@@ -191,12 +193,50 @@ weight %table : float32[100, 14]
 %words = aten::embedding(%table, %ids)
 %sum = aten::add.Tensor(%patches, %words)
 )");
+  EXPECT_EQ(both.nodes[0].annotation.phase, Phase::kVisionEncoding);
   EXPECT_EQ(both.nodes[2].annotation.modality, Modality::kFusion);
+  EXPECT_EQ(both.nodes[2].annotation.phase, Phase::kMultimodalFusion);
   EXPECT_EQ(classify(both), Workload::kMultimodal);
   const Graph training = annotated_text(vision + "%g = aten::gelu_backward(%patches, %patches)\n");
   EXPECT_EQ(classify(training), Workload::kTraining);
   EXPECT_EQ(training.nodes[1].annotation.residency, Residency::kGradient);
   EXPECT_EQ(classify(annotated(Graph{})), Workload::kUnknown);
+}
+
+TEST(Annotate, a_graph_that_ends_in_an_image_decodes_it) {
+  const Graph graph = annotated_text(R"(
+input %latent : float32[1, 4, 8, 8]
+weight %up : float32[4, 8, 2, 2]
+weight %last : float32[3, 8, 3, 3]
+%wide : float32[1, 8, 16, 16] = aten::conv_transpose2d(%latent, %up, none, [2, 2])
+%bent : float32[1, 8, 16, 16] = aten::silu(%wide)
+%made : float32[1, 3, 14, 14] = aten::conv2d(%bent, %last, none)
+%image : float32[1, 3, 14, 14] = aten::tanh(%made)
+output %image
+)");
+  for (const Node& node : graph.nodes) {
+    EXPECT_EQ(node.annotation.phase, Phase::kVisionDecoding) << node.op;
+  }
+}
+
+TEST(Annotate, an_edge_beside_the_longest_path_is_less_critical) {
+  const Graph graph = annotated_text(R"(
+input %x : float32[64, 64]
+weight %w : float32[64, 64]
+%once : float32[64, 64] = aten::linear(%x, %w, none)
+%twice : float32[64, 64] = aten::linear(%once, %w, none)
+%beside : float32[64, 64] = aten::neg(%x)
+%sum : float32[64, 64] = aten::add.Tensor(%twice, %beside)
+output %sum
+)");
+  const auto criticality = [&](size_t node) {
+    return graph.values[graph.nodes[node].outputs[0]].criticality;
+  };
+  EXPECT_EQ(criticality(0), 255);
+  EXPECT_EQ(criticality(1), 255);
+  EXPECT_EQ(criticality(3), 255);
+  EXPECT_LT(criticality(2), 200);
+  EXPECT_GT(criticality(2), 0);
 }
 
 TEST(Annotate, any_verified_graph_is_annotated_without_harm) {
@@ -215,6 +255,31 @@ TEST(Annotate, any_verified_graph_is_annotated_without_harm) {
   }
 }
 
+// Walks are no recursions, and none that begins at every node goes far: else a graph as long as may
+// be would take a worker's stack, or its time.
+TEST(Annotate, the_longest_chains_are_annotated) {
+  constexpr int kNodes = 60'000;
+  const std::vector<std::vector<const char*>> chains = {
+      {"aten::softmax.int", "aten::mul.Tensor"}, {"aten::_to_copy"}, {"aten::rsqrt"},
+      {"aten::mul.Tensor", "aten::cos"},         {"aten::silu"},     {"aten::cat"}};
+  for (const auto& chain : chains) {
+    srg::GraphBuilder g("long");
+    const srg::Tensor weight = g.weight("w", DType::kFloat32, {4, 4});
+    srg::Tensor x = g.op("aten::matmul", {g.input("x", DType::kFloat32, {4, 4}), weight});
+    for (int i = 0; i < kNodes; ++i) {
+      const std::string_view op = chain[static_cast<size_t>(i) % chain.size()];
+      x = op == "aten::mul.Tensor" ? g.op("aten::mul.Tensor", {x, weight})
+                                   : g.op(std::string(op), {x});
+    }
+    for (int i = 0; i < 100; ++i) {
+      g.output("y" + std::to_string(i), g.op("aten::scaled_dot_product_attention", {x, x, x}));
+    }
+    Graph graph = *std::move(g).finish();
+    annotate(graph);
+    EXPECT_EQ(graph.nodes.back().annotation.role, "attention") << chain[0];
+  }
+}
+
 TEST(Annotate, a_shape_has_no_more_dimensions_than_a_tensor_may) {
   srg::GraphBuilder g("deep");
   srg::Tensor x = g.input("x", DType::kFloat32, {2});
@@ -222,16 +287,66 @@ TEST(Annotate, a_shape_has_no_more_dimensions_than_a_tensor_may) {
   for (size_t i = 0; i < kDepth; ++i) x = g.op("aten::unsqueeze", {x, srg::Expr(0)});
   g.output("y", x);
   const Graph graph = *std::move(g).finish();
-  for (const auto& shape : upper_shapes(graph)) {
+  for (const auto& shape : shapes_at(graph, {})) {
     EXPECT_LE(shape ? shape->sizes.size() : 0, srg::limits::kRank);
   }
+}
+
+// At these symbols, and not at the upper bounds.
+TEST(Cost, follows_the_symbols) {
+  const Graph graph = graphs::llama_like(512);
+  const auto attention = [&](int64_t tokens, int64_t past) {
+    const GraphCost cost = cost_at(graph, std::vector<int64_t>{2, tokens, past, 2048});
+    EXPECT_EQ(cost.unknown, 0u);
+    for (size_t i = 0; i < graph.nodes.size(); ++i) {
+      if (family_of(graph.nodes[i].op) == Family::kAttention) return cost.nodes[i]->flops;
+    }
+    return uint64_t{0};
+  };
+  EXPECT_EQ(attention(1, 7), uint64_t{4} * 2 * 8 * 1 * 8 * 32);
+  EXPECT_EQ(attention(16, 0), uint64_t{4} * 2 * 8 * 16 * 16 * 32);
+}
+
+TEST(Cost, what_a_view_repeats_is_read_once) {
+  auto graph = parse_text(R"(srg 1 "t"
+input %x : float32[8]
+%wide = aten::as_strided(%x, [16, 8], [0, 1], 0)
+%y : float32[16, 8] = aten::neg(%wide)
+%z : float32[128] = aten::zeros([128], dtype=float32)
+%view = aten::as_strided(%z, [16, 8], [8, 1], 0)
+%same = aten::copy_(%view, %y, false)
+%more = aten::add_.Tensor(%view, %wide, alpha=1)
+output %z
+)");
+  ASSERT_TRUE(graph.ok());
+  const GraphCost cost = cost_at(*graph, {});
+  EXPECT_EQ(cost.nodes[0], (Cost{}));
+  EXPECT_EQ(cost.nodes[1], (Cost{128, 32, 512}));
+  EXPECT_EQ(cost.nodes[2], (Cost{0, 0, 512}));
+  EXPECT_EQ(cost.nodes[4], (Cost{0, 512, 512}));
+  EXPECT_EQ(cost.nodes[5], (Cost{128, 512 + 32, 512}));
+}
+
+TEST(Cost, rows_of_experts_read_no_more_weights_than_there_are_rows) {
+  auto graph = parse_text(R"(srg 1 "t"
+input %x : float32[2, 64]
+weight %w : float32[8, 64, 16]
+input %ends : int32[8]
+%y : float32[2, 16] = aten::_grouped_mm(%x, %w, %ends, none, none)
+output %y
+)");
+  ASSERT_TRUE(graph.ok());
+  const Cost cost = cost_at(*graph, {}).total;
+  EXPECT_EQ(cost.flops, uint64_t{2} * 2 * 64 * 16);
+  EXPECT_EQ(cost.read, 4 * (2 * 64 + 2 * 64 * 16 + 8));
 }
 
 TEST(Cost, sums_and_products_saturate) {
   const Shape huge{DType::kFloat32, {uint64_t{1} << 40, uint64_t{1} << 40}};
   EXPECT_EQ(byte_count(huge), UINT64_MAX);
   EXPECT_EQ(matmul_flops(huge, 8), UINT64_MAX);
-  EXPECT_EQ((Cost{UINT64_MAX, 1} + Cost{1, 1}), (Cost{UINT64_MAX, 2}));
+  EXPECT_EQ((Cost{UINT64_MAX, 1, 2} + Cost{1, 1, 1}), (Cost{UINT64_MAX, 2, 3}));
+  EXPECT_EQ((Cost{0, UINT64_MAX, 2}.bytes()), UINT64_MAX);
 }
 
 TEST(Operators, base_names_drop_overloads_and_the_sign_of_in_place_forms) {

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// What an operator costs, by formula from its shapes: floating-point operations and bytes moved. An
-// estimate for placement and phase budgets, not a measurement. A multiplication with its addition
-// counts as two operations, as in torch/utils/flop_counter.py; bytes count every operand and result
-// once, as if nothing stayed in a cache.
+// What an operator costs, by formula from its shapes: floating-point operations, and bytes that are
+// read and written. A multiplication with its addition counts as two operations, as in
+// torch/utils/flop_counter.py; bytes count every operand and result once, as if nothing stayed in a
+// cache. A view costs nothing, and what it shows several times is read once.
 //
-//   Shape   dtype and sizes of a tensor at its symbols' upper bounds
+//   Shape   dtype and sizes of a tensor at some values of the graph's symbols
+//   Cost    of a node, or of some
 //
 // Sums and products saturate at 2^64 - 1.
 #pragma once
@@ -23,17 +24,21 @@ namespace djinn::sched {
 struct Shape {
   DType dtype = DType::kInvalid;
   std::vector<uint64_t> sizes;
+  uint64_t repeats = 1;  // how often each byte is seen: more than once where a stride is 0
   friend bool operator==(const Shape&, const Shape&) = default;
 };
 
 struct Cost {
   uint64_t flops = 0;
-  uint64_t bytes = 0;
+  uint64_t read = 0;     // bytes
+  uint64_t written = 0;  // likewise
   friend bool operator==(const Cost&, const Cost&) = default;
 
-  // Operations a byte: below a device's own ratio the operator waits for memory. 0 if bytes is 0.
+  [[nodiscard]] uint64_t bytes() const;
+  // Operations a byte: below a device's own ratio the operator waits for memory. 0 if it moves
+  // none.
   [[nodiscard]] double intensity() const {
-    return bytes == 0 ? 0.0 : static_cast<double>(flops) / static_cast<double>(bytes);
+    return bytes() == 0 ? 0.0 : static_cast<double>(flops) / static_cast<double>(bytes());
   }
 };
 
@@ -58,13 +63,27 @@ struct Cost {
 // estimate.
 inline constexpr uint64_t kNormFlopsPerElement = 7;
 
-// The shape of every value at the symbols' upper bounds: from views and claims, else by the rules
-// of the operators that models are made of; nothing where neither tells. Precondition: verify()
-// passed graph.
-[[nodiscard]] std::vector<std::optional<Shape>> upper_shapes(const srg::Graph& graph);
+// The shape of every value at these values of the graph's symbols: from views and claims, else by
+// the rules of the operators that models are made of; nothing where neither tells. Precondition:
+// verify() passed graph.
+[[nodiscard]] std::vector<std::optional<Shape>> shapes_at(const srg::Graph& graph,
+                                                          std::span<const int64_t> symbols);
 
-// Nothing where a shape is missing or the operator has no formula. Views cost nothing.
+// The upper bound of each symbol.
+[[nodiscard]] std::vector<int64_t> upper_symbols(const srg::Graph& graph);
+
+// Nothing where a shape is missing. Of an operator without formula the bytes alone.
 [[nodiscard]] std::optional<Cost> cost_of(const srg::Node& node,
                                           std::span<const std::optional<Shape>> shapes);
+
+struct GraphCost {
+  std::vector<std::optional<Cost>> nodes;  // as cost_of()
+  Cost total;                              // of those that are known
+  uint32_t unknown = 0;                    // how many are not
+};
+
+// What a run costs at these values of its symbols, one for each. Precondition: verify() passed
+// graph. Linear in its size; any thread.
+[[nodiscard]] GraphCost cost_at(const srg::Graph& graph, std::span<const int64_t> symbols);
 
 }  // namespace djinn::sched

@@ -24,14 +24,34 @@ void StepTimes::Mean::note(uint64_t measured_ns) {
 }
 
 uint64_t StepTimes::predict_ns(uint64_t kind) const {
-  const Mean& mean = places_[place_of(kind, kPlaces)];
-  return mean.kind == kind && mean.count > 0 ? mean.ns : all_.ns;
+  const Place& place = places_[place_of(kind, kPlaces)];
+  if (place.mean.kind != kind) return all_.ns;
+  if (place.mean.count > 0) return place.mean.ns;
+  if (!place.work) return all_.ns;
+  const Rates& rates = rates_[static_cast<size_t>(place.kernels)];
+  return static_cast<uint64_t>(static_cast<double>(rates.predict_ns(*place.work)) *
+                               rates.first_factor());
+}
+
+bool StepTimes::knows(uint64_t kind) const {
+  const Place& place = places_[place_of(kind, kPlaces)];
+  return place.mean.kind == kind && (place.mean.count > 0 || place.work);
+}
+
+void StepTimes::expect(uint64_t kind, const Work& work, Kernels kernels) {
+  places_[place_of(kind, kPlaces)] = {{kind, 0, 0}, work, kernels};
 }
 
 void StepTimes::note(uint64_t kind, uint64_t measured_ns) {
-  Mean& mean = places_[place_of(kind, kPlaces)];
-  if (mean.kind != kind) mean = {kind, 0, 0};
-  mean.note(measured_ns);
+  Place& place = places_[place_of(kind, kPlaces)];
+  if (place.mean.kind != kind) place = {{kind, 0, 0}, std::nullopt, Kernels::kExact};
+  if (place.work) {
+    Rates& rates = rates_[static_cast<size_t>(place.kernels)];
+    // Of a kind that goes on for ever its first steps tell all that there is to learn.
+    if (place.mean.count == 1) rates.note_first(place.mean.ns, measured_ns);
+    if (place.mean.count >= 1 && place.mean.count < kSteps) rates.note(*place.work, measured_ns);
+  }
+  place.mean.note(measured_ns);
   all_.note(measured_ns);
 }
 

@@ -29,6 +29,59 @@ TEST(StepTimes, kinds_are_told_apart_and_an_unknown_one_is_taken_for_the_mean) {
   EXPECT_EQ(times.predict_ns(3), 5000u);
 }
 
+// A host of which nothing was known: 1 us an operator, 20 GB/s, 100 GFLOP/s.
+uint64_t took_ns(const Work& work) {
+  return work.operators * 1000 + work.bytes / 20 + work.flops / 100;
+}
+
+TEST(StepTimes, a_kind_that_never_ran_is_predicted_by_the_rates_of_others) {
+  StepTimes times;
+  const Work decode{300, 500'000'000, 0};
+  const Work prefill{300, 40'000'000, 90'000'000'000};
+  const Work tiny{1500, 3'000'000, 0};
+  for (uint64_t kind = 1; const Work& work : {decode, prefill, tiny}) {
+    times.expect(kind, work, Kernels::kExact);
+    EXPECT_TRUE(times.knows(kind));
+    for (int i = 0; i < 8; ++i) times.note(kind, took_ns(work));
+    ++kind;
+  }
+  const Work other{800, 200'000'000, 5'000'000'000};
+  EXPECT_FALSE(times.knows(9));
+  times.expect(9, other, Kernels::kExact);
+  const double near =
+      static_cast<double>(times.predict_ns(9)) / static_cast<double>(took_ns(other));
+  EXPECT_NEAR(near, 1.0, 0.2);
+  times.note(9, 123);
+  EXPECT_EQ(times.predict_ns(9), 123u);
+}
+
+TEST(StepTimes, a_first_step_of_its_kind_takes_longer_if_others_did) {
+  StepTimes times;
+  const Work work{300, 500'000'000, 0};
+  for (uint64_t kind = 1; kind <= 20; ++kind) {
+    times.expect(kind, work, Kernels::kFast);
+    times.note(kind, 2 * took_ns(work));
+    for (int i = 0; i < 8; ++i) times.note(kind, took_ns(work));
+  }
+  times.expect(99, work, Kernels::kFast);
+  EXPECT_NEAR(static_cast<double>(times.predict_ns(99)), 2.0 * static_cast<double>(took_ns(work)),
+              0.2 * static_cast<double>(took_ns(work)));
+}
+
+TEST(Rates, no_rate_is_negative_whatever_was_measured) {
+  Rates rates;
+  for (uint64_t i = 1; i <= 200; ++i) {
+    rates.note({i % 7 * 100, i % 5 * 1'000'000, i % 3 * 1'000'000'000}, 1 + i * i % 1013 * 1000);
+    for (const Work& one : {Work{1000, 0, 0}, Work{0, 1'000'000, 0}, Work{0, 0, 1'000'000'000}}) {
+      EXPECT_LT(rates.predict_ns(one), 1'000'000'000'000u);
+    }
+  }
+  rates.note({}, 5);
+  rates.note({UINT64_MAX, UINT64_MAX, UINT64_MAX}, 1);
+  rates.note({1, 1, 1}, 0);
+  EXPECT_LE(rates.predict_ns({UINT64_MAX, UINT64_MAX, UINT64_MAX}), 1'000'000'000'000'000'000u);
+}
+
 TEST(StepTimes, more_kinds_than_places_are_forgotten_and_never_confused) {
   StepTimes times;
   for (uint64_t kind = 1; kind <= 10'000; ++kind) times.note(kind, kind);

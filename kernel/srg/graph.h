@@ -147,7 +147,16 @@ struct Argument {
   friend bool operator==(const Argument&, const Argument&) = default;
 };
 
-enum class Phase : uint8_t { kUnknown = 0, kForward, kPrefill, kDecode, kTraining };
+enum class Phase : uint8_t {
+  kUnknown = 0,
+  kForward,  // in one pass, and nothing is kept
+  kPrefill,
+  kDecode,
+  kTraining,
+  kVisionEncoding,    // of an image, before text has met it
+  kVisionDecoding,    // into an image
+  kMultimodalFusion,  // where data of several kinds meet
+};
 enum class Residency : uint8_t { kUnknown = 0, kWeight, kActivation, kState, kGradient, kOutput };
 enum class Modality : uint8_t { kUnknown = 0, kText, kVision, kAudio, kTabular, kFusion };
 

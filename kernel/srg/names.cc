@@ -27,8 +27,9 @@ struct Table<SequencePart> {
 };
 template <>
 struct Table<Phase> {
-  static constexpr std::array<std::string_view, 5> kNames = {"unknown", "forward", "prefill",
-                                                             "decode", "training"};
+  static constexpr std::array<std::string_view, 8> kNames = {
+      "unknown",  "forward",         "prefill",         "decode",
+      "training", "vision_encoding", "vision_decoding", "multimodal_fusion"};
 };
 template <>
 struct Table<Residency> {

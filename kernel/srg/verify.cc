@@ -543,8 +543,8 @@ class Verifier {
   Status check_annotation(const Annotation& note) {
     DJINN_CHECK(check_name(note.module_path, "The module path"));
     DJINN_CHECK(check_name(note.role, "The role"));
-    if (in_enum(note.phase, Phase::kTraining) && in_enum(note.residency, Residency::kOutput) &&
-        in_enum(note.modality, Modality::kFusion)) {
+    if (in_enum(note.phase, Phase::kMultimodalFusion) &&
+        in_enum(note.residency, Residency::kOutput) && in_enum(note.modality, Modality::kFusion)) {
       return {};
     }
     return malformed("The annotation has an unknown phase, residency or modality.");

@@ -219,6 +219,11 @@ PROGRAM: dict[str, Shape] = {
     "numerics": "string or null",
     "fast_nodes": "integer",
 }
+COST: dict[str, Shape] = {
+    "flops": "integer",
+    "bytes_read": "integer",
+    "bytes_written": "integer",
+}
 GRAPH: dict[str, Shape] = {
     "id": "id",
     "asked": "string",
@@ -230,6 +235,21 @@ GRAPH: dict[str, Shape] = {
             "made": "integer",
             "left": "integer",
             "reasons": [{"reason": "string", "nodes": "integer"}],
+        }
+    ],
+    "at": [{"symbol": "string", "value": "integer"}],
+    "cost": COST,
+    "not_counted": "integer",
+    "roles": [{"role": "string", "nodes": "integer", **COST}],
+    "annotations": [
+        {
+            "op": "string",
+            "role": "string",
+            "phase": "string",
+            "residency": "string",
+            "modality": "string",
+            **COST,
+            "edges": [{"value": "integer", "bytes": "integer", "criticality": "integer"}],
         }
     ],
     "text": "string",

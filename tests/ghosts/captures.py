@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The programs of the zoo's ghosts whose loop runs in djinnd, as SRG text: tests/data/captures.
+"""The programs of the zoo's ghosts as SRG text: tests/data/captures and tests/data/forwards.
 
-    captures.written(name, daemon, scratch)     the files of one entry; none: why it has no programs
+    captures.written(name, daemon, scratch)     the files of one entry whose loop runs in djinnd;
+                                                none: why it has no programs
+    captures.forward_written(...)               likewise, of one of FORWARDS: a whole forward pass
 
 Each entry is one model in bfloat16, which has all the casts that a forward may have, one row and no
 padding: what the prompt runs (NAME.prefill.srg), and what each token after it (NAME.decode.srg).
@@ -20,6 +22,8 @@ import zoo
 from private_daemon import ROOT, Daemon
 
 CAPTURES = ROOT / "tests" / "data" / "captures"
+FORWARD_PASSES = ROOT / "tests" / "data" / "forwards"
+FORWARDS = ("bert", "electra", "vit", "resnet", "convnext", "wav2vec2", "clip", "siglip")
 FAMILIES = ("decoder", "experts", "encoder-decoder")
 DTYPE: zoo.Dtype = "bfloat16"
 TOKENS, NEW_TOKENS = 11, 4
@@ -30,6 +34,38 @@ LIMIT_S = 300.0
 def names() -> list[str]:
     """Of the entries that may have such programs."""
     return [one.name for one in zoo.ENTRIES if one.family in FAMILIES and one.generates]
+
+
+def forward_written(name: str, daemon: Daemon, scratch: Path) -> str:
+    """As written(), of a whole forward pass in float32."""
+    report = scratch / f"{name}.captured"
+    report.write_text("nothing was captured")
+    ended = children.forked(
+        scratch / f"{name}.log", LIMIT_S, lambda: _write_forward(name, daemon, scratch, report)
+    )
+    return ended or report.read_text()
+
+
+def _write_forward(name: str, daemon: Daemon, scratch: Path, report: Path) -> None:
+    os.environ["DJINN_HOST"] = daemon.host
+    djinn = compare.import_torch_device()
+    djinn.enable()
+    texts = _told_texts(in_loop=False)
+    entry = zoo.entry(name)
+    directory = scratch / f"{name}.model"
+    zoo.make_checkpoint(name, directory)
+    model = zoo.load(directory, entry)
+    inputs = entry.forward_inputs(model.config, "single")
+    there = {key: one.to(model.device) for key, one in inputs.items()}
+    with torch.no_grad():
+        for _ in range(3):
+            model(**there)
+    told = djinn.explain(model)
+    if told["tier"] != 1:
+        report.write_text(told["why"])
+        return
+    (FORWARD_PASSES / f"{name}.srg").write_text(texts[0])
+    report.write_text("")
 
 
 def written(name: str, daemon: Daemon, scratch: Path) -> str:
@@ -48,7 +84,7 @@ def _write(name: str, daemon: Daemon, scratch: Path, report: Path) -> None:
     os.environ["DJINN_HOST"] = daemon.host
     djinn = compare.import_torch_device()
     djinn.enable()
-    texts = _told_texts()
+    texts = _told_texts(in_loop=True)
     entry = zoo.entry(name)
     directory = scratch / f"{name}.model"
     zoo.make_checkpoint(name, directory)
@@ -73,15 +109,15 @@ def _widen_windows(path: Path) -> None:
     path.write_text(json.dumps(json.loads(path.read_text(), object_hook=widened)))
 
 
-def _told_texts() -> list[str]:
-    """Grows by the text of each program that is defined from now on, and that a loop runs."""
+def _told_texts(in_loop: bool) -> list[str]:
+    """Grows by the text of each program that is defined from now on: of a loop, or of none."""
     from djinn.torch import _device
 
     texts: list[str] = []
     make_template = _device.make_template
 
     def telling(recordings: Any, points: Any, symbols: Any, numerics: str | None) -> Any:
-        if symbols:
+        if bool(symbols) == in_loop:
             texts.append(_device.graph_text(recordings, points, symbols))
         return make_template(recordings, points, symbols, numerics)
 

@@ -11,7 +11,6 @@
 namespace djinn::sched {
 namespace {
 
-using srg::bounds;
 using srg::Expr;
 using srg::ExprList;
 using srg::Graph;
@@ -24,7 +23,8 @@ using MaybeShape = std::optional<Shape>;
 
 class ShapeWalk {
  public:
-  explicit ShapeWalk(const Graph& graph) : graph_(graph), shapes_(graph.values.size()) {}
+  ShapeWalk(const Graph& graph, std::span<const int64_t> symbols)
+      : graph_(graph), symbols_(symbols), shapes_(graph.values.size()) {}
 
   std::vector<MaybeShape> run() {
     for (size_t id = 0; id < shapes_.size(); ++id) shapes_[id] = stated(graph_.values[id]);
@@ -45,26 +45,39 @@ class ShapeWalk {
     const bool known = value.storage != kLocalStorage || value.claims_sizes;
     if (!known || value.dtype == DType::kInvalid) return std::nullopt;
     Shape shape{value.dtype, {}};
-    for (const Expr& size : value.sizes) shape.sizes.push_back(upper(size));
+    for (const Expr& size : value.sizes) shape.sizes.push_back(number(size));
+    note_repeats(value.strides, shape);
     return shape;
   }
 
-  // Gives the upper bound; 0 if it is negative or missing, which verify() excludes.
-  [[nodiscard]] uint64_t upper(const Expr& expr) const {
-    const auto range = bounds(expr, graph_.symbols);
-    return range && range->max > 0 ? static_cast<uint64_t>(range->max) : 0;
+  // Gives the expression's value; 0 if it is negative, or has none at these symbols.
+  [[nodiscard]] uint64_t number(const Expr& expr) const {
+    if (expr.is_constant()) return static_cast<uint64_t>(std::max<int64_t>(expr.constant, 0));
+    const auto value = srg::evaluate(expr, symbols_);
+    return value && *value > 0 ? static_cast<uint64_t>(*value) : 0;
+  }
+
+  // Of a dimension with stride 0 every entry is the same memory.
+  static void note_repeats(const std::vector<Expr>& strides, Shape& shape) {
+    for (size_t i = 0; i < strides.size() && i < shape.sizes.size(); ++i) {
+      if (strides[i] == Expr(0) && shape.sizes[i] > 0) shape.repeats *= shape.sizes[i];
+    }
   }
 
   [[nodiscard]] MaybeShape inferred(const Node& node) const {
     const MaybeShape x = tensor(node, 0);
-    if (!x) return std::nullopt;
+    if (!x || is_in_place(node.op)) return x;
     switch (family_of(node.op)) {
       case Family::kNorm:
       case Family::kSoftmax:
       case Family::kActivation:
+      case Family::kGate:
       case Family::kUnary:
+      case Family::kAngle:
       case Family::kRope:
-        return x;
+        return fresh(*x);
+      case Family::kCopy:
+        return copied(node, *x);
       case Family::kLinear:
         return linear(node, *x);
       case Family::kMatmul:
@@ -82,6 +95,20 @@ class ShapeWalk {
       default:
         return std::nullopt;
     }
+  }
+
+  // A result has its elements for itself, also where its operand is spread over a larger shape.
+  static Shape fresh(Shape x) {
+    x.repeats = 1;
+    return x;
+  }
+
+  static Shape copied(const Node& node, const Shape& x) {
+    Shape out = fresh(x);
+    for (const srg::Argument& argument : node.arguments) {
+      if (const auto* dtype = std::get_if<DType>(&argument.value)) out.dtype = *dtype;
+    }
+    return out;
   }
 
   [[nodiscard]] MaybeShape tensor(const Node& node, size_t i) const {
@@ -129,14 +156,16 @@ class ShapeWalk {
   MaybeShape linear(const Node& node, const Shape& x) const {
     const MaybeShape weight = tensor(node, 1);
     if (!weight || weight->sizes.size() != 2 || x.sizes.empty()) return std::nullopt;
-    Shape out = x;
-    out.sizes.back() = weight->sizes[0];
+    // Of our own operators the fourth argument says that the weight is [inputs, outputs].
+    const auto* turned = argument<bool>(node, 3);
+    Shape out = fresh(x);
+    out.sizes.back() = weight->sizes[turned != nullptr && *turned ? 1 : 0];
     return out;
   }
 
   static MaybeShape matmul(const Shape& a, const MaybeShape& b) {
     if (!b || a.sizes.size() < 2 || b->sizes.size() < 2) return std::nullopt;
-    Shape out = a.sizes.size() >= b->sizes.size() ? a : *b;
+    Shape out = fresh(a.sizes.size() >= b->sizes.size() ? a : *b);
     out.sizes[out.sizes.size() - 2] = a.sizes[a.sizes.size() - 2];
     out.sizes.back() = b->sizes.back();
     return out;
@@ -144,7 +173,7 @@ class ShapeWalk {
 
   static MaybeShape attention(const Shape& q, const MaybeShape& v) {
     if (!v || q.sizes.empty() || v->sizes.empty()) return std::nullopt;
-    Shape out = q;
+    Shape out = fresh(q);
     out.sizes.back() = v->sizes.back();
     return out;
   }
@@ -158,14 +187,14 @@ class ShapeWalk {
 
   // The other operand may be a number.
   [[nodiscard]] MaybeShape binary(const Node& node, const Shape& a) const {
-    if (argument<ValueRef>(node, 1) == nullptr) return a;
+    if (argument<ValueRef>(node, 1) == nullptr) return fresh(a);
     const MaybeShape b = tensor(node, 1);
     return b ? broadcast(a, *b) : std::nullopt;
   }
 
   // The result has a's dtype, because promotion is left to the executor.
   static MaybeShape broadcast(const Shape& a, const Shape& b) {
-    Shape out = a.sizes.size() >= b.sizes.size() ? a : b;
+    Shape out = fresh(a.sizes.size() >= b.sizes.size() ? a : b);
     const Shape& other = a.sizes.size() >= b.sizes.size() ? b : a;
     const size_t shift = out.sizes.size() - other.sizes.size();
     for (size_t i = 0; i < other.sizes.size(); ++i) {
@@ -177,6 +206,9 @@ class ShapeWalk {
 
   MaybeShape view(const Node& node, const Shape& x) const {
     const std::string_view name = base_name(node.op);
+    if (name == "aten::as_strided") return strided(node, x);
+    if (name == "aten::expand") return expanded(node, x);
+    if (name == "aten::view" && argument<DType>(node, 1) != nullptr) return retyped(node, x);
     if (name == "aten::transpose") return transpose(node, x);
     if (name == "aten::permute") return permute(node, x);
     if (name == "aten::slice") return slice(node, x);
@@ -185,6 +217,42 @@ class ShapeWalk {
       return resized(node, x);
     }
     return std::nullopt;
+  }
+
+  // as_strided(x, sizes, strides, offset)
+  MaybeShape strided(const Node& node, const Shape& x) const {
+    const auto* sizes = argument<ExprList>(node, 1);
+    const auto* strides = argument<ExprList>(node, 2);
+    if (sizes == nullptr || strides == nullptr) return std::nullopt;
+    Shape out{x.dtype, {}};
+    for (const Expr& size : sizes->items) out.sizes.push_back(number(size));
+    note_repeats(strides->items, out);
+    return out;
+  }
+
+  // expand(x, sizes), where -1 keeps a size and those of 1 are repeated.
+  MaybeShape expanded(const Node& node, const Shape& x) const {
+    const auto* sizes = argument<ExprList>(node, 1);
+    if (sizes == nullptr || sizes->items.size() < x.sizes.size()) return std::nullopt;
+    const size_t more = sizes->items.size() - x.sizes.size();
+    Shape out{x.dtype, {}, x.repeats};
+    for (size_t i = 0; i < sizes->items.size(); ++i) {
+      const uint64_t from = i < more ? 1 : x.sizes[i - more];
+      const uint64_t to = sizes->items[i] == Expr(-1) ? from : number(sizes->items[i]);
+      if (from == 1 && to > 0) out.repeats *= to;
+      out.sizes.push_back(to);
+    }
+    return out;
+  }
+
+  // view(x, dtype): the last size counts elements of the other dtype.
+  static MaybeShape retyped(const Node& node, Shape x) {
+    const uint64_t had = size_of(x.dtype);
+    x.dtype = *argument<DType>(node, 1);
+    const uint64_t has = size_of(x.dtype);
+    if (had == 0 || has == 0) return std::nullopt;
+    if (!x.sizes.empty()) x.sizes.back() = x.sizes.back() * had / has;
+    return x;
   }
 
   static MaybeShape transpose(const Node& node, Shape x) {
@@ -198,7 +266,7 @@ class ShapeWalk {
   static MaybeShape permute(const Node& node, const Shape& x) {
     const auto* order = argument<ExprList>(node, 1);
     if (order == nullptr || order->items.size() != x.sizes.size()) return std::nullopt;
-    Shape out{x.dtype, {}};
+    Shape out{x.dtype, {}, x.repeats};
     for (const Expr& item : order->items) {
       const auto from = dimension(item, x);
       if (!from) return std::nullopt;
@@ -216,7 +284,7 @@ class ShapeWalk {
     if (!at) return std::nullopt;
     if (step != nullptr && *step != Expr(1)) return std::nullopt;
     if (end == nullptr) return x;
-    const uint64_t length = upper(start == nullptr ? *end : sub(*end, *start));
+    const uint64_t length = number(start == nullptr ? *end : sub(*end, *start));
     x.sizes[*at] = std::min(x.sizes[*at], length);
     return x;
   }
@@ -241,7 +309,7 @@ class ShapeWalk {
     std::optional<size_t> open;
     for (const Expr& size : sizes->items) {
       if (size == Expr(-1)) open = out.sizes.size();
-      out.sizes.push_back(size == Expr(-1) ? 1 : upper(size));
+      out.sizes.push_back(size == Expr(-1) ? 1 : number(size));
     }
     const uint64_t others = element_count(out);
     if (open && others != 0) out.sizes[*open] = element_count(x) / others;
@@ -249,13 +317,20 @@ class ShapeWalk {
   }
 
   const Graph& graph_;
+  const std::span<const int64_t> symbols_;
   std::vector<MaybeShape> shapes_;
 };
 
 }  // namespace
 
-std::vector<std::optional<Shape>> upper_shapes(const Graph& graph) {
-  return ShapeWalk(graph).run();
+std::vector<std::optional<Shape>> shapes_at(const Graph& graph, std::span<const int64_t> symbols) {
+  return ShapeWalk(graph, symbols).run();
+}
+
+std::vector<int64_t> upper_symbols(const Graph& graph) {
+  std::vector<int64_t> symbols;
+  for (const srg::Symbol& symbol : graph.symbols) symbols.push_back(symbol.max);
+  return symbols;
 }
 
 }  // namespace djinn::sched

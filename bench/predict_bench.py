@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How far the scheduler's predictions are off: of steps whose kind ran before, and of first ones.
+
+Models of several shapes generate one after the other through one worker, which has seen none of
+them. A step's prediction is what `djinnctl show --schedule` says that the queue was told before it.
+The first shapes teach the worker the host's rates, and count for the warm figure alone.
+"""
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.append(str(ROOT / "tests" / "e2e"))
+
+from ghost_models import both, generate  # noqa: E402
+from private_daemon import BIN, THREADS, Daemon, running  # noqa: E402
+from report import Entry, entry, report  # noqa: E402
+
+TOKENS, CONTEXT, AGAIN = 40, 96, 3
+LEARNED = 3
+# Widths, layers and whether it is a Llama, from narrow and deep to wide and shallow.
+SHAPES = [
+    (256, 8, True),
+    (1024, 2, True),
+    (512, 6, False),
+    (768, 4, True),
+    (384, 12, False),
+    (640, 6, True),
+    (896, 4, False),
+    (512, 10, True),
+    (1024, 3, False),
+    (320, 6, True),
+]
+
+
+def make(width: int, layers: int, is_llama: bool) -> Any:
+    import transformers
+
+    if not is_llama:
+        return transformers.GPT2LMHeadModel(
+            transformers.GPT2Config(n_embd=width, n_layer=layers, n_head=width // 64)
+        )
+    return transformers.LlamaForCausalLM(
+        transformers.LlamaConfig(
+            hidden_size=width,
+            intermediate_size=3 * width,
+            num_hidden_layers=layers,
+            num_attention_heads=width // 64,
+            num_key_value_heads=width // 64,
+            vocab_size=16384,
+        )
+    )
+
+
+def decisions(daemon: Daemon) -> list[tuple[float, float]]:
+    """Predicted and measured seconds of the last generation's steps, its prompt's first."""
+    words = [str(BIN / "djinnctl"), "-H", daemon.host, "--json", "show", "--schedule"]
+    shown = json.loads(subprocess.run(words, capture_output=True, text=True, check=True).stdout)
+    (lane,) = [one for one in shown["items"] if one["decisions"]]
+    steps = [one for one in lane["decisions"] if one["measured_ns"] > 0]
+    long = [(one["predicted_ns"] / 1e9, one["measured_ns"] / 1e9) for one in steps]
+    return long[-TOKENS:]
+
+
+def off(predicted: float, measured: float) -> float:
+    return abs(predicted - measured) / measured
+
+
+def predictions(daemon: Daemon) -> Iterator[Entry]:
+    import djinn
+    import torch
+
+    ids = torch.randint(3, 500, (1, CONTEXT))
+    cold: dict[str, list[float]] = {"prefill": [], "decode": []}
+    warm: dict[str, list[float]] = {"prefill": [], "decode": []}
+    for number, shape in enumerate(SHAPES):
+        with both(lambda shape=shape: make(*shape)) as (_, ghost):
+            for turn in range(1 + AGAIN):
+                generate(ghost, ids, TOKENS)
+                assert djinn.explain(ghost)["tier"] == 2, djinn.explain(ghost)
+                prefill, *decode = [off(*one) for one in decisions(daemon)]
+                if turn == 0 and number >= LEARNED:
+                    cold["prefill"].append(prefill)
+                    cold["decode"].append(decode[0])
+                elif turn > 1:
+                    warm["prefill"].append(prefill)
+                    warm["decode"] += decode
+    for name in ("prefill", "decode"):
+        counters = {
+            "warm_off": statistics.median(warm[name]),
+            "cold_off": statistics.median(cold[name]),
+        }
+        yield entry(f"predict/{name}", 0.0, **counters)
+
+
+def main() -> None:
+    import torch
+
+    with running() as daemon:
+        os.environ["DJINN_HOST"] = daemon.host
+        torch.set_num_threads(THREADS)
+        report({"predict": lambda: predictions(daemon)})
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// What the annotator says of graphs that were captured, against labels that people wrote:
+// tests/data/labels/README.md.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "kernel/sched/annotate.h"
+#include "kernel/sched/cost.h"
+#include "kernel/srg/captures_for_tests.h"
+#include "kernel/srg/names.h"
+
+namespace djinn::sched {
+namespace {
+
+using srg::Annotation;
+using srg::Graph;
+using srg::Node;
+
+struct Range {
+  std::string what;
+  srg::ValueId first = 0;
+  srg::ValueId last = UINT32_MAX;
+  [[nodiscard]] bool has(srg::ValueId id) const { return first <= id && id <= last; }
+};
+
+struct Labels {
+  std::string name;
+  std::vector<Range> roles, phases, modalities;
+};
+
+Range range_of(std::string what, const std::string& text) {
+  Range range{std::move(what), 0, UINT32_MAX};
+  if (text.empty()) return range;
+  const size_t dash = text.find('-');
+  range.first = static_cast<srg::ValueId>(std::stoul(text));
+  range.last = dash == std::string::npos
+                   ? range.first
+                   : static_cast<srg::ValueId>(std::stoul(text.substr(dash + 1)));
+  return range;
+}
+
+Labels read_labels(const std::filesystem::path& path) {
+  Labels labels{path.stem(), {}, {}, {}};
+  std::istringstream lines(srg::content_of(path));
+  for (std::string line; std::getline(lines, line);) {
+    std::istringstream words(line);
+    std::string first, second, third;
+    words >> first >> second >> third;
+    if (first == "#") continue;
+    if (first == "phase") {
+      labels.phases.push_back(range_of(second, third));
+    } else if (first == "modality") {
+      labels.modalities.push_back(range_of(second, third));
+    } else {
+      labels.roles.push_back(range_of(first, second));
+    }
+  }
+  return labels;
+}
+
+std::vector<Labels> all_labels() {
+  std::vector<Labels> all;
+  for (const auto& entry :
+       std::filesystem::directory_iterator(srg::captures_folder() / "../labels")) {
+    if (entry.path().extension() == ".txt") all.push_back(read_labels(entry.path()));
+  }
+  return all;
+}
+
+Graph graph_of(const Labels& labels) {
+  for (const char* folder : {"../captures", "../forwards"}) {
+    const auto path = srg::captures_folder() / folder / (labels.name + ".srg");
+    if (!std::filesystem::exists(path)) continue;
+    auto graph = srg::parse_text(srg::content_of(path));
+    EXPECT_TRUE(graph.ok()) << labels.name;
+    if (graph) return *std::move(graph);
+  }
+  ADD_FAILURE() << "no graph " << labels.name;
+  return {};
+}
+
+// The last range that has the node, so that parts stand behind the whole.
+std::string label_of(const std::vector<Range>& ranges, srg::ValueId id) {
+  std::string what;
+  for (const Range& range : ranges) {
+    if (range.has(id)) what = range.what;
+  }
+  return what;
+}
+
+bool is_view(const Node& node) {
+  return node.op == "aten::as_strided" || node.op == "aten::view.dtype";
+}
+
+srg::Residency residency_of(const Graph& graph, const Node& node) {
+  if (node.op == "djinn::kv_append") return srg::Residency::kState;
+  for (const srg::ValueId id : graph.outputs) {
+    if (std::ranges::find(node.outputs, id) != node.outputs.end()) return srg::Residency::kOutput;
+  }
+  return srg::Residency::kActivation;
+}
+
+struct Score {
+  size_t nodes = 0;  // without views
+  size_t views = 0;
+  size_t right = 0;  // of the nodes
+  std::string wrong;
+
+  void count(const Labels& labels, const Graph& graph, const Node& node) {
+    const srg::ValueId id = node.outputs.at(0);
+    const Annotation& note = node.annotation;
+    const std::string role = is_view(node) ? "view" : label_of(labels.roles, id);
+    const bool same = note.role == role &&
+                      srg::name_of(note.phase) == label_of(labels.phases, id) &&
+                      srg::name_of(note.modality) == label_of(labels.modalities, id) &&
+                      note.residency == residency_of(graph, node);
+    ++(is_view(node) ? views : nodes);
+    if (!is_view(node)) right += same ? 1 : 0;
+    if (same) return;
+    wrong += fmt::format("{} %{} {}: {} {} {}, and not {} {} {}\n", labels.name, id, node.op,
+                         note.role, srg::name_of(note.phase), srg::name_of(note.modality), role,
+                         label_of(labels.phases, id), label_of(labels.modalities, id));
+  }
+};
+
+TEST(Labels, ninety_nine_of_a_hundred_nodes_are_as_people_say) {
+  Score score;
+  const std::vector<Labels> all = all_labels();
+  EXPECT_GE(all.size(), 24u);
+  for (const Labels& labels : all) {
+    Graph graph = graph_of(labels);
+    annotate(graph);
+    for (const Node& node : graph.nodes) score.count(labels, graph, node);
+  }
+  EXPECT_GT(score.nodes, 5000u);
+  EXPECT_GE(score.right * 100, score.nodes * 99) << score.wrong;
+  RecordProperty("right",
+                 fmt::format("{} of {}, and {} views", score.right, score.nodes, score.views));
+}
+
+TEST(Labels, every_node_of_every_capture_has_a_cost) {
+  for (const srg::Capture& capture : srg::read_captures()) {
+    std::vector<int64_t> symbols;
+    for (const srg::Symbol& symbol : capture.graph.symbols) {
+      symbols.push_back(std::min<int64_t>(symbol.max, 16));
+    }
+    const GraphCost cost = cost_at(capture.graph, symbols);
+    EXPECT_EQ(cost.unknown, 0u) << capture.name;
+    EXPECT_GT(cost.total.flops, 0u) << capture.name;
+  }
+}
+
+TEST(Labels, no_role_is_told_from_a_name) {
+  for (const Labels& labels : all_labels()) {
+    Graph graph = graph_of(labels);
+    Graph nameless = graph;
+    for (srg::Storage& storage : nameless.storages) storage.name.clear();
+    for (srg::Value& value : nameless.values) value.name.clear();
+    annotate(graph);
+    annotate(nameless);
+    EXPECT_EQ(graph.nodes, nameless.nodes) << labels.name;
+  }
+}
+
+}  // namespace
+}  // namespace djinn::sched

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Rates: how long a run will take that nobody has seen, from what it computes and how long others
+// took. A run's time is taken for a sum of three, each with its rate:
+//
+//   operators   that are called, views among them
+//   bytes       that operators move which wait for memory
+//   flops       of operators which wait for arithmetic: more than 8 for each byte
+//
+// The rates begin as those of a host of 2020 with two cores, and are fitted to what was measured:
+// least squares of relative errors, of which the older count less and less. What runs for the first
+// time takes longer, since its plan is recorded: by how much is learned, too.
+//
+// Takes no memory but its own; reads no clock. One lane's.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <span>
+
+#include "kernel/sched/cost.h"
+#include "kernel/srg/graph.h"
+
+namespace djinn::sched {
+
+// What a run computes, for its time.
+struct Work {
+  uint64_t operators = 0;
+  uint64_t bytes = 0;
+  uint64_t flops = 0;
+  friend bool operator==(const Work&, const Work&) = default;
+};
+
+// Of a run at these values of the graph's symbols. Precondition: verify() passed graph.
+[[nodiscard]] Work work_at(const srg::Graph& graph, std::span<const int64_t> symbols);
+
+class Rates {
+ public:
+  Rates();
+  [[nodiscard]] uint64_t predict_ns(const Work& work) const;
+  // Of a run that was computed before. measured_ns: more than 0, else nothing is learned.
+  void note(const Work& work, uint64_t measured_ns);
+
+  // How many times as long as the second runs of their kind the first ones took.
+  [[nodiscard]] double first_factor() const { return first_factor_; }
+  void note_first(uint64_t first_ns, uint64_t second_ns);
+
+ private:
+  using Triple = std::array<double, 3>;
+  static Triple features(const Work& work);
+  void fit();
+
+  Triple ns_;  // of an operator, of a byte, of an operation
+  // invariant: ns_ is the least non-negative solution of squares_ * ns_ = products_
+  std::array<Triple, 3> squares_{};
+  Triple products_{};
+  double first_factor_ = 1;
+  uint32_t firsts_ = 0;
+};
+
+}  // namespace djinn::sched
