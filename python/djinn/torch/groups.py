@@ -29,7 +29,7 @@ class Held:
     padding: list[int]  # on the left of each row
     length: int = 0
     ids: torch.Tensor | None = None  # [rows, length] on the CPU; None: not known here
-    loop: tuple[Any, Any] | None = None  # in transformers' own: prefill and decode
+    loop: Any = None  # in transformers' own: its Programs
     tokens: int = 0  # and how many of the prompt are still to come
 
     @property
