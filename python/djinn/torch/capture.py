@@ -25,6 +25,9 @@ class GroupLayer(CacheLayerMixin):
     """One layer's part of a sequence group under capture."""
 
     is_sliding = False
+    # Whether attention is given the group's own bytes: PyTorch's fused one has the same bits on
+    # them as on a copy, and products of matrices need not.
+    sees_slots = True
 
     def __init__(self, index: int, past: int, capacity: int) -> None:
         super().__init__()
@@ -52,7 +55,8 @@ class GroupLayer(CacheLayerMixin):
         append(self.keys, key_states, self.past)
         append(self.values, value_states, self.past)
         begin = self.begin()
-        return self.keys[:, :, begin:end], self.values[:, :, begin:end]
+        seen = (self.keys[:, :, begin:end], self.values[:, :, begin:end])
+        return seen if self.sees_slots else tuple(copied(one) for one in seen)
 
     def begin(self) -> int:
         """The first slot that the new tokens may look at."""
@@ -86,6 +90,16 @@ class WindowLayer(GroupLayer):
 
     def get_max_length(self) -> int:
         return self.sliding_window
+
+
+def copied(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.clone(memory_format=torch.contiguous_format)
+
+
+def note_attention(model: Any, layers: list[Any]) -> None:
+    """What kind of attention the layers are for."""
+    for layer in layers:
+        layer.sees_slots = model.config._attn_implementation == "sdpa"
 
 
 def group_layer(index: int, past: int, capacity: int, window: int) -> GroupLayer:
@@ -146,6 +160,7 @@ def _capture_at(model: Any, kind: "Kind", size: Size) -> tuple[Any, Any]:
         raise NotInDaemon("its cache has other layers than the model")
     made = enumerate(windows)
     cache = Cache(layers=[group_layer(i, size.past, size.capacity, one) for i, one in made])
+    note_attention(model, cache.layers)
     ids = _device.capture_input("token_ids", torch.int64, [rows, size.tokens], None)
     kwargs: dict[str, Any] = {"input_ids": ids, "past_key_values": cache, "use_cache": True}
     if "position_ids" in inspect.signature(type(model).forward).parameters:
@@ -226,7 +241,7 @@ def _symbols(prefill: bool, kind: Kind) -> list[tuple[str, int, int]]:
         symbols = [("tokens", 2, most), ("past", least, before if after_some else 0)]
     else:
         symbols = [("tokens", 1, 1), ("past", least, most - 1)]
-    return [*symbols, ("capacity", 2, kind.most)]
+    return [*symbols, ("capacity", max(least + 1, 2), kind.most)]
 
 
 def _capture(model: Any, kind: Kind, prefill: bool) -> Captured:
@@ -326,5 +341,5 @@ __all__ = [
         "geometry_of",
         "group_layer",
     ),
-    *("programs", "recorded_at", "remembered", "stretch_of", "united"),
+    *("copied", "note_attention", "programs", "recorded_at", "remembered", "stretch_of", "united"),
 ]

@@ -38,8 +38,10 @@ from .capture import (
     Programs,
     Size,
     Stretch,
+    copied,
     geometry_of,
     group_layer,
+    note_attention,
     recorded_at,
     remembered,
     stretch_of,
@@ -212,16 +214,16 @@ def _take_mask(inputs: Inputs, name: str, mask: torch.Tensor) -> None:
         return
     padding = (~known).sum(dim=1)
     is_left = torch.equal(known, torch.arange(columns)[None, :] >= padding[:, None])
-    if apart or not is_left or inputs.padding not in ([0] * rows, padding.tolist()):
+    if apart < 0 or not is_left or inputs.padding not in ([0] * rows, padding.tolist()):
         raise NotInDaemon("rows are padded elsewhere than on their left")
     inputs.padding = padding.tolist()
-    inputs.keys.append((name, "padded", mask.dtype))
+    inputs.keys.append((name, "padded", mask.dtype, apart))
 
     def make(size: Size, _: Any) -> torch.Tensor:
         looks = torch.ones(rows, 1, 1, size.past + 1, dtype=torch.bool)
         looks[0, :, :, 0] = False
         role = _device.capture_input("attention_mask", torch.bool, list(looks.shape), looks)
-        return role[:, 0, 0].to(mask.dtype)
+        return role[:, 0, 0, : size.past + 1 - apart].to(mask.dtype)
 
     inputs.makers.append((name, make))
 
@@ -311,11 +313,6 @@ def _inputs(call: Call, kwargs: dict[str, Any], past: int, roles: Any) -> tuple[
 # --- the cache ------------------------------------------------------------------------------------
 
 
-def _fresh(tensor: torch.Tensor) -> torch.Tensor:
-    """A copy of its own, which a run may write."""
-    return tensor.clone(memory_format=torch.contiguous_format)
-
-
 def _take_states(inputs: Inputs, layer: Any) -> Callable[[list[torch.Tensor]], Any]:
     """Its states become tensors that each token's program writes."""
     numbers: list[tuple[str, int, int]] = []
@@ -323,7 +320,7 @@ def _take_states(inputs: Inputs, layer: Any) -> Callable[[list[torch.Tensor]], A
         held = getattr(layer, name)
         for index, tensor in held.items():
             if tensor is not None:
-                held[index] = _fresh(tensor)
+                held[index] = copied(tensor)
                 numbers.append((name, index, inputs.add(Beside(held[index], is_written=True))))
 
     def make(tensors: list[torch.Tensor]) -> Any:
@@ -343,7 +340,7 @@ def _take_cross(inputs: Inputs, cache: Any) -> Callable[[list[torch.Tensor]], An
     for layer in cache.layers:
         if type(layer) not in (DynamicLayer, GrowingLayer) or layer.keys is None:
             raise NotInDaemon(f"its cache has a {type(layer).__name__} for cross attention")
-        pair = (_fresh(layer.keys), _fresh(layer.values))
+        pair = (copied(layer.keys), copied(layer.values))
         numbers.append([inputs.add(Beside(one, source=2)) for one in pair])
 
     def make(tensors: list[torch.Tensor]) -> Any:
@@ -427,19 +424,21 @@ def _capture_decode(
             for number, one in enumerate(inputs.beside)
         ]
         cache, kept = layers.make(size, tensors)
+        note_attention(call.model, kept)
         given = {key: make(size, tensors) for key, make in inputs.makers} | {name: cache}
         output = call.model(**given, return_dict=True)
         logits, kind = output.logits, type(output)
         geometry = geometry_of(kept) if kept else (inputs.rows, *NO_LAYERS)
         roles.clear()
-        del cache, kept, given, tensors, output
+        del cache, kept, given, output
+        # What is written to a state counts while somebody holds it, and `tensors` does.
         return _device.capture_finish([logits], True), (geometry, kind)
 
     sizes = _sizes(inputs, window)
     recorded = [recorded_at(lambda size=size: capture(size)) for size in sizes]
     points = [[size.tokens, size.past, size.capacity] for size in sizes]
     least = max(inputs.least, window - 1 if window else 0)
-    symbols = [("tokens", 1, 1), ("past", least, most - 1), ("capacity", 2, most)]
+    symbols = [("tokens", 1, 1), ("past", least, most - 1), ("capacity", least + 1, TOKENS_MOST)]
     if inputs.source:
         points = [[*point, size.source] for point, size in zip(points, sizes, strict=True)]
         symbols.append(("source", 1, inputs.source_most()))
@@ -474,6 +473,7 @@ def _capture_adoption(
 
     def capture(size: Size) -> tuple[Any, Any]:
         given = _device.capture_beside(0, False, logits[1], [rows, logits[0]], None)
+        buffers = []  # held to the end, for what is written to them counts as long
         for layer, one in enumerate(windows):
             heads, dim, dtype = keys
             begin = max(0, size.tokens - one + 1) if one else 0
@@ -484,6 +484,7 @@ def _capture_adoption(
                 slots = [rows, heads, size.capacity, dim]
                 held = _device.capture_buffer(layer, part == 1, dtype, slots)
                 torch.ops.djinn.kv_append(held, fresh, begin)
+                buffers.append(held)
         return _device.capture_finish([given.clone()], True), None
 
     more = window if wide else 0
@@ -493,9 +494,10 @@ def _capture_adoption(
         raise NotInDaemon(f"its sliding window has {window} tokens, too few to tell anything")
     recorded = [recorded_at(lambda size=size: capture(size)) for size in sizes]
     points = [[size.tokens, size.past, size.capacity] for size in sizes]
-    symbols = [("tokens", 1, TOKENS_MOST), ("past", 0, 0), ("capacity", 2, TOKENS_MOST)]
+    least, most = 1, TOKENS_MOST
     if window:
-        symbols[0] = ("tokens", window, TOKENS_MOST) if wide else ("tokens", 1, window - 1)
+        least, most = (window, TOKENS_MOST) if wide else (1, window - 1)
+    symbols = [("tokens", least, most), ("past", 0, 0), ("capacity", least, TOKENS_MOST)]
     template = united([one for one, _ in recorded], points, symbols)
     geometry = (rows, len(windows), *keys) if windows else (rows, *NO_LAYERS)
     return Captured(template, geometry, type(None))
@@ -558,11 +560,17 @@ def _taken(call: Call, cache: Cache, banks: int) -> Taken:
         )
         if kwargs[_cache_name(kwargs)] is not cache:
             raise NotInDaemon("its forward gives another cache than it was given")
-        logits = _fresh(output.logits[:, -1])
+        logits = copied(output.logits[:, -1])
         layers = [one for one in _own_layers(cache) if _is_of_tokens(one)]
         past = layers[0].get_seq_length() if layers else call.ids.shape[1]
         roles = Roles(len(call.ids))
-        inputs, name = _inputs(call, kwargs, past, roles)
+        try:
+            inputs, name = _inputs(call, kwargs, past, roles)
+        except NotInDaemon:
+            raise
+        except Exception as error:
+            why = f"its next inputs cannot be told: {state.first_line(error)}"
+            raise NotInDaemon(why) from error
         parts = _take_cache(inputs, cache)
         return _job(
             call,
@@ -615,7 +623,7 @@ def _job(
         cache, "_is_user_defined", False
     )
     job = Job(cache, prompt, 0, past, inputs.padding, found, total, outlives, banks)
-    kept = [_fresh(one) for layer in layers for one in (layer.keys, layer.values)]
+    kept = [copied(one) for layer in layers for one in (layer.keys, layer.values)]
     beside = [one.tensor for one in inputs.beside]
     return Taken(job, [logits, *kept], beside, [inputs.source] if inputs.source else [], layers)
 
