@@ -15,6 +15,7 @@ a mask, and what grew by one for positions.
 """
 
 import copy
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
@@ -435,7 +436,12 @@ def _capture_decode(
         return _device.capture_finish([logits], True), (geometry, kind)
 
     sizes = _sizes(inputs, window)
-    recorded = [recorded_at(lambda size=size: capture(size)) for size in sizes]
+    try:
+        recorded = [recorded_at(lambda size=size: capture(size)) for size in sizes]
+    except NotInDaemon:
+        if not _show_own_mask(call.model, inputs):
+            raise
+        recorded = [recorded_at(lambda size=size: capture(size)) for size in sizes]
     points = [[size.tokens, size.past, size.capacity] for size in sizes]
     least = max(inputs.least, window - 1 if window else 0)
     symbols = [("tokens", 1, 1), ("past", least, most - 1), ("capacity", least + 1, TOKENS_MOST)]
@@ -443,6 +449,19 @@ def _capture_decode(
         points = [[*point, size.source] for point, size in zip(points, sizes, strict=True)]
         symbols.append(("source", 1, inputs.source_most()))
     return Captured(united([one for one, _ in recorded], points, symbols), *recorded[-1][1])
+
+
+def _show_own_mask(model: Any, inputs: Inputs) -> bool:
+    """A decoder that is given no mask makes one of ones, of numbers that have no values in a
+    capture, and looks at it. It is given that mask in whole numbers. False: it has one."""
+    name = "decoder_attention_mask"
+    takes = inspect.signature(type(model).forward).parameters
+    if any(key == name for key, _ in inputs.makers) or name not in takes:
+        return False
+    rows = inputs.rows
+    ones = partial(torch.ones, dtype=torch.int64, device=DEVICE)
+    inputs.makers.append((name, lambda size, _: ones(rows, size.past + 1)))
+    return True
 
 
 class Roles:
