@@ -20,6 +20,8 @@ from . import _device, state
 from .config import config
 from .state import DEVICE, NotInDaemon
 
+SMALL_WINDOW = 32
+
 
 class GroupLayer(CacheLayerMixin):
     """One layer's part of a sequence group under capture."""
@@ -127,6 +129,15 @@ def _sizes(prefill: bool, past: bool) -> list[Size]:
     if not past:
         return [Size(7, 0, 29), Size(8, 0, 29), Size(7, 0, 31), Size(13, 0, 41)]
     return [Size(7, 5, 29), Size(8, 5, 29), Size(7, 6, 29), Size(7, 5, 31), Size(13, 11, 41)]
+
+
+def _small_sizes(prefill: bool, past: bool) -> list[Size]:
+    """The same, for windows of few tokens: 15 at least."""
+    if not prefill:
+        return [Size(1, 5, 29), Size(1, 6, 29), Size(1, 5, 31), Size(1, 9, 41)]
+    if not past:
+        return [Size(4, 0, 29), Size(5, 0, 29), Size(4, 0, 31), Size(9, 0, 41)]
+    return [Size(3, 5, 29), Size(4, 5, 29), Size(3, 6, 29), Size(3, 5, 31), Size(5, 9, 41)]
 
 
 class Stretch(enum.Enum):
@@ -238,14 +249,16 @@ def _symbols(prefill: bool, kind: Kind) -> list[tuple[str, int, int]]:
         least = kind.window - 1
     before = most - 2 if kind.stretch is not Stretch.ACROSS else kind.window - 2
     if prefill:
-        symbols = [("tokens", 2, most), ("past", least, before if after_some else 0)]
+        symbols = [("tokens", 2, most - least), ("past", least, before if after_some else 0)]
     else:
         symbols = [("tokens", 1, 1), ("past", least, most - 1)]
     return [*symbols, ("capacity", max(least + 1, 2), kind.most)]
 
 
 def _capture(model: Any, kind: Kind, prefill: bool) -> Captured:
-    sizes = _placed(_sizes(prefill, kind.masked or kind.continues), kind)
+    is_small = 0 < kind.window < SMALL_WINDOW
+    make_sizes = _small_sizes if is_small else _sizes
+    sizes = _placed(make_sizes(prefill, kind.masked or kind.continues), kind)
     points = [[size.tokens, size.past, size.capacity] for size in sizes]
     symbols = _symbols(prefill, kind)
     recorded = [recorded_at(lambda size=size: _capture_at(model, kind, size)) for size in sizes]
