@@ -35,16 +35,14 @@ class GroupLayer(CacheLayerMixin):
         super().__init__()
         self.index, self.past, self.capacity = index, past, capacity
         self.geometry: tuple[int, int, int, torch.dtype] | None = None
+        self.dims = (0, 0)
         self.is_initialized = True
 
     def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
-        rows, heads, _, dim = key_states.shape
-        if value_states.shape != key_states.shape or value_states.dtype != key_states.dtype:
-            raise NotInDaemon("its keys and values differ in shape or dtype")
-        self.geometry = (rows, heads, dim, key_states.dtype)
-        sizes = [rows, heads, self.capacity, dim]
-        self.keys = _device.capture_buffer(self.index, False, key_states.dtype, sizes)
-        self.values = _device.capture_buffer(self.index, True, key_states.dtype, sizes)
+        self.dims = dims_of(key_states, value_states)
+        rows, heads = key_states.shape[:2]
+        self.geometry = (rows, heads, max(self.dims), key_states.dtype)
+        self.keys, self.values = slots_of(self.index, self.geometry, self.capacity, self.dims)
 
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
@@ -72,6 +70,27 @@ class GroupLayer(CacheLayerMixin):
 
     def get_max_length(self) -> int:
         return -1
+
+
+def dims_of(keys: torch.Tensor, values: torch.Tensor) -> tuple[int, int]:
+    """Of a head's key and value: a group's slots have the larger one."""
+    is_alike = keys.shape[:-1] == values.shape[:-1] and keys.dtype == values.dtype
+    if keys.dim() != 4 or not is_alike:
+        raise NotInDaemon("its keys and values differ in shape or dtype")
+    return keys.shape[-1], values.shape[-1]
+
+
+def slots_of(
+    index: int,
+    geometry: tuple[int, int, int, torch.dtype],
+    capacity: int,
+    dims: tuple[int, int],
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """A layer's slots of keys and of values under capture."""
+    rows, heads, dim, dtype = geometry
+    sizes = [rows, heads, capacity, dim]
+    keys, values = (_device.capture_buffer(index, part, dtype, sizes) for part in (False, True))
+    return keys[..., : dims[0]], values[..., : dims[1]]
 
 
 class WindowLayer(GroupLayer):
@@ -160,6 +179,7 @@ class Captured:
     template: Any
     geometry: tuple[int, int, int, int, torch.dtype]  # rows, layers, heads, dim
     output: type  # of a forward
+    dims: tuple[int, int] = (0, 0)  # of a key and of a value
 
 
 def _capture_at(model: Any, kind: "Kind", size: Size) -> tuple[Any, Any]:
@@ -183,17 +203,17 @@ def _capture_at(model: Any, kind: "Kind", size: Size) -> tuple[Any, Any]:
         kwargs["logits_to_keep"] = 1
     output = model(**kwargs, return_dict=True)
     logits, kind = output.logits, type(output)
-    geometry = geometry_of(cache.layers)
+    geometry, dims = geometry_of(cache.layers), cache.layers[0].dims
     del cache, kwargs, ids, output  # what the model keeps is refused, and these would look like it
-    return _device.capture_finish([logits], True), (geometry, kind)
+    return _device.capture_finish([logits], True), (geometry, kind, dims)
 
 
 def geometry_of(layers: list[Any]) -> tuple[int, int, int, int, torch.dtype]:
     """Of the group that they are parts of, once a forward has appended to each."""
-    geometries = {layer.geometry for layer in layers}
-    if len(geometries) != 1 or None in geometries:
+    kinds = {(layer.geometry, layer.dims) for layer in layers}
+    if len(kinds) != 1 or layers[0].geometry is None:
         raise NotInDaemon("its layers do not all keep keys and values of one shape")
-    (one,) = geometries
+    one = layers[0].geometry
     return (one[0], len(layers), *one[1:])
 
 
@@ -252,7 +272,7 @@ def _symbols(prefill: bool, kind: Kind) -> list[tuple[str, int, int]]:
         symbols = [("tokens", 2, most - least), ("past", least, before if after_some else 0)]
     else:
         symbols = [("tokens", 1, 1), ("past", least, most - 1)]
-    return [*symbols, ("capacity", max(least + 1, 2), kind.most)]
+    return [*symbols, ("capacity", max(least + symbols[0][1], 2), kind.most)]
 
 
 def _capture(model: Any, kind: Kind, prefill: bool) -> Captured:
@@ -354,5 +374,15 @@ __all__ = [
         "geometry_of",
         "group_layer",
     ),
-    *("copied", "note_attention", "programs", "recorded_at", "remembered", "stretch_of", "united"),
+    *(
+        "copied",
+        "dims_of",
+        "slots_of",
+        "note_attention",
+        "programs",
+        "recorded_at",
+        "remembered",
+        "stretch_of",
+        "united",
+    ),
 ]

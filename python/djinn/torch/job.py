@@ -263,7 +263,15 @@ def group_for(model: Any, job: Job) -> Held:
         group = _device.Group((*geometry, capacity, job.banks))
     except RuntimeError as error:
         raise NotInDaemon(f"no sequence group is to be had: {state.first_line(error)}") from error
-    return Held(group, geometry, capacity, job.banks, weakref.ref(model), job.padding)
+    return Held(
+        group,
+        geometry,
+        capacity,
+        job.banks,
+        weakref.ref(model),
+        job.padding,
+        job.programs.decode.dims,
+    )
 
 
 __all__ = ["Call", "Job", "group_for", "job_of", "most_of", "positions_of", "too_many", "window_of"]

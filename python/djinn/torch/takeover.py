@@ -40,11 +40,13 @@ from .capture import (
     Size,
     Stretch,
     copied,
+    dims_of,
     geometry_of,
     group_layer,
     note_attention,
     recorded_at,
     remembered,
+    slots_of,
     stretch_of,
     united,
 )
@@ -430,10 +432,11 @@ def _capture_decode(
         output = call.model(**given, return_dict=True)
         logits, kind = output.logits, type(output)
         geometry = geometry_of(kept) if kept else (inputs.rows, *NO_LAYERS)
+        dims = kept[0].dims if kept else (0, 0)
         roles.clear()
         del cache, kept, given, output
         # What is written to a state counts while somebody holds it, and `tensors` does.
-        return _device.capture_finish([logits], True), (geometry, kind)
+        return _device.capture_finish([logits], True), (geometry, kind, dims)
 
     sizes = _sizes(inputs, window)
     try:
@@ -487,23 +490,22 @@ def _capture_adoption(
     rows: int, windows: list[int], logits: Any, keys: Any, wide: bool
 ) -> Captured:
     """The step of the prompt: its keys and values are appended as they were computed, and what the
-    first token is drawn from is given. keys: heads, dim, dtype. wide: it outgrows the windows."""
+    first token is drawn from is given. keys: heads, dims, dtype. wide: it outgrows the windows."""
     window = max(windows, default=0)
 
     def capture(size: Size) -> tuple[Any, Any]:
         given = _device.capture_beside(0, False, logits[1], [rows, logits[0]], None)
         buffers = []  # held to the end, for what is written to them counts as long
         for layer, one in enumerate(windows):
-            heads, dim, dtype = keys
+            heads, dims, dtype = keys
+            slots = slots_of(layer, (rows, heads, max(dims), dtype), size.capacity, dims)
             begin = max(0, size.tokens - one + 1) if one else 0
             for part in (0, 1):
-                sizes = [rows, heads, size.tokens - begin, dim]
+                sizes = [rows, heads, size.tokens - begin, dims[part]]
                 number = 1 + 2 * layer + part
                 fresh = _device.capture_beside(number, False, dtype, sizes, None)
-                slots = [rows, heads, size.capacity, dim]
-                held = _device.capture_buffer(layer, part == 1, dtype, slots)
-                torch.ops.djinn.kv_append(held, fresh, begin)
-                buffers.append(held)
+                torch.ops.djinn.kv_append(slots[part], fresh, begin)
+            buffers.append(slots)
         return _device.capture_finish([given.clone()], True), None
 
     more = window if wide else 0
@@ -518,7 +520,9 @@ def _capture_adoption(
         least, most = (window, TOKENS_MOST) if wide else (1, window - 1)
     symbols = [("tokens", least, most), ("past", 0, 0), ("capacity", least, TOKENS_MOST)]
     template = united([one for one, _ in recorded], points, symbols)
-    geometry = (rows, len(windows), *keys) if windows else (rows, *NO_LAYERS)
+    geometry = (rows, *NO_LAYERS)
+    if keys:
+        geometry = (rows, len(windows), keys[0], max(keys[1]), keys[2])
     return Captured(template, geometry, type(None))
 
 
@@ -577,8 +581,10 @@ def _taken(call: Call, cache: Cache, banks: int) -> Taken:
         kwargs = model._update_model_kwargs_for_generation(
             output, dict(call.kwargs), is_encoder_decoder=model.config.is_encoder_decoder
         )
-        if kwargs[_cache_name(kwargs)] is not cache:
-            raise NotInDaemon("its forward gives another cache than it was given")
+        if kwargs[_cache_name(kwargs)] is not cache:  # one for cross attention, too
+            if getattr(cache, "_is_user_defined", False):
+                raise NotInDaemon("its forward gives another cache than the caller's")
+            cache = kwargs[_cache_name(kwargs)]
         logits = copied(output.logits[:, -1])
         layers = [one for one in _own_layers(cache) if _is_of_tokens(one)]
         past = layers[0].get_seq_length() if layers else call.ids.shape[1]
@@ -650,22 +656,12 @@ def _job(
 def _adoption(
     model: Any, rows: int, windows: list[int], logits: torch.Tensor, layers: list[Any], past: int
 ) -> Captured:
-    shapes = {
-        (one.shape[1], one.shape[3], one.dtype)
-        for layer in layers
-        for one in (layer.keys, layer.values)
-    }
+    shapes = {(one.keys.shape[1], dims_of(one.keys, one.values), one.keys.dtype) for one in layers}
     if len(shapes) > 1:
-        raise NotInDaemon("its keys and values differ in shape or dtype")
+        raise NotInDaemon("its layers do not all keep keys and values of one shape")
     keys = next(iter(shapes), None)
     window = max(windows, default=0)
-    what = (
-        rows,
-        tuple(windows),
-        (logits.shape[1], logits.dtype),
-        keys,
-        bool(window <= past and window),
-    )
+    what = (rows, tuple(windows), (logits.shape[1], logits.dtype), keys, 0 < window <= past)
     return remembered(
         model,
         ("adoption", *what),
@@ -675,8 +671,8 @@ def _adoption(
 
 def give_back(taken: Taken, held: Any) -> None:
     """The cache gets all tokens that the group has."""
-    copies = held.group.contents(held.length) if held.length and taken.layers else []
-    for layer, keys, values in zip(taken.layers, copies[::2], copies[1::2], strict=True):
+    copies = held.contents() if taken.layers else []
+    for layer, (keys, values) in zip(taken.layers, copies, strict=True):
         begin = 0
         if type(layer) is DynamicSlidingWindowLayer:
             layer.cumulative_length = held.length
