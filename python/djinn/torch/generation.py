@@ -96,19 +96,16 @@ def _sample(call: Call) -> tuple[Any, int, str]:
 
 def _taken_over(call: Call) -> Any:
     """The prompt is computed here, and djinnd goes on from there."""
-    check_options(call)
+    _check_options(call)
     taken = take_over(call)
-    sequences = _in_daemon(call, taken.job, taken)
-    return sequences
+    return _in_daemon(call, taken.job, taken)
 
 
-def check_options(call: Call) -> None:
+def _check_options(call: Call) -> None:
     """Before anything is computed: whether djinnd's loop knows them."""
     _check_streamer(call.options["streamer"])
     _check_draws(call)
-    options = options_of(call.config, call.processors, call.criteria, call.ids.shape[1], 1)
-    if "repetition_penalty" in options and call.ids.device != DEVICE:
-        raise NotInDaemon("its ids are on the CPU")
+    options_of(call.config, call.processors, call.criteria, call.ids.shape[1], 1)
 
 
 def _is_gone(model: Any) -> bool:
