@@ -181,8 +181,21 @@ void Capture::begin() {
   current = std::make_unique<Capture>();
 }
 
+// What the model's code has kept of a capture has no value, and says so where it is used.
 Capture::~Capture() {
-  Device::get().with_log([&](Log&) { log.clear(); });
+  static const auto kept = std::make_shared<const Error>(
+      Error{ErrorCode::kUnsupported,
+            "It was made while the model's code was recorded, and has no value."});
+  Device::get().with_log([&](Log&) {
+    for (const Entry& entry : log.entries()) {
+      for (const StoragePtr& product : entry.products) {
+        if (product && product->held && product->location == Location::kLogged) {
+          lose(*product, kept);
+        }
+      }
+    }
+    log.clear();
+  });
 }
 
 void Capture::abort() {

@@ -9,6 +9,7 @@ import enum
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -132,13 +133,14 @@ def group_layer(index: int, past: int, capacity: int, window: int) -> GroupLayer
 
 @dataclass(frozen=True)
 class Size:
-    """Where a forward is captured: new tokens, tokens before them, token slots of the group, and
-    the length of what cross attention looks at."""
+    """Where a forward is captured: new tokens, tokens before them, token slots of the group, the
+    length of what cross attention looks at, and the padding of a row, where rows are padded."""
 
     tokens: int
     past: int
     capacity: int
     source: int = 0
+    padding: int = 1
 
 
 def _sizes(prefill: bool, past: bool) -> list[Size]:
@@ -227,7 +229,7 @@ def _mask(rows: int, masked: bool, size: Size) -> torch.Tensor:
     queries = torch.arange(size.past, keys)[:, None]
     looks = torch.arange(keys)[None, :] <= queries
     looks = looks.expand(rows, 1, size.tokens, keys).clone()
-    looks[0, :, :, 0] = False
+    looks[0, :, :, : size.padding] = False
     mask = _device.capture_input("attention_mask", torch.bool, list(looks.shape), looks)
     return mask.any(dim=2)[:, 0].to(torch.int64)
 
@@ -253,10 +255,16 @@ def _placed(sizes: list[Size], kind: Kind) -> list[Size]:
             raise NotInDaemon(f"its sliding window has {window} tokens, too few to tell anything")
         return sizes
     if kind.stretch is Stretch.BEYOND:
-        return [Size(one.tokens, one.past + window, one.capacity + window) for one in sizes]
+        return [moved(one, window, window) for one in sizes]
     if max(one.past for one in sizes) > window - 2:
         raise NotInDaemon(f"its sliding window has {window} tokens, too few to tell anything")
     return [Size(one.tokens + window, one.past, one.capacity + window) for one in sizes]
+
+
+def moved(size: Size, by: int, window: int) -> Size:
+    """The size with so many more tokens before it; the padding reaches into the window."""
+    past = size.past + by
+    return replace(size, past=past, capacity=size.capacity + by, padding=past - window + 2)
 
 
 def _symbols(prefill: bool, kind: Kind) -> list[tuple[str, int, int]]:
@@ -281,15 +289,15 @@ def _capture(model: Any, kind: Kind, prefill: bool) -> Captured:
     sizes = _placed(make_sizes(prefill, kind.masked or kind.continues), kind)
     points = [[size.tokens, size.past, size.capacity] for size in sizes]
     symbols = _symbols(prefill, kind)
-    recorded = [recorded_at(lambda size=size: _capture_at(model, kind, size)) for size in sizes]
+    recorded = [recorded_at(model, partial(_capture_at, model, kind, size)) for size in sizes]
     template = united([recording for recording, _ in recorded], points, symbols)
     return Captured(template, *recorded[-1][1])
 
 
-def recorded_at(capture: Callable[[], tuple[Any, Any]]) -> tuple[Any, Any]:
-    """What capture() records, or why nothing."""
+def recorded_at(model: Any, capture: Callable[[], tuple[Any, Any]]) -> tuple[Any, Any]:
+    """What capture() records of the model, or why nothing."""
     try:
-        with state.capturing(), torch.no_grad():
+        with state.capturing(model), torch.no_grad():
             return capture()
     except NotInDaemon:
         raise
@@ -364,25 +372,7 @@ def remembered(model: Any, key: Any, make: Callable[[], Any]) -> Any:
 
 
 __all__ = [
-    *(
-        "Captured",
-        "GroupLayer",
-        "Kind",
-        "Programs",
-        "Size",
-        "Stretch",
-        "geometry_of",
-        "group_layer",
-    ),
-    *(
-        "copied",
-        "dims_of",
-        "slots_of",
-        "note_attention",
-        "programs",
-        "recorded_at",
-        "remembered",
-        "stretch_of",
-        "united",
-    ),
+    *("Captured", "GroupLayer", "Kind", "Programs", "Size", "Stretch", "copied", "dims_of"),
+    *("geometry_of", "group_layer", "moved", "note_attention", "programs", "recorded_at"),
+    *("remembered", "slots_of", "stretch_of", "united"),
 ]

@@ -91,7 +91,8 @@ def _sample(call: Call) -> tuple[Any, int, str]:
     try:
         return _taken_over(call), 2, f"its prompt goes operator by operator, because {why}"
     except NotInDaemon as reason:
-        raise NotInDaemon(f"{why}; nor from its prompt on, because {reason}") from reason
+        more = f"; nor from its prompt on, because {reason}" if str(reason) != why else ""
+        raise NotInDaemon(why + more) from reason
 
 
 def _taken_over(call: Call) -> Any:

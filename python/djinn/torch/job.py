@@ -115,6 +115,13 @@ REPRODUCED = (
 )
 
 
+def is_of_transformers(model: Any, name: str) -> bool:
+    """Whether its method of that name is code of transformers, whichever class's."""
+    method = getattr(model, name)
+    is_own = getattr(method, "__self__", None) is model
+    return is_own and _home_of(method).startswith("transformers.")
+
+
 def _home_of(method: Any) -> str:
     """The module that a method's code was written in, whatever it calls itself."""
     function = getattr(method, "__func__", method)
@@ -274,4 +281,7 @@ def group_for(model: Any, job: Job) -> Held:
     )
 
 
-__all__ = ["Call", "Job", "group_for", "job_of", "most_of", "positions_of", "too_many", "window_of"]
+__all__ = [
+    *("OWN_WAYS", "Call", "Job", "group_for", "is_of_transformers", "job_of", "most_of"),
+    *("positions_of", "too_many", "window_of"),
+]

@@ -209,7 +209,7 @@ def _take_mask(inputs: Inputs, name: str, mask: torch.Tensor) -> None:
 
     def make(size: Size, _: Any) -> torch.Tensor:
         looks = torch.ones(rows, 1, 1, size.past + 1, dtype=torch.bool)
-        looks[0, :, :, 0] = False
+        looks[0, :, :, : size.padding] = False
         role = _device.capture_input("attention_mask", torch.bool, list(looks.shape), looks)
         return role[:, 0, 0, : size.past + 1 - apart].to(mask.dtype)
 
@@ -286,11 +286,14 @@ def inputs_of(call: Call, kwargs: dict[str, Any], past: int, roles: "Roles") -> 
     if second.pop("of the cache") != name or first.keys() != second.keys():
         raise NotInDaemon("its forwards are given other arguments with each token")
     inputs = Inputs(len(call.ids), past, [0] * len(call.ids), source)
+    last = call.ids[:, -1:].to(DEVICE)  # which stands for the two tokens
     own = "decoder_input_ids" if call.model.config.is_encoder_decoder else "input_ids"
     later: list[Callable[[], None]] = []  # positions are told by the padding, which a mask tells
     for key, one in first.items():
         seen = Seen(one, second[key])
         if key == own:
+            if not (_is_equal(one, last) and _is_equal(seen.second, last)):
+                raise NotInDaemon("its forwards are given other ids than the last token's")
             inputs.makers.append((key, lambda size, _: roles["ids"]))
         elif not isinstance(one, torch.Tensor):
             _take_constant(inputs, key, one, seen.second)

@@ -184,8 +184,29 @@ def _default_device(mode: Any) -> str:
 
 
 @contextmanager
-def capturing() -> Iterator[None]:
-    """A capture in this thread, forgotten if it was not finished."""
+def _as_they_were(model: Any) -> Iterator[None]:
+    """What a forward leaves in its modules, as states of a recurrence, is taken back: under capture
+    it has no value, and the next call would find it."""
+    before = [
+        (held, dict(held)) for one in model.modules() for held in (one.__dict__, one._buffers)
+    ]
+    try:
+        yield
+    finally:
+        for held, was in before:
+            for name in [name for name in held if name not in was]:
+                del held[name]
+            held.update({name: one for name, one in was.items() if held.get(name) is not one})
+
+
+@contextmanager
+def capturing(model: Any) -> Iterator[None]:
+    """A capture of the model in this thread, forgotten if it was not finished."""
+    with _as_they_were(model):
+        yield from _capturing()
+
+
+def _capturing() -> Iterator[None]:
     cached = torch.is_autocast_cache_enabled()
     collects = gc.isenabled()
     gc.disable()  # what a collection calls would be captured

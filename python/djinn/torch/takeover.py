@@ -14,7 +14,7 @@ later.py tells what the model is given at the tokens after it.
 
 import copy
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -38,6 +38,7 @@ from .capture import (
     copied,
     dims_of,
     geometry_of,
+    moved,
     note_attention,
     recorded_at,
     remembered,
@@ -45,7 +46,17 @@ from .capture import (
     stretch_of,
     united,
 )
-from .job import ROWS_MAX, Call, Job, most_of, positions_of, too_many, window_of
+from .job import (
+    OWN_WAYS,
+    ROWS_MAX,
+    Call,
+    Job,
+    is_of_transformers,
+    most_of,
+    positions_of,
+    too_many,
+    window_of,
+)
 from .later import (
     Beside,
     Inputs,
@@ -147,12 +158,14 @@ def _take_cache(inputs: Inputs, cache: Cache) -> Layers:
 
 
 def _sizes(inputs: Inputs, window: int) -> list[Size]:
-    before = max(inputs.least, window)
-    points = [(5, 29), (6, 29), (5, 31), (11, 41)]
-    sizes = [Size(1, past + before, capacity + before, 17) for past, capacity in points]
+    points = ((5, 29), (6, 29), (5, 31), (11, 41))
+    sizes = [Size(1, past, capacity, 17) for past, capacity in points]
     if inputs.source:
-        sizes += [Size(1, 5 + before, 29 + before, 19), Size(1, 11 + before, 41 + before, 23)]
-    return sizes
+        sizes += [Size(1, 5, 29, 19), Size(1, 11, 41, 23)]
+    if window:
+        return [moved(one, max(inputs.least, window), window) for one in sizes]
+    more = inputs.least
+    return [replace(one, past=one.past + more, capacity=one.capacity + more) for one in sizes]
 
 
 def _capture_decode(
@@ -186,11 +199,11 @@ def _capture_decode(
 
     sizes = _sizes(inputs, window)
     try:
-        recorded = [recorded_at(lambda size=size: capture(size)) for size in sizes]
+        recorded = [recorded_at(call.model, partial(capture, size)) for size in sizes]
     except NotInDaemon:
         if not show_own_mask(call.model, inputs):
             raise
-        recorded = [recorded_at(lambda size=size: capture(size)) for size in sizes]
+        recorded = [recorded_at(call.model, partial(capture, size)) for size in sizes]
     points = [[size.tokens, size.past, size.capacity] for size in sizes]
     least = max(inputs.least, window - 1 if window else 0)
     symbols = [("tokens", 1, 1), ("past", least, most - 1), ("capacity", least + 1, TOKENS_MOST)]
@@ -201,10 +214,11 @@ def _capture_decode(
 
 
 def _capture_adoption(
-    rows: int, windows: tuple[int, ...], logits: Any, keys: Any, is_wide: bool
+    model: Any, rows: int, windows: tuple[int, ...], logits: Any, keys: Any, is_wide: bool
 ) -> Captured:
     """The step of the prompt: its keys and values are appended as they were computed, and what the
-    first token is drawn from is given. keys: heads, dims, dtype. is_wide: it outgrows the windows."""
+    first token is drawn from is given. keys: heads, dims, dtype. is_wide: it outgrows the
+    windows."""
     window = max(windows, default=0)
 
     def capture(size: Size) -> tuple[Any, Any]:
@@ -227,7 +241,7 @@ def _capture_adoption(
     sizes += [Size(7 + more, 0, 31 + more), Size(13 + more, 0, 41 + more)]
     if window and not is_wide and window <= 13:
         raise NotInDaemon(f"its sliding window has {window} tokens, too few to tell anything")
-    recorded = [recorded_at(lambda size=size: capture(size)) for size in sizes]
+    recorded = [recorded_at(model, partial(capture, size)) for size in sizes]
     points = [[size.tokens, size.past, size.capacity] for size in sizes]
     least, most = 1, TOKENS_MOST
     if window:
@@ -258,6 +272,9 @@ def _check(call: Call) -> None:
     config = call.config
     if call.model.training:
         raise NotInDaemon("it is in training mode: call model.eval() first")
+    for name in OWN_WAYS:  # a program's code may look at more than is seen of it
+        if not is_of_transformers(call.model, name):
+            raise NotInDaemon(f"it has a {name} of its own")
     if len(call.ids) > ROWS_MAX:
         raise NotInDaemon(f"it is to go on with {len(call.ids)} sequences at once")
     for name in ("output_attentions", "output_hidden_states"):
@@ -395,7 +412,7 @@ def _adoption(
     window = max(windows, default=0)
     of_logits = (logits.shape[1], logits.dtype)
     what = (inputs.rows, tuple(windows), of_logits, keys, 0 < window <= inputs.past)
-    return remembered(model, ("adoption", what), partial(_capture_adoption, *what))
+    return remembered(model, ("adoption", what), partial(_capture_adoption, model, *what))
 
 
 def give_back(taken: Taken, held: Any) -> None:
