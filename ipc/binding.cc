@@ -23,7 +23,7 @@ static_assert(std::endian::native == std::endian::little, "The wire form is litt
 
 // These are the bytes of each block's head, and of the array elements behind it.
 constexpr size_t kRunHead = 40, kSymbolBytes = 8, kInputBytes = 24, kOutputBytes = 24;
-constexpr size_t kGenerateHead = 112, kSmallBytes = 8;  // a 32-bit element with its padding
+constexpr size_t kGenerateHead = 136, kSmallBytes = 8;  // a 32-bit element with its padding
 constexpr size_t kReadHead = 40, kDimensionBytes = 16;  // a size and a stride
 constexpr size_t kWriteHead = 40;
 constexpr size_t kReleaseHead = 8, kRefBytes = 8;
@@ -270,6 +270,10 @@ Status check_lengths(const GenerateBlock& block) {
   return {};
 }
 
+size_t inputs_of(const GenerateBlock& block) {
+  return block.prefill_inputs.size() + block.decode_inputs.size() + block.late_inputs.size();
+}
+
 // Staging is refused, because the client could change it between two tokens. A ref changes only
 // with steps of its own.
 Status take_refs(Reader& reader, uint64_t count, std::vector<InputBinding>& inputs) {
@@ -401,9 +405,11 @@ uint64_t bytes_of(const OutputDescription& description) {
 std::vector<std::byte> encode(const GenerateBlock& block) {
   DJINN_ASSERT(block.padding.size() == block.rows);
   Writer writer(kGenerateHead + (block.rows + block.stop_tokens.size()) * kSmallBytes +
-                (block.prefill_inputs.size() + block.decode_inputs.size()) * kInputBytes);
+                inputs_of(block) * kInputBytes + block.symbols.size() * kSymbolBytes);
   writer.put(block.prefill);
   writer.put(block.decode);
+  writer.put(block.late_decode);
+  writer.put(block.late_from);
   writer.put(block.sequence);
   writer.put(block.rows);
   writer.put(block.prompt_tokens);
@@ -422,10 +428,14 @@ std::vector<std::byte> encode(const GenerateBlock& block) {
   writer.put(block.random_offset);
   writer.put(static_cast<uint32_t>(block.prefill_inputs.size()));
   writer.put(static_cast<uint32_t>(block.decode_inputs.size()));
+  writer.put(static_cast<uint32_t>(block.late_inputs.size()));
+  writer.put(static_cast<uint32_t>(block.symbols.size()));
   for (const uint32_t padding : block.padding) writer.put_small(padding);
   for (const int32_t token : block.stop_tokens) writer.put_small(token);
   for (const InputBinding& input : block.prefill_inputs) put_input(writer, input);
   for (const InputBinding& input : block.decode_inputs) put_input(writer, input);
+  for (const InputBinding& input : block.late_inputs) put_input(writer, input);
+  for (const int64_t symbol : block.symbols) writer.put(symbol);
   return std::move(writer).finish();
 }
 
@@ -435,6 +445,8 @@ Result<GenerateBlock> decode_generate(std::span<const std::byte> bytes) {
   GenerateBlock block;
   block.prefill = reader.take<uint64_t>();
   block.decode = reader.take<uint64_t>();
+  block.late_decode = reader.take<uint64_t>();
+  block.late_from = reader.take<uint64_t>();
   DJINN_TRY(block.sequence, reader.take_sequence());
   block.rows = reader.take<uint32_t>();
   block.prompt_tokens = reader.take<uint32_t>();
@@ -448,8 +460,12 @@ Result<GenerateBlock> decode_generate(std::span<const std::byte> bytes) {
   DJINN_CHECK(at_most(stop_tokens, limits::kStopTokens, "number of stop tokens"));
   const uint64_t prefill_inputs = reader.take<uint32_t>();
   const uint64_t decode_inputs = reader.take<uint32_t>();
+  const uint64_t late_inputs = reader.take<uint32_t>();
+  const uint64_t symbols = reader.take<uint32_t>();
+  DJINN_CHECK(at_most(symbols, limits::kSymbols, "number of symbols"));
   DJINN_CHECK(reader.expect_arrays((block.rows + stop_tokens) * kSmallBytes +
-                                   (prefill_inputs + decode_inputs) * kInputBytes));
+                                   (prefill_inputs + decode_inputs + late_inputs) * kInputBytes +
+                                   symbols * kSymbolBytes));
   DJINN_CHECK(take_padding(reader, block));
   block.stop_tokens.resize(stop_tokens);
   for (int32_t& token : block.stop_tokens) {
@@ -457,6 +473,9 @@ Result<GenerateBlock> decode_generate(std::span<const std::byte> bytes) {
   }
   DJINN_CHECK(take_refs(reader, prefill_inputs, block.prefill_inputs));
   DJINN_CHECK(take_refs(reader, decode_inputs, block.decode_inputs));
+  DJINN_CHECK(take_refs(reader, late_inputs, block.late_inputs));
+  block.symbols.resize(symbols);
+  for (int64_t& symbol : block.symbols) symbol = reader.take<int64_t>();
   reader.finish();
   return block;
 }

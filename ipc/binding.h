@@ -85,6 +85,10 @@ Error output_cannot_be();
 struct GenerateBlock {
   uint64_t prefill = 0;  // ProgramId; tokens > 1 or = 1
   uint64_t decode = 0;   // ProgramId; tokens = 1
+  // What takes decode's place from late_from tokens before the step's on, where a row outgrows a
+  // window; 0: nothing does.
+  uint64_t late_decode = 0;
+  uint64_t late_from = 0;
   SequenceHandle sequence;
   uint32_t rows = 1;
   uint32_t prompt_tokens = 0;     // a row, padding included
@@ -102,9 +106,13 @@ struct GenerateBlock {
   float repetition_penalty = 1.0f;
   uint64_t seed = 0;
   uint64_t random_offset = 0;  // of the first draw
-  // What the programs read beside the group: refs only, for every token anew.
+  // What the programs read, and may write, beside the group: refs only, for every token anew. What
+  // one token wrote the next one finds; a token that fails leaves them as they were before it.
   std::vector<InputBinding> prefill_inputs;
   std::vector<InputBinding> decode_inputs;
+  std::vector<InputBinding> late_inputs;
+  // Values of the programs' symbols without a role, in the order that each program has them in.
+  std::vector<int64_t> symbols;
   friend bool operator==(const GenerateBlock&, const GenerateBlock&) = default;
 };
 

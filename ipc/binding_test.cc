@@ -102,6 +102,11 @@ GenerateBlock random_generate(Random& random) {
   };
   block.prefill_inputs = random_list<InputBinding>(random, 20, ref);
   block.decode_inputs = random_list<InputBinding>(random, 20, ref);
+  block.late_decode = random.below(1000);
+  block.late_from = random.next();
+  block.late_inputs = random_list<InputBinding>(random, 20, ref);
+  block.symbols = random_list<int64_t>(random, limits::kSymbols,
+                                       [&] { return static_cast<int64_t>(random.next()); });
   return block;
 }
 
@@ -399,28 +404,28 @@ std::vector<Fault> faults() {
       run_fault("place of an output that goes nowhere", kBad, 104, uint64_t{1}),
       run_fault("output ref of generation 0", kBad, 156, uint32_t{0}),
       run_fault("output ref over its limit", kOver, 152, limits::kRefs),
-      // GenerateBlock: head of 112, paddings at 112 and 120, a stop token at 128, a ref at 136.
+      // GenerateBlock: head of 136, paddings at 136 and 144, a stop token at 152, a ref at 160.
       generate_fault("no prefill program", kBad, 0, uint64_t{0}),
       generate_fault("no decode program", kBad, 8, uint64_t{0}),
-      generate_fault("no sequence", kBad, 20, uint32_t{0}),
-      generate_fault("no rows", kBad, 24, uint32_t{0}),
-      generate_fault("too many rows", kOver, 24, limits::kRows + 1),
-      generate_fault("rows without padding", kBad, 24, uint32_t{3}),
-      generate_fault("prompt beyond any capacity", kOver, 28, huge),
-      generate_fault("least above largest", kBad, 48, uint32_t{7}),
-      generate_fault("more new tokens than any capacity", kOver, 52, huge),
-      generate_fault("too many stop tokens", kOver, 56, limits::kStopTokens + 1),
-      generate_fault("stop tokens that are not there", kBad, 56, uint32_t{2}),
-      generate_fault("greedy is 2", kBad, 64, uint32_t{2}),
-      generate_fault("temperature is NaN", kBad, 68, kNan),
-      generate_fault("top_p is infinite", kBad, 76, kInf),
-      generate_fault("min_p is -infinite", kBad, 80, -kInf),
-      generate_fault("penalty is NaN", kBad, 84, kNan),
-      generate_fault("padding above the prompt", kBad, 112, uint32_t{6}),
-      generate_fault("reserved word of a padding", kBad, 116, uint32_t{1}),
-      generate_fault("reserved word of a stop token", kBad, 132, uint32_t{1}),
-      generate_fault("inputs that are not there", kBad, 104, uint32_t{2}),
-      generate_fault("an input in staging", kBad, 140, uint32_t{1}),
+      generate_fault("no sequence", kBad, 36, uint32_t{0}),
+      generate_fault("no rows", kBad, 40, uint32_t{0}),
+      generate_fault("too many rows", kOver, 40, limits::kRows + 1),
+      generate_fault("rows without padding", kBad, 40, uint32_t{3}),
+      generate_fault("prompt beyond any capacity", kOver, 44, huge),
+      generate_fault("least above largest", kBad, 64, uint32_t{7}),
+      generate_fault("more new tokens than any capacity", kOver, 68, huge),
+      generate_fault("too many stop tokens", kOver, 72, limits::kStopTokens + 1),
+      generate_fault("stop tokens that are not there", kBad, 72, uint32_t{2}),
+      generate_fault("greedy is 2", kBad, 80, uint32_t{2}),
+      generate_fault("temperature is NaN", kBad, 84, kNan),
+      generate_fault("top_p is infinite", kBad, 92, kInf),
+      generate_fault("min_p is -infinite", kBad, 96, -kInf),
+      generate_fault("penalty is NaN", kBad, 100, kNan),
+      generate_fault("padding above the prompt", kBad, 136, uint32_t{6}),
+      generate_fault("reserved word of a padding", kBad, 140, uint32_t{1}),
+      generate_fault("reserved word of a stop token", kBad, 156, uint32_t{1}),
+      generate_fault("inputs that are not there", kBad, 120, uint32_t{2}),
+      generate_fault("an input in staging", kBad, 164, uint32_t{1}),
       read_fault("ref of generation 0", kBad, 4, uint32_t{0}),
       read_fault("dtype 0", kBad, 8, uint32_t{0}),
       read_fault("unknown dtype", kBad, 8, uint32_t{18}),

@@ -296,25 +296,25 @@ Result<std::vector<Refs::Written>> Binder::in_extent(
 
 // Gives the bytes that each output takes as a ref: 0 for one that becomes none, or whose size only
 // the run will tell.
-std::vector<uint64_t> Binder::bytes_of_refs(const ipc::RunBlock& block) const {
-  DJINN_ASSERT(block.outputs.size() == program_->outputs().size());
+std::vector<uint64_t> Binder::bytes_of_refs(std::span<const ipc::OutputBinding> outputs) const {
+  DJINN_ASSERT(outputs.empty() || outputs.size() == program_->outputs().size());
   std::vector<uint64_t> bytes;
-  for (size_t i = 0; i < block.outputs.size(); ++i) {
-    const bool is_ref = block.outputs[i].kind == ipc::OutputKind::kRef;
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    const bool is_ref = outputs[i].kind == ipc::OutputKind::kRef;
     bytes.push_back(is_ref ? bytes_of(program_->outputs()[i], symbols_).value_or(0) : 0);
   }
   return bytes;
 }
 
-Outcome<void> Binder::prepare_refs(Step& step, const ipc::RunBlock& block) {
+Outcome<void> Binder::prepare_refs(Step& step, std::span<const ipc::OutputBinding> outputs) {
   DJINN_TRY(const auto ranges, program_->written_ranges(symbols_));
   // Every changed ref is doomed before the first is saved, so that a failure poisons all of them.
   DJINN_CHECK(doom_written(step, ranges));
   DJINN_CHECK(lane_.check_size(*program_));  // it says more than a lack of room for the results
   DJINN_TRY(const auto written, in_extent(ranges));
   Refs& refs = step.session.refs();
-  DJINN_CHECK(refs.prepare(step.session.state(), written, bytes_of_refs(block), lane_));
-  for (size_t i = 0; i < block.outputs.size(); ++i) {
+  DJINN_CHECK(refs.prepare(step.session.state(), written, bytes_of_refs(outputs), lane_));
+  for (size_t i = 0; i < outputs.size(); ++i) {
     const Refs::Storage place = refs.place_of(i);
     places_.push_back({place.data, place.bytes});
   }

@@ -39,7 +39,8 @@ class Binder {
   // Makes a written input's ref part of the step: doomed if it fails, its old bytes saved; and
   // finds places for the outputs that become refs. Memory for that is asked for at once, before
   // anything is computed: where it is pending, all is done again.
-  Outcome<void> prepare_refs(Step& step, const ipc::RunBlock& block);
+  // outputs: the program's, or none of them becomes a ref.
+  Outcome<void> prepare_refs(Step& step, std::span<const ipc::OutputBinding> outputs);
   // Binds K and V, and every input with a role that is not bound yet, from the group's tokens.
   Outcome<void> bind_sequence(const SequenceUse& sequence);
   // Errors: kInvalidArgument naming the first input without bytes.
@@ -66,7 +67,7 @@ class Binder {
   Outcome<void> fill_role(srg::StorageIndex storage, const SequenceUse& sequence);
   Status doom_written(Step& step, std::span<const exec::WrittenRange> ranges) const;
   Result<std::vector<Refs::Written>> in_extent(std::span<const exec::WrittenRange> ranges) const;
-  std::vector<uint64_t> bytes_of_refs(const ipc::RunBlock& block) const;
+  std::vector<uint64_t> bytes_of_refs(std::span<const ipc::OutputBinding> outputs) const;
 
   struct Copy {
     exec::HeapBytes data;

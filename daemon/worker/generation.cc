@@ -230,17 +230,51 @@ void stage_group(Step& step, const SequenceUse& use) {
   step.session.state().stage_sequence(use.group->handle().index, entry);
 }
 
-Error writes_refs() {
-  return {ErrorCode::kInvalidArgument,
-          "A generating program writes one of its inputs. It may write its sequence group only."};
-}
-
 Result<const ipc::GenerateBlock*> block_of(Step& step) {
   if (!step.session.generation) {
     DJINN_TRY(ipc::GenerateBlock block, ipc::decode_generate(step.block));
     step.session.generation = std::move(block);
   }
   return &*step.session.generation;
+}
+
+// The program of a step, with what is bound to it.
+struct Part {
+  ProgramId program;
+  const std::vector<ipc::InputBinding>& inputs;
+};
+
+Part part_of(const ipc::GenerateBlock& block, bool first, uint64_t past) {
+  if (first) return {ProgramId{block.prefill}, block.prefill_inputs};
+  const ProgramId program = token_program(block, past);
+  const bool is_late = program.value != block.decode;
+  return {program, is_late ? block.late_inputs : block.decode_inputs};
+}
+
+// Gives the values of the program's symbols as Binder::begin() takes them: those without a role
+// have the block's, in their order, and nothing is given from the first on that it has none for.
+std::span<const int64_t> symbols_of(const exec::Program& program, const ipc::GenerateBlock& block) {
+  static thread_local std::vector<int64_t> values;
+  values.clear();
+  auto next = block.symbols.begin();
+  for (const srg::Symbol& symbol : program.graph().symbols) {
+    const bool is_plain = symbol.role == srg::SymbolRole::kPlain;
+    if (is_plain && next == block.symbols.end()) break;
+    values.push_back(is_plain ? *next++ : 0);
+  }
+  return values;
+}
+
+// Binds what the program reads beside the group, and saves what it writes there. A token that fails
+// dooms nothing: what it wrote is put back, and with the group's length goes on from what the last
+// token left.
+Outcome<void> bind_inputs(Step& step, Binder& binder, const Part& part, const SequenceUse& use) {
+  for (const ipc::InputBinding& input : part.inputs) DJINN_CHECK(binder.bind(step, input));
+  DJINN_CHECK(binder.bind_sequence(use));
+  DJINN_CHECK(binder.check_complete());
+  DJINN_CHECK(binder.prepare_refs(step, {}));
+  step.doomed.clear();
+  return {};
 }
 
 Error given_up() {
@@ -250,6 +284,11 @@ Error given_up() {
 
 }  // namespace
 
+ProgramId token_program(const ipc::GenerateBlock& block, uint64_t past) {
+  const bool is_late = block.late_decode != 0 && past >= block.late_from;
+  return ProgramId{is_late ? block.late_decode : block.decode};
+}
+
 Outcome<TokenRun> prepare_token(Step& step, LaneTools& tools, Binder& binder,
                                 const gc::StepRecord& record) {
   DJINN_TRY(const ipc::GenerateBlock* const block, block_of(step));
@@ -257,20 +296,15 @@ Outcome<TokenRun> prepare_token(Step& step, LaneTools& tools, Binder& binder,
   const bool first = record.generated == 0;
   DJINN_TRY(SequenceUse use, begin_use(step, *block, first));
   DJINN_ASSERT(record.generated < block->max_new_tokens);
-  const ProgramId id{first ? block->prefill : block->decode};
-  DJINN_TRY(exec::Program* const program, tools.programs.find(id));
+  const Part part = part_of(*block, first, use.past());
+  DJINN_TRY(exec::Program* const program, tools.programs.find(part.program));
   // K and V take use.tokens slots; the drawn token takes one more.
   const uint64_t slots =
       program->reaches_capacity() ? use.group->layout().capacity() : use.past() + use.tokens + 1;
   DJINN_CHECK(tools.pager.ensure(use.group, slots));
   if (first) DJINN_CHECK(write_prompt(step, *block, use));
-  if (!program->writes_nothing()) return writes_refs();
-  DJINN_CHECK(binder.begin(*program, {}, &use));
-  for (const ipc::InputBinding& input : first ? block->prefill_inputs : block->decode_inputs) {
-    DJINN_CHECK(binder.bind(step, input));
-  }
-  DJINN_CHECK(binder.bind_sequence(use));
-  DJINN_CHECK(binder.check_complete());
+  DJINN_CHECK(binder.begin(*program, symbols_of(*program, *block), &use));
+  DJINN_CHECK(bind_inputs(step, binder, part, use));
   return TokenRun{block, std::move(use), program};
 }
 

@@ -16,6 +16,9 @@ namespace djinn::worker {
 // One token for each row, the first one with the whole prompt.
 Outcome<Ending> generate_token(Step& step, LaneTools& tools, gc::StepRecord& record);
 
+// What computes a token behind the prompt's, after so many tokens.
+ProgramId token_program(const ipc::GenerateBlock& block, uint64_t past);
+
 // --- the same in parts, so that what is computed can be computed with other sessions' runs
 
 // A token step whose run is bound.

@@ -16,12 +16,28 @@ class GenerationTest : public SessionTest {
  protected:
   GenerationTest() { define(counting_model()); }
 
-  void define(srg::Graph graph) {
+  void define(srg::Graph graph, ProgramId id = kPrefill) {
     auto admitted = admit_graph(executor_, ipc::encode(graph), nullptr);
     ASSERT_TRUE(admitted) << admitted.error().message;
-    programs_.drop_program(kPrefill, *lane_);
-    programs_.expect_program(kPrefill, {}, std::make_shared<const std::vector<std::byte>>());
-    programs_.add_program(kPrefill, *std::move(admitted));
+    programs_.drop_program(id, *lane_);
+    programs_.expect_program(id, {}, std::make_shared<const std::vector<std::byte>>());
+    programs_.add_program(id, *std::move(admitted));
+  }
+  // kRef holds kInput, and is to be the input behind the ids.
+  ipc::InputBinding written_ref() {
+    EXPECT_EQ(write(kRef), ErrorCode::kOk);
+    return {1, ipc::InputKind::kRef, {}, kRef};
+  }
+  Numbers value_of_ref() {
+    EXPECT_EQ(read(kRef), ErrorCode::kOk);
+    return output();
+  }
+  // As many workers as the generation takes: each is followed by another, wherever it is.
+  void finish_by_many() {
+    while (!ended()) {
+      if (advance() == Runner::Advance::kWaiting) grant_all();
+      attach();
+    }
   }
   // The prompt has as many tokens in each row.
   ipc::GenerateBlock block(SequenceHandle group, const Tokens& prompt, uint32_t rows = 1) {
@@ -123,10 +139,7 @@ TEST_F(GenerationTest, a_row_has_no_more_logits_than_a_vocabulary) {
 TEST_F(GenerationTest, a_worker_that_follows_another_goes_on_and_tells_no_token_twice) {
   const SequenceHandle group = make_group(3, 1, 64);
   generate(block(group, {10}));
-  while (!ended()) {
-    if (advance() == Runner::Advance::kWaiting) grant_all();
-    attach();
-  }
+  finish_by_many();
   EXPECT_EQ(told(), (Tokens{11, 12, 13, 14, 15}));
   EXPECT_EQ(tokens_of(group), (Tokens{10, 11, 12, 13, 14}));
 }
@@ -178,11 +191,97 @@ TEST_F(GenerationTest, what_is_refused_leaves_the_group_as_it_was) {
   EXPECT_EQ(finish(), ErrorCode::kOk);
 }
 
-TEST_F(GenerationTest, a_program_that_writes_an_input_generates_nothing) {
+constexpr Numbers kInputAndFive{6, 7, 8, 9};
+
+TEST_F(GenerationTest, each_token_writes_what_the_one_before_it_left) {
   define(counting_model(true));
-  const SequenceHandle group = make_group(3, 1, 64);
-  generate(block(group, {10}));
+  ipc::GenerateBlock wanted = block(make_group(3, 1, 64), {10});
+  wanted.prefill_inputs = wanted.decode_inputs = {written_ref()};
+  generate(wanted);
+  EXPECT_EQ(finish(), ErrorCode::kOk);
+  EXPECT_EQ(value_of_ref(), kInputAndFive);
+}
+
+TEST_F(GenerationTest, a_token_that_is_repeated_writes_once) {
+  define(counting_model(true));
+  const ipc::InputBinding ref = written_ref();
+  told_.clear();
+  ipc::GenerateBlock wanted = block(make_group(3, 1, 64), {10});
+  wanted.prefill_inputs = wanted.decode_inputs = {ref};
+  generate(wanted);
+  finish_by_many();
+  EXPECT_EQ(told(), (Tokens{11, 12, 13, 14, 15}));
+  EXPECT_EQ(value_of_ref(), kInputAndFive);
+}
+
+TEST_F(GenerationTest, one_that_is_given_up_leaves_what_its_last_token_wrote) {
+  define(counting_model(true));
+  const ipc::InputBinding ref = written_ref();
+  told_.clear();
+  ipc::GenerateBlock wanted = block(make_group(3, 1, 64), {10});
+  wanted.prefill_inputs = wanted.decode_inputs = {ref};
+  generate(wanted);
+  while (told().size() < 2) {
+    if (advance() == Runner::Advance::kWaiting) grant_all();
+    ASSERT_EQ(ended(), std::nullopt);
+  }
+  client_.cancel_through(next_run_ - 1);
+  EXPECT_EQ(finish(), ErrorCode::kCancelled);
+  EXPECT_EQ(value_of_ref(), kInputAndTwo);
+}
+
+TEST_F(GenerationTest, a_program_that_writes_an_input_without_a_ref_generates_nothing) {
+  define(counting_model(true));
+  generate(block(make_group(3, 1, 64), {10}));
   EXPECT_EQ(finish(), ErrorCode::kInvalidArgument);
+}
+
+// The late program alone writes, so the ref counts its tokens.
+TEST_F(GenerationTest, a_late_program_computes_the_tokens_behind_so_many) {
+  constexpr ProgramId kLate{6};
+  define(counting_model(true), kLate);
+  const ipc::InputBinding ref = written_ref();
+  told_.clear();
+  ipc::GenerateBlock wanted = block(make_group(3, 1, 64), {10});
+  wanted.late_decode = kLate.value;
+  wanted.late_from = 3;
+  wanted.late_inputs = {ref};
+  generate(wanted);
+  finish_by_many();
+  EXPECT_EQ(told(), (Tokens{11, 12, 13, 14, 15}));
+  EXPECT_EQ(value_of_ref(), kInputAndTwo) << "those after 3 and 4 tokens";
+}
+
+// As counting_model(true), of an input whose size each generation gives.
+srg::Graph sized_model() {
+  srg::GraphBuilder g("model");
+  const srg::Expr tokens = g.symbol("tokens", 1, 64, srg::SymbolRole::kTokens);
+  const srg::Expr source = g.symbol("source", 1, 4);
+  const srg::Tensor ids = g.input("ids", DType::kInt64, {1, tokens}, srg::InputRole::kTokenIds);
+  const srg::Tensor logits = g.op("fake::logits", {ids});
+  g.claim(logits, DType::kFloat32, {1, 100});
+  g.output("logits", logits);
+  g.op("fake::add_one_", {g.input("x", DType::kFloat32, {source})});
+  return *std::move(g).finish();
+}
+
+TEST_F(GenerationTest, sizes_without_a_role_are_those_that_the_generation_gives) {
+  define(sized_model());
+  const ipc::InputBinding ref = written_ref();
+  const SequenceHandle group = make_group(3, 1, 64);
+  const auto generated = [&](std::vector<int64_t> symbols) {
+    ipc::GenerateBlock wanted = block(group, {10});
+    wanted.max_new_tokens = 1;
+    wanted.prefill_inputs = {ref};
+    wanted.symbols = std::move(symbols);
+    generate(wanted);
+    return finish();
+  };
+  EXPECT_EQ(generated({}), ErrorCode::kInvalidArgument);
+  EXPECT_EQ(generated({5}), ErrorCode::kOutOfRange);
+  EXPECT_EQ(value_of_ref(), kInput);
+  EXPECT_EQ(generated({2}), ErrorCode::kOk);
+  EXPECT_EQ(value_of_ref(), (Numbers{2, 3, 3, 4}));
 }
 
 TEST_F(GenerationTest, one_whose_memory_is_refused_says_what_djinnd_says) {

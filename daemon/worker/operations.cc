@@ -293,7 +293,7 @@ Outcome<Ending> run(Step& step, LaneTools& tools, exec::Program& program,
   for (const ipc::InputBinding& input : block.inputs) DJINN_CHECK(binder.bind(step, input));
   if (sequence) DJINN_CHECK(binder.bind_sequence(*sequence));
   DJINN_CHECK(binder.check_complete());
-  DJINN_CHECK(binder.prepare_refs(step, block));
+  DJINN_CHECK(binder.prepare_refs(step, block.outputs));
   if (sequence) DJINN_CHECK(keep_token_ids(graph, tools.lane, binder.bindings(), *sequence));
   DJINN_CHECK(is_for_once(step, graph) ? tools.lane.run_once(program, binder.bindings())
                                        : tools.lane.run(program, binder.bindings()));

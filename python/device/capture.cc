@@ -2,6 +2,10 @@
 
 #include "python/device/capture.h"
 
+#include <fmt/format.h>
+
+#include <map>
+
 #include "kernel/srg/random.h"
 #include "kernel/srg/rewrite/rewrite.h"
 #include "kernel/srg/unify.h"
@@ -75,12 +79,19 @@ std::vector<Operand> separate(const std::vector<Operand>& outputs,
   return storages;
 }
 
+// What a run is given: its name is one of these, and a number.
+constexpr std::string_view kGiven = "given", kWritten = "state";
+
 void note_given(const srg::Graph& graph, Template& made) {
   for (uint32_t i = 0; i < graph.storages.size(); ++i) {
     const srg::Storage& storage = graph.storages[i];
     if (storage.role == srg::InputRole::kTokenIds) made.token_ids = i;
-    if (storage.kind != srg::StorageKind::kInput || !storage.name.starts_with("given")) continue;
-    made.given.emplace_back(i, static_cast<uint32_t>(std::stoul(storage.name.substr(5))));
+    if (storage.kind != srg::StorageKind::kInput) continue;
+    for (const std::string_view name : {kGiven, kWritten}) {
+      if (!storage.name.starts_with(name)) continue;
+      const std::string number = storage.name.substr(name.size());
+      made.given.emplace_back(i, static_cast<uint32_t>(std::stoul(number)));
+    }
   }
 }
 
@@ -99,6 +110,50 @@ Capture* Capture::active() {
   return current.get();
 }
 
+namespace {
+
+constexpr size_t kConstantBytesMax = size_t{1} << 20;
+
+// Tensors that captured code makes of numbers of its own, as a scale or the slopes of heads, by
+// their bytes. The same code makes the same ones at each size, and recordings of it are one program
+// where these are one storage. Nobody but a graph holds them, so nobody writes them.
+class Constants {
+ public:
+  // Entries name the one that is known, if there is one, in place of each that they made.
+  void unite(Log& log) {
+    std::erase_if(known_, [](const auto& one) { return one.second.expired(); });
+    std::vector<StoragePtr> made;
+    for (const Entry& entry : log.entries()) {
+      for (const Operand& operand : entry.operands) {
+        const Storage& storage = *operand.storage;
+        const bool is_constant = storage.location == Location::kHost && !storage.held &&
+                                 storage.bytes <= kConstantBytesMax;
+        if (is_constant) made.push_back(operand.storage);
+      }
+    }
+    for (const StoragePtr& storage : made) {
+      if (storage->location != Location::kHost || storage->log_uses == 0) continue;
+      std::weak_ptr<Storage>& known = known_[{storage->type, *storage->host}];
+      const StoragePtr same = known.lock();
+      const bool is_there =
+          same && (same->location == Location::kHost || same->location == Location::kRef);
+      if (!is_there) known = storage;
+      if (is_there && same != storage) log.rename(storage, same);
+    }
+  }
+
+ private:
+  std::map<std::pair<at::ScalarType, std::vector<std::byte>>, std::weak_ptr<Storage>> known_;
+};
+
+// It is never destroyed, because storages are not.
+Constants& constants() {
+  static auto* const all = new Constants;
+  return *all;
+}
+
+}  // namespace
+
 void Capture::append(Entry entry) {
   const uint64_t model = model_of(entry);
   for (const Operand& operand : entry.operands) {
@@ -109,11 +164,13 @@ void Capture::append(Entry entry) {
   TORCH_CHECK_NOT_IMPLEMENTED(srg::offsets_used(entry.recipe->op, 1) == 0,
                               "The model draws random numbers (", entry.recipe->op, ").");
   for (const uint32_t w : entry.recipe->written) {
-    const Location location = entry.operands[w].storage->location;
-    TORCH_CHECK_NOT_IMPLEMENTED(location == Location::kLogged || location == Location::kZero ||
-                                    location == Location::kSequence,
-                                "The model writes a tensor that it keeps (", entry.recipe->op,
-                                ").");
+    const Storage& storage = *entry.operands[w].storage;
+    const bool is_ours =
+        storage.location == Location::kLogged || storage.location == Location::kZero ||
+        storage.location == Location::kSequence ||
+        (storage.location == Location::kInput && storage.named->name.starts_with(kWritten));
+    TORCH_CHECK_NOT_IMPLEMENTED(is_ours, "The model writes a tensor that it keeps (",
+                                entry.recipe->op, ").");
   }
   log.append(std::move(entry));
 }
@@ -124,8 +181,21 @@ void Capture::begin() {
   current = std::make_unique<Capture>();
 }
 
+// What the model's code has kept of a capture has no value, and says so where it is used.
 Capture::~Capture() {
-  Device::get().with_log([&](Log&) { log.clear(); });
+  static const auto kept = std::make_shared<const Error>(
+      Error{ErrorCode::kUnsupported,
+            "It was made while the model's code was recorded, and has no value."});
+  Device::get().with_log([&](Log&) {
+    for (const Entry& entry : log.entries()) {
+      for (const StoragePtr& product : entry.products) {
+        if (product && product->held && product->location == Location::kLogged) {
+          lose(*product, kept);
+        }
+      }
+    }
+    log.clear();
+  });
 }
 
 void Capture::abort() {
@@ -139,6 +209,7 @@ std::shared_ptr<const Recording> Capture::finish(const std::vector<at::Tensor>& 
   std::vector<Operand> views;
   for (const at::Tensor& output : outputs) views.push_back(operand_of(output));
   check_nothing_kept(capture->log, views);
+  Device::get().with_log([&](Log&) { constants().unite(capture->log); });
   Recording recording;
   if (!for_generation) {
     views = separate(views, recording.outputs);
@@ -157,16 +228,25 @@ std::shared_ptr<const Recording> Capture::finish(const std::vector<at::Tensor>& 
   return std::make_shared<const Recording>(std::move(recording));
 }
 
+namespace {
+
+// Code may look at these values of an input of a capture, where they are known.
+void show(const at::Tensor& input, const at::Tensor& known) {
+  if (!known.defined()) return;
+  TORCH_CHECK(known.scalar_type() == input.scalar_type() && known.sizes() == input.sizes() &&
+                  known.is_contiguous(),
+              "What is known of an input must have its dtype and sizes.");
+  storage_of(input)->shadow =
+      make_shadow({static_cast<const std::byte*>(known.const_data_ptr()), known.nbytes()});
+}
+
+}  // namespace
+
 at::Tensor Capture::input(srg::InputRole role, at::ScalarType type, at::IntArrayRef sizes,
                           const at::Tensor& known) {
   at::Tensor input =
       make_input(Location::kInput, static_cast<uint64_t>(role), name_of_role(role), type, sizes);
-  if (known.defined()) {
-    TORCH_CHECK(known.scalar_type() == type && known.sizes() == sizes && known.is_contiguous(),
-                "What is known of an input must have its dtype and sizes.");
-    storage_of(input)->shadow =
-        make_shadow({static_cast<const std::byte*>(known.const_data_ptr()), known.nbytes()});
-  }
+  show(input, known);
   return input;
 }
 
@@ -174,7 +254,7 @@ at::Tensor Capture::given(uint32_t number, const at::Tensor& tensor) {
   TORCH_CHECK(number < 64, "A capture is given at most 64 tensors.");
   const auto type = tensor.scalar_type();
   at::Tensor input = make_input(Location::kInput, static_cast<uint64_t>(srg::InputRole::kUser),
-                                "given" + std::to_string(number), type, tensor.sizes());
+                                fmt::format("{}{}", kGiven, number), type, tensor.sizes());
   Capture* const capture = std::exchange(current, nullptr).release();  // not a look of the model's
   const at::Tensor known = Device::get().known(tensor);
   current.reset(capture);
@@ -185,6 +265,15 @@ at::Tensor Capture::given(uint32_t number, const at::Tensor& tensor) {
         make_shadow({static_cast<const std::byte*>(values.const_data_ptr()), values.nbytes()});
     storage->taint = uint64_t{1} << number;
   }
+  return input;
+}
+
+at::Tensor Capture::beside(uint32_t number, bool is_written, at::ScalarType type,
+                           at::IntArrayRef sizes, const at::Tensor& known) {
+  at::Tensor input =
+      make_input(Location::kInput, static_cast<uint64_t>(srg::InputRole::kUser),
+                 fmt::format("{}{}", is_written ? kWritten : kGiven, number), type, sizes);
+  show(input, known);
   return input;
 }
 
@@ -263,9 +352,6 @@ std::shared_ptr<const Template> make_template(
 
 // --- replaying
 
-namespace {
-
-// Gives the tensor in the form in which a run binds it: bytes from the storage's start, in order.
 at::Tensor bindable(const at::Tensor& tensor, std::vector<const void*>& bound) {
   const Location location = storage_of(tensor)->location;
   const void* const address = tensor.storage().data();
@@ -276,6 +362,8 @@ at::Tensor bindable(const at::Tensor& tensor, std::vector<const void*>& bound) {
   bound.push_back(ready.storage().data());
   return ready;
 }
+
+namespace {
 
 std::vector<at::Tensor> views_of(const std::vector<StoragePtr>& made,
                                  const std::vector<std::pair<size_t, Product>>& outputs) {

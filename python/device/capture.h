@@ -57,6 +57,10 @@ class Capture {
   // A tensor that a replay is given: its `number`-th, of the same dtype and sizes as this one,
   // whose values code may look at where they are known.
   static at::Tensor given(uint32_t number, const at::Tensor& tensor);
+  // A tensor that a generation binds beside its group, the `number`-th of its program. is_written:
+  // each run may write it, for the next to read. known: as input()'s.
+  static at::Tensor beside(uint32_t number, bool is_written, at::ScalarType type,
+                           at::IntArrayRef sizes, const at::Tensor& known);
   // The keys or values of one layer of the run's sequence group.
   static at::Tensor buffer(uint32_t layer, srg::SequencePart part, at::ScalarType type,
                            at::IntArrayRef sizes);
@@ -78,8 +82,9 @@ struct Template {
   ProgramId id;
   uint64_t session = 0;
   std::vector<ipc::InputBinding> inputs;
-  std::vector<StoragePtr> held;                      // whose refs the inputs name
-  std::vector<std::pair<uint32_t, uint32_t>> given;  // graph storage, number of the given tensor
+  std::vector<StoragePtr> held;  // whose refs the inputs name
+  // Graph storage, number of the tensor that is given, or bound beside a group.
+  std::vector<std::pair<uint32_t, uint32_t>> given;
   std::vector<std::pair<size_t, Product>> outputs;
   std::vector<std::pair<uint64_t, at::ScalarType>> stores;
   std::vector<Product> views;         // for a generation; empty if they differ from size to size
@@ -102,6 +107,10 @@ std::shared_ptr<const Template> make_template(
     const std::vector<std::shared_ptr<const Recording>>& recordings,
     const std::vector<std::vector<int64_t>>& points, std::vector<srg::Symbol> symbols,
     std::optional<srg::Numerics> numerics);
+
+// A tensor in the form in which a run binds it: bytes from the storage's start, in order, of no
+// weight. bound: the storages that the run has, to which the result's is added; it is none of them.
+at::Tensor bindable(const at::Tensor& tensor, std::vector<const void*>& bound);
 
 // Runs a template of one recording on tensors like those that its capture was given.
 std::vector<at::Tensor> replay(const Template& program, std::vector<at::Tensor> given);

@@ -14,14 +14,44 @@ ipc::GenerateBlock block_for(const GenerationRequest& request, SequenceHandle se
                              uint32_t rows) {
   ipc::GenerateBlock block = request.options;
   block.sequence = sequence;
-  block.prefill = request.prefill.id.value;
-  block.decode = request.decode.id.value;
+  block.prefill = request.prefill.program.id.value;
+  block.decode = request.decode.program.id.value;
+  if (request.late) block.late_decode = request.late->program.id.value;
   block.rows = rows;
   block.prompt_tokens = request.prompt_tokens;
   block.padding = request.padding;
-  block.prefill_inputs = request.prefill.inputs;
-  block.decode_inputs = request.decode.inputs;
   return block;
+}
+
+// The tensors of a part in the form in which runs bind them. They are to live as long as the
+// generation.
+std::vector<at::Tensor> bindable_beside(const GenerationPart& part) {
+  std::vector<const void*> bound;
+  for (const StoragePtr& held : part.program.held) {
+    if (held) bound.push_back(reinterpret_cast<const void*>(held->address));
+  }
+  std::vector<at::Tensor> ready;
+  for (const auto& [storage, number] : part.program.given) {
+    const at::Tensor& tensor = part.beside.at(number);
+    const Location location = storage_of(tensor)->location;
+    const bool comes_of_a_run = location == Location::kRef || location == Location::kLogged;
+    ready.push_back(
+        bindable(comes_of_a_run ? tensor : tensor.clone(at::MemoryFormat::Contiguous), bound));
+  }
+  return ready;
+}
+
+// Precondition: what makes the tensors was handed over.
+std::vector<ipc::InputBinding> bindings_of(const Template& program,
+                                           const std::vector<at::Tensor>& beside) {
+  std::vector<ipc::InputBinding> inputs = program.inputs;
+  for (size_t i = 0; i < beside.size(); ++i) {
+    const StoragePtr storage = storage_of(beside[i]);
+    TORCH_CHECK(storage->location == Location::kRef,
+                "What a generation is given was not computed.");
+    inputs.push_back({program.given[i].first, ipc::InputKind::kRef, {}, storage->ref});
+  }
+  return inputs;
 }
 
 // Gathers token events into steps: a step is whole when it has a token for each row.
@@ -150,8 +180,9 @@ uint64_t Group::session_with(const Template& program) const {
 
 at::Tensor Group::step(const Template& program, const at::Tensor& ids,
                        const std::vector<uint32_t>& padding) {
-  TORCH_CHECK_NOT_IMPLEMENTED(program.views.size() == 1 && program.token_ids,
-                              "Its logits have other shapes at other sizes.");
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      program.views.size() == 1 && program.token_ids && program.given.empty(),
+      "Its logits have other shapes at other sizes.");
   const Product& view = program.views[0];
   const at::Tensor ready = ids.is_contiguous() && ids.storage_offset() == 0
                                ? ids
@@ -196,12 +227,23 @@ void Group::reorder(const std::vector<uint32_t>& rows) {
 }
 
 GenerationResult Group::generate(const GenerationRequest& request, const OnStep& on_step) {
-  const ipc::GenerateBlock block = block_for(request, handle_, geometry_.rows);
+  ipc::GenerateBlock block = block_for(request, handle_, geometry_.rows);
+  const GenerationPart* const late = request.late ? &*request.late : nullptr;
+  const std::vector<at::Tensor> at_prompt = bindable_beside(request.prefill);
+  const std::vector<at::Tensor> at_token = bindable_beside(request.decode);
+  const std::vector<at::Tensor> at_late = late ? bindable_beside(*late) : std::vector<at::Tensor>();
   Steps steps(geometry_.rows, on_step);
   const uint64_t bytes = request.prompt.size() * sizeof(int32_t);
-  const uint64_t session = std::min(session_with(request.prefill), session_with(request.decode));
+  const uint64_t session =
+      std::min(session_with(request.prefill.program), session_with(request.decode.program));
   const Followed followed = Device::get().follow(
-      session, bytes, [&](Link& link) { return start(link, block, request.prompt); },
+      session, bytes,
+      [&](Link& link) {
+        block.prefill_inputs = bindings_of(request.prefill.program, at_prompt);
+        block.decode_inputs = bindings_of(request.decode.program, at_token);
+        if (late) block.late_inputs = bindings_of(late->program, at_late);
+        return start(link, block, request.prompt);
+      },
       [&](const std::vector<client::TokenEvent>& events) { return steps.take(events); });
   const client::Outcome& outcome = followed.outcome;
   // When on_step ends a generation, djinnd is ahead of it: the run is cancelled, or is done

@@ -4,16 +4,24 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <vector>
 
 #include "python/device/capture.h"
 
 namespace djinn::device {
 
+// A program, and what it reads and writes beside the group, by the numbers of Capture::beside().
+struct GenerationPart {
+  const Template& program;
+  std::vector<at::Tensor> beside = {};
+};
+
 struct GenerationRequest {
-  const Template& prefill;
-  const Template& decode;
-  std::vector<int32_t> prompt;  // [rows, prompt_tokens]; what the group holds goes before
+  GenerationPart prefill;
+  GenerationPart decode;
+  std::optional<GenerationPart> late;  // from options.late_from tokens on
+  std::vector<int32_t> prompt;         // [rows, prompt_tokens]; what the group holds goes before
   uint32_t prompt_tokens = 0;
   std::vector<uint32_t> padding;  // by row; zero if the group holds tokens
   // How to draw and when to stop; the fields that the others above decide are filled from them.

@@ -27,14 +27,22 @@ srg::SymbolRole symbol_role_from(const std::string& name) {
   if (name == "tokens") return srg::SymbolRole::kTokens;
   if (name == "past") return srg::SymbolRole::kPast;
   if (name == "capacity") return srg::SymbolRole::kCapacity;
+  if (name == "source") return srg::SymbolRole::kPlain;
   TORCH_CHECK_VALUE(false, "No symbol has the role ", name, ".");
+}
+
+std::vector<at::Tensor> tensors_from(const std::vector<py::object>& objects) {
+  std::vector<at::Tensor> tensors;
+  for (const py::object& object : objects) tensors.push_back(tensor_from(object));
+  return tensors;
 }
 
 using Recordings = std::vector<std::shared_ptr<Recording>>;
 using Points = std::vector<std::vector<int64_t>>;
 using Symbols = std::vector<std::tuple<std::string, int64_t, int64_t>>;
 
-// Takes (name, least, most); the name is that of a role.
+// Takes (name, least, most); the name is that of a role, or "source": a length that each generation
+// gives.
 std::vector<srg::Symbol> symbols_from(const Symbols& items) {
   std::vector<srg::Symbol> symbols;
   for (const auto& [name, least, most] : items) {
@@ -83,6 +91,8 @@ ipc::GenerateBlock options_from(const py::dict& fields) {
   set("repetition_penalty", options.repetition_penalty);
   set("seed", options.seed);
   set("random_offset", options.random_offset);
+  set("late_from", options.late_from);
+  set("symbols", options.symbols);
   for (const auto& [name, value] : left) {
     throw py::type_error("A generation has no option " + py::repr(name).cast<std::string>() + ".");
   }
@@ -127,13 +137,21 @@ class StepTeller {
   std::exception_ptr failed_;
 };
 
-// Gives (tokens, the next random offset, whether on_step waited for the generation).
-py::tuple generate_here(Group& group, const Template& prefill, const Template& decode,
+// Takes (program, tensors beside the group).
+GenerationPart part_from(const py::tuple& part) {
+  return {part[0].cast<const Template&>(), tensors_from(part[1].cast<std::vector<py::object>>())};
+}
+
+// parts: of prefill, of decode, and of what takes its place late, if there is one. Gives (tokens,
+// the next random offset, whether on_step waited for the generation).
+py::tuple generate_here(Group& group, const std::vector<py::tuple>& parts,
                         std::vector<int32_t> prompt, uint32_t prompt_tokens,
                         std::vector<uint32_t> padding, const py::dict& options,
                         const py::object& on_step) {
-  const GenerationRequest request{
-      prefill, decode, std::move(prompt), prompt_tokens, std::move(padding), options_from(options)};
+  GenerationRequest request{part_from(parts.at(0)), part_from(parts.at(1)), {},
+                            std::move(prompt),      prompt_tokens,          std::move(padding),
+                            options_from(options)};
+  if (parts.size() > 2) request.late.emplace(part_from(parts[2]));
   StepTeller teller(on_step);
   GenerationResult result;
   try {
@@ -144,12 +162,6 @@ py::tuple generate_here(Group& group, const Template& prefill, const Template& d
   }
   teller.rethrow();
   return py::make_tuple(py::cast(result.tokens), result.random_offset, result.waited);
-}
-
-std::vector<at::Tensor> tensors_from(const std::vector<py::object>& objects) {
-  std::vector<at::Tensor> tensors;
-  for (const py::object& object : objects) tensors.push_back(tensor_from(object));
-  return tensors;
 }
 
 void add_groups(py::module_& module) {
@@ -215,6 +227,11 @@ void add_generation(py::module_& module) {
                                  const std::vector<int64_t>& sizes, const py::object& known) {
     const at::Tensor values = known.is_none() ? at::Tensor() : tensor_from(known);
     return to_python(Capture::input(role_from(role), dtype_from(dtype), sizes, values));
+  });
+  module.def("capture_beside", [](uint32_t number, bool is_written, const py::object& dtype,
+                                  const std::vector<int64_t>& sizes, const py::object& known) {
+    const at::Tensor values = known.is_none() ? at::Tensor() : tensor_from(known);
+    return to_python(Capture::beside(number, is_written, dtype_from(dtype), sizes, values));
   });
   module.def("capture_buffer", [](uint32_t layer, bool is_value, const py::object& dtype,
                                   const std::vector<int64_t>& sizes) {

@@ -73,7 +73,9 @@ def _explain(model: Any) -> tuple[int | None, str]:
     kinds = {(kind.__module__, kind.__name__) for kind in type(model).__mro__}
     if ("transformers.modeling_utils", "PreTrainedModel") not in kinds:
         return 0, FOREIGN
-    known = state.known_of(model)
+    from transformers import GenerationMixin  # which is there, since the model is its
+
+    known = state.last_called(model, GenerationMixin)
     if huggingface.is_enabled():
         return known.tier, known.why
     if known.why == state.NOT_SEEN:

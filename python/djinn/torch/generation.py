@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from transformers.generation.utils import GenerateDecoderOnlyOutput
+from transformers.generation.utils import GenerateDecoderOnlyOutput, GenerateEncoderDecoderOutput
 
 from . import _device, groups, notice, state
 from .job import Call, Job, group_for, job_of
@@ -26,6 +26,7 @@ from .options import options_of
 from .state import DEVICE, NotInDaemon
 from .steps import over_steps
 from .stopping import Rows
+from .takeover import Taken, give_back, take_over
 
 
 def sample(
@@ -74,15 +75,38 @@ def _of_the_model(model: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
 
 
 def _sample(call: Call) -> tuple[Any, int, str]:
-    job = job_of(call)
     try:
-        return _in_daemon(call, job), 2, ""
+        job = job_of(call)
     except NotInDaemon as reason:
         why = str(reason)
+    else:
+        try:
+            return _in_daemon(call, job), 2, ""
+        except NotInDaemon as reason:
+            why = str(reason)
+        try:
+            return over_steps(call, job), 1, why
+        except NotInDaemon as reason:
+            raise NotInDaemon(f"{why}; nor a step at a time, because {reason}") from reason
     try:
-        return over_steps(call, job), 1, why
+        return _taken_over(call), 2, f"its prompt goes operator by operator, because {why}"
     except NotInDaemon as reason:
-        raise NotInDaemon(f"{why}; nor a step at a time, because {reason}") from reason
+        more = f"; nor from its prompt on, because {reason}" if str(reason) != why else ""
+        raise NotInDaemon(why + more) from reason
+
+
+def _taken_over(call: Call) -> Any:
+    """The prompt is computed here, and djinnd goes on from there."""
+    _check_options(call)
+    taken = take_over(call)
+    return _in_daemon(call, taken.job, taken)
+
+
+def _check_options(call: Call) -> None:
+    """Before anything is computed: whether djinnd's loop knows them."""
+    _check_streamer(call.options["streamer"])
+    _check_draws(call)
+    options_of(call.config, call.processors, call.criteria, call.ids.shape[1], 1)
 
 
 def _is_gone(model: Any) -> bool:
@@ -159,7 +183,7 @@ def _drawing(options: dict[str, Any], rows: int) -> Iterator[Drawn]:
             _device.set_random_offset(drawn.offset)
 
 
-def _in_daemon(call: Call, job: Job) -> Any:
+def _in_daemon(call: Call, job: Job, taken: Taken | None = None) -> Any:
     streamer = call.options["streamer"]
     _check_streamer(streamer)
     _check_draws(call)
@@ -168,22 +192,37 @@ def _in_daemon(call: Call, job: Job) -> Any:
     _check_history(job, call.ids, options)
     rows = Rows(call.ids.cpu(), call.criteria, options["pad_token"], streamer)
     _check_rows(job, rows)
-    sequences = _generate(call.model, job, rows, options, streamer).to(call.ids.device)
-    if call.config.return_dict_in_generate:
-        return GenerateDecoderOnlyOutput(sequences=sequences, past_key_values=job.cache)
-    return sequences
+    sequences = _generate(call.model, job, rows, options, streamer, taken).to(call.ids.device)
+    if not call.config.return_dict_in_generate:
+        return sequences
+    if call.model.config.is_encoder_decoder:
+        return GenerateEncoderDecoderOutput(sequences=sequences, past_key_values=job.cache)
+    return GenerateDecoderOnlyOutput(sequences=sequences, past_key_values=job.cache)
 
 
 def _generate(
-    model: Any, job: Job, rows: Rows, options: dict[str, Any], streamer: Any
+    model: Any,
+    job: Job,
+    rows: Rows,
+    options: dict[str, Any],
+    streamer: Any,
+    taken: Taken | None,
 ) -> torch.Tensor:
     """All ids, on the CPU."""
     held = group_for(model, job)
+    beside: list[list[torch.Tensor]] = [[], [], []]
+    given = rows.ids[:, -job.tokens :]
+    if taken is not None:
+        beside = [taken.at_prompt, taken.at_token, taken.at_token]
+        options["symbols"] = taken.symbols
+        # What the prompt became more of in the cache than it has ids stands before it.
+        given = torch.nn.functional.pad(given, (job.tokens - given.shape[1], 0))
     try:
         with _drawing(options, rows=len(rows.ids)) as drawn:
+            options["late_from"] = job.programs.late_from
             tokens, drawn.offset, waited = held.group.generate(
-                *(program.template for program in job.programs),
-                rows.ids[:, -job.tokens :].to(torch.int32).flatten().tolist(),
+                list(zip((one.template for one in job.programs.all), beside, strict=False)),
+                given.to(torch.int32).flatten().tolist(),
                 job.tokens,
                 [0] * len(rows.ids) if job.past else job.padding,
                 options,
@@ -205,6 +244,9 @@ def _generate(
         if rows.ended:
             held.crop(length)
         held.length = length
+        if taken is not None:
+            give_back(taken, held)
+            return ids
         held.ids = ids[:, :length] if ids.shape[1] == length + 1 else None
         groups.hold(job.cache, held)
     return ids

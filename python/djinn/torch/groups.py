@@ -27,9 +27,10 @@ class Held:
     banks: int  # 2: its rows can be reordered
     model: "weakref.ref[Any]"
     padding: list[int]  # on the left of each row
+    dims: tuple[int, int]  # of a key and of a value, in slots of the larger one
     length: int = 0
     ids: torch.Tensor | None = None  # [rows, length] on the CPU; None: not known here
-    loop: tuple[Any, Any] | None = None  # in transformers' own: prefill and decode
+    loop: Any = None  # in transformers' own: its Programs
     tokens: int = 0  # and how many of the prompt are still to come
 
     @property
@@ -40,6 +41,13 @@ class Held:
         self.group.crop(length)
         self.length = length
         self.ids = None if self.ids is None else self.ids[:, :length]
+
+    def contents(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        """Copies of each layer's keys and values."""
+        copies = self.group.contents(self.length) if self.length else []
+        key, value = self.dims
+        pairs = zip(copies[::2], copies[1::2], strict=True)
+        return [(keys[..., :key], values[..., :value]) for keys, values in pairs]
 
     def reorder(self, rows: list[int]) -> None:
         """Row r becomes what row rows[r] was."""
@@ -66,10 +74,10 @@ class GroupCache(DynamicCache):
 
     def release(self) -> None:
         held = self._held
-        copies = held.group.contents(held.length) if held.length else []
+        copies = held.contents()
         del self.__dict__["_held"]
         self.__class__ = DynamicCache  # type: ignore[assignment]
-        for layer, (keys, values) in enumerate(zip(copies[::2], copies[1::2], strict=True)):
+        for layer, (keys, values) in enumerate(copies):
             self.update(keys, values, layer)
 
     def get_seq_length(self, layer_idx: int = 0) -> int:

@@ -10,11 +10,17 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from transformers.cache_utils import DynamicCache, StaticCache
+from transformers.cache_utils import (
+    DynamicCache,
+    DynamicLayer,
+    DynamicSlidingWindowLayer,
+    StaticCache,
+)
 from transformers.generation import stopping_criteria
 
 from . import _device, groups, state
-from .capture import Captured, Kind, programs
+from .cache import GrowingLayer
+from .capture import Kind, Programs, programs
 from .groups import GroupCache, Held
 from .state import DEVICE, NotInDaemon
 
@@ -56,23 +62,42 @@ class Job:
     past: int  # tokens of each row that the cache holds
     tokens: int  # and that come behind them
     padding: list[int]
-    programs: tuple[Captured, Captured]
+    programs: Programs
     total: int  # token slots
     outlives: bool  # the cache is asked for again
     banks: int  # of the group: 2 if rows are to be reordered
 
 
-def _positions(model: Any) -> int:
+def positions_of(model: Any) -> int:
     """How many tokens a row may have in all."""
     text = model.config.get_text_config(decoder=True)
     most = getattr(text, "max_position_embeddings", None) or POSITIONS_DEFAULT
-    for name in ("sliding_window", "attention_chunk_size"):
-        window = getattr(text, name, None)
-        if isinstance(window, int) and window > 0 and getattr(text, "use_sliding_window", True):
-            most = min(most, window)
+    chunk = getattr(text, "attention_chunk_size", None)
+    if isinstance(chunk, int) and chunk > 0:
+        most = min(most, chunk)
     if _home_of(model.prepare_inputs_for_generation) in BEGIN_ANEW:
         most = min(most, getattr(text, "original_max_position_embeddings", most))
     return most
+
+
+def window_of(model: Any) -> int:
+    """How many tokens some of its layers look at; 0: all look at all."""
+    text = model.config.get_text_config(decoder=True)
+    window = getattr(text, "sliding_window", None)
+    is_used = getattr(text, "use_sliding_window", True) and isinstance(window, int)
+    return window if is_used and window > 0 else 0
+
+
+def windows_of(cache: DynamicCache, window: int) -> tuple[int, ...]:
+    """What it keeps of each layer, 0 for all; none: it keeps all of all."""
+    windows = []
+    for layer in cache.__dict__["layers"]:
+        if type(layer) not in (DynamicLayer, GrowingLayer, DynamicSlidingWindowLayer):
+            raise NotInDaemon(f"its cache has a {type(layer).__name__}")
+        windows.append(getattr(layer, "sliding_window", 0))
+    if any(one not in (0, window) for one in windows):
+        raise NotInDaemon("its cache has other sliding windows than its configuration")
+    return tuple(windows) if any(windows) else ()
 
 
 # Methods that make what a forward is given in transformers' loop; captures have it as these modules
@@ -88,6 +113,13 @@ REPRODUCED = (
     "transformers.models.bloom.modeling_bloom",  # differs for a StaticCache
     *BEGIN_ANEW,
 )
+
+
+def is_of_transformers(model: Any, name: str) -> bool:
+    """Whether its method of that name is code of transformers, whichever class's."""
+    method = getattr(model, name)
+    is_own = getattr(method, "__self__", None) is model
+    return is_own and _home_of(method).startswith("transformers.")
 
 
 def _home_of(method: Any) -> str:
@@ -171,7 +203,7 @@ def _padding(mask: torch.Tensor | None, rows: int, columns: int) -> list[int]:
     return padding.tolist()
 
 
-def _most(criteria: Any, prompt: int) -> int:
+def most_of(criteria: Any, prompt: int) -> int:
     kind = stopping_criteria.MaxLengthCriteria
     lengths = [one.max_length for one in criteria if isinstance(one, kind)]
     if not lengths or min(lengths) <= prompt:
@@ -191,20 +223,19 @@ def job_of(call: Call, banks: int = 1) -> Job:
     cache, mask = kwargs["past_key_values"], kwargs.get("attention_mask")
     past = _past(cache, model, rows)
     tokens = _tokens(mask, prompt, past)
-    total = past + tokens + _most(call.criteria, prompt) - prompt
-    most = _positions(model)
+    total = past + tokens + most_of(call.criteria, prompt) - prompt
+    most = positions_of(model)
     if total > most:
-        raise NotInDaemon(
-            f"its prompt and new tokens may be {total}, and the model has positions, or a sliding "
-            f"window, for {most}: lower max_new_tokens, or give it a shorter prompt"
-        )
+        raise NotInDaemon(too_many(total, most))
     padding = _padding(mask, rows, past + tokens)
     if any(one >= past + tokens for one in padding):
         raise NotInDaemon("a row is all padding")
     held = groups.held_of(cache)
     if held is not None and past and held.padding != padding:
         raise NotInDaemon("its rows are padded otherwise than in its cache")
-    found = programs(model, Kind(rows, any(padding), past > 0, most), tokens)
+    window = window_of(model)
+    kind = Kind(rows, any(padding), past > 0, most, window, windows_of(cache, window))
+    found = programs(model, kind, past, tokens, total)
     outlives = bool(config.return_dict_in_generate) or getattr(cache, "_is_user_defined", False)
     job = Job(cache, prompt, past, tokens, padding, found, total, outlives, banks)
     if held is not None and past and not _fits(held, job):
@@ -212,11 +243,18 @@ def job_of(call: Call, banks: int = 1) -> Job:
     return job
 
 
+def too_many(total: int, most: int) -> str:
+    return (
+        f"its prompt and new tokens may be {total}, and the model has positions for {most}: lower "
+        "max_new_tokens, or give it a shorter prompt"
+    )
+
+
 def _fits(held: Held, job: Job) -> bool:
     return (
         job.total <= held.capacity
         and job.banks <= held.banks
-        and held.geometry == job.programs[1].geometry
+        and held.geometry == job.programs.decode.geometry
     )
 
 
@@ -226,13 +264,24 @@ def group_for(model: Any, job: Job) -> Held:
     held = groups.held_of(job.cache)
     if held is not None and job.past:
         return held
-    geometry = job.programs[1].geometry
-    capacity = _positions(model) if job.outlives else job.total
+    geometry = job.programs.decode.geometry
+    capacity = positions_of(model) if job.outlives else job.total
     try:
         group = _device.Group((*geometry, capacity, job.banks))
     except RuntimeError as error:
         raise NotInDaemon(f"no sequence group is to be had: {state.first_line(error)}") from error
-    return Held(group, geometry, capacity, job.banks, weakref.ref(model), job.padding)
+    return Held(
+        group,
+        geometry,
+        capacity,
+        job.banks,
+        weakref.ref(model),
+        job.padding,
+        job.programs.decode.dims,
+    )
 
 
-__all__ = ["Call", "Job", "group_for", "job_of"]
+__all__ = [
+    *("OWN_WAYS", "Call", "Job", "group_for", "is_of_transformers", "job_of", "most_of"),
+    *("positions_of", "too_many", "window_of"),
+]

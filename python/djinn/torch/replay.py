@@ -204,7 +204,7 @@ def _take_apart(args: Any, kwargs: Any) -> _Call:
 def _capture(original: Any, model: Any, one: _Call) -> _Program:
     result, recording = None, None
     try:
-        with state.capturing(), torch.no_grad():
+        with state.capturing(model), torch.no_grad():
             given = [_device.capture_given(i, tensor) for i, tensor in enumerate(one.tensors)]
             args, kwargs = one.arguments(given)
             result = original(model, *args, **kwargs)

@@ -2,6 +2,7 @@
 """What is known of each ghost, and when it is out of date: what generation and replay share."""
 
 import gc
+import itertools
 import threading
 import weakref
 from collections.abc import Iterator
@@ -36,6 +37,7 @@ class Known:
     new_sizes: int = 0  # of those: with arguments of sizes that none before had
     tier: int | None = None  # of the last call that was seen
     why: str = NOT_SEEN
+    turn: int = 0  # when that was, among all models' calls
 
     def forget(self) -> None:
         self.captured.clear()
@@ -43,6 +45,7 @@ class Known:
 
 
 _thread = threading.local()
+_turns = itertools.count(1)
 _known: "weakref.WeakKeyDictionary[Any, Known]" = weakref.WeakKeyDictionary()
 
 
@@ -64,21 +67,28 @@ def took(known: Known, tier: int, why: str = "") -> None:
     """A call ended so, or is about to. One that is captured is no call."""
     if getattr(_thread, "captures", False):
         return
-    known.tier, known.why = tier, why
+    known.tier, known.why, known.turn = tier, why, next(_turns)
     _device.state_call(tier)
+
+
+def last_called(model: Any, generates: type) -> Known:
+    """What is known of the model, or of the part of it that was called after it, if that is a model
+    that generates: some leave their generation to a decoder inside of them."""
+    parts = [one for one in model.modules() if one is not model and isinstance(one, generates)]
+    return max((known_of(one) for one in (model, *parts)), key=lambda known: known.turn)
 
 
 @contextmanager
 def generation(model: Any) -> Iterator[None]:
     """A call of generate(): what is told of the model afterwards is of this one."""
     known = known_of(model)
-    known.tier, known.why = None, UNDER_WAY
+    known.tier, known.why, known.turn = None, UNDER_WAY, next(_turns)
     try:
         yield
         if known.why == UNDER_WAY:
             known.why = NOT_OURS
     except BaseException as error:
-        known.tier = None
+        known.tier, known.turn = None, next(_turns)
         known.why = f"its last generation ended with an error: {first_line(error)}"
         raise
 
@@ -174,8 +184,29 @@ def _default_device(mode: Any) -> str:
 
 
 @contextmanager
-def capturing() -> Iterator[None]:
-    """A capture in this thread, forgotten if it was not finished."""
+def _as_they_were(model: Any) -> Iterator[None]:
+    """What a forward leaves in its modules, as states of a recurrence, is taken back: under capture
+    it has no value, and the next call would find it."""
+    before = [
+        (held, dict(held)) for one in model.modules() for held in (one.__dict__, one._buffers)
+    ]
+    try:
+        yield
+    finally:
+        for held, was in before:
+            for name in [name for name in held if name not in was]:
+                del held[name]
+            held.update({name: one for name, one in was.items() if held.get(name) is not one})
+
+
+@contextmanager
+def capturing(model: Any) -> Iterator[None]:
+    """A capture of the model in this thread, forgotten if it was not finished."""
+    with _as_they_were(model):
+        yield from _capturing()
+
+
+def _capturing() -> Iterator[None]:
     cached = torch.is_autocast_cache_enabled()
     collects = gc.isenabled()
     gc.disable()  # what a collection calls would be captured

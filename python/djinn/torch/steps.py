@@ -20,7 +20,7 @@ def step(cache: GroupCache, input_ids: torch.Tensor) -> Any:
     if held.tokens:  # of the prompt; the cache has those before
         input_ids, held.tokens = input_ids[:, -held.tokens :], 0
     tokens = input_ids.shape[1]
-    program = held.loop[tokens == 1]
+    program = held.loop.at(tokens, held.length)
     padding = held.padding if held.length == 0 and held.is_padded else []
     logits = held.group.step(program.template, input_ids, padding)
     held.length += tokens
@@ -45,7 +45,7 @@ def over_steps(call: Call, job: Job, loop: Any = None) -> Any:
 @contextmanager
 def _stepping(model: Any, job: Job) -> Iterator[None]:
     """Inside, forwards with the job's cache are steps."""
-    if not all(program.template.steps for program in job.programs):
+    if not all(program.template.steps for program in job.programs.all):
         raise NotInDaemon("its logits have other shapes at other sizes")
     held = group_for(model, job)
     groups.hold(job.cache, held)
