@@ -29,9 +29,6 @@
 namespace djinn::exec {
 namespace {
 
-// Of weights, that a thread takes at once.
-constexpr int64_t kShareBytes = 128 * 1024;
-
 using Bias = std::optional<at::Tensor>;
 
 at::Tensor linear_as_before(const at::Tensor& input, const at::Tensor& weight, const Bias& bias,
@@ -74,7 +71,6 @@ Product prepared(const at::Tensor& given, const at::Tensor& weight, const Bias& 
   call.inputs = given.size(-1);
   call.outputs = outputs;
   const auto element_bytes = static_cast<int64_t>(weight.element_size());
-  it.work.share = std::max<int64_t>(kShareBytes / (call.inputs * element_bytes), 1);
   const int64_t rows = given.numel() / given.size(-1);
   const int64_t padded = kernels::padded_outputs(outputs);
   if (!it.work.inputs_dense) {

@@ -30,6 +30,17 @@ void run_inputs_first(const ProductWork& work) {
   });
 }
 
+// Of weights, that a thread takes at once.
+constexpr int64_t kShareBytes = 128 * 1024;
+
+int64_t share_of(const ProductWork& work) {
+  const int64_t element_bytes = work.element == kernels::Element::kFloat32 ? 4 : 2;
+  const int64_t outputs = kShareBytes / (work.call.inputs * element_bytes);
+  if (work.call.rows == 1) return std::max<int64_t>(outputs, 1);
+  constexpr int64_t kTile = kernels::kTileOutputs;
+  return std::max<int64_t>((outputs + kTile / 2) / kTile, 1) * kTile;
+}
+
 int64_t shares_of(const ProductWork& work) {
   if (!work.inputs_dense) return 0;
   return (work.call.outputs + work.share - 1) / work.share;
@@ -44,6 +55,7 @@ void run_works(size_t count, const F& work) {
     ProductWork& it = work(i);
     it.call.row = it.rows.data();
     it.call.rows = static_cast<int64_t>(it.rows.size());
+    it.share = share_of(it);
     shares += shares_of(it);
     if (!it.inputs_dense) run_inputs_first(it);
   }

@@ -16,7 +16,7 @@
 
 namespace djinn::exec {
 
-// What the kernels are told. call.row is set to the rows when they are called.
+// What the kernels are told. call.row and the share are set when they are called.
 struct ProductWork {
   kernels::Linear call;
   c10::SmallVector<kernels::LinearRow, 8> rows;

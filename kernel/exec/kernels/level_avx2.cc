@@ -5,6 +5,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "kernel/exec/kernels/unroll.h"
+
 namespace djinn::kernels {
 namespace {
 
@@ -23,6 +25,20 @@ struct Level {
     const __m128 halves = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
     const __m128 pairs = _mm_add_ps(halves, _mm_movehl_ps(halves, halves));
     return _mm_cvtss_f32(_mm_add_ss(pairs, _mm_movehdup_ps(pairs)));
+  }
+  static Vector sums(const Vector* v) {
+    Vector four[4];
+    DJINN_UNROLL
+    for (int i = 0; i < 4; ++i) {
+      four[i] = _mm256_add_ps(_mm256_permute2f128_ps(v[i], v[4 + i], 0x20),
+                              _mm256_permute2f128_ps(v[i], v[4 + i], 0x31));
+    }
+    const Vector a = in_pairs(four[0], four[1]), b = in_pairs(four[2], four[3]);
+    return _mm256_add_ps(_mm256_shuffle_ps(a, b, 0x88), _mm256_shuffle_ps(a, b, 0xdd));
+  }
+  // Of four lanes each, the two that their halves add up to, then those of the other's.
+  static Vector in_pairs(Vector a, Vector b) {
+    return _mm256_add_ps(_mm256_shuffle_ps(a, b, 0x44), _mm256_shuffle_ps(a, b, 0xee));
   }
 };
 

@@ -7,6 +7,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "kernel/exec/kernels/unroll.h"
+
 namespace djinn::kernels {
 namespace {
 
@@ -26,6 +28,25 @@ struct Level {
     const __m128 four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
     const __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
     return _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)));
+  }
+  static Vector sums(const Vector* v) {
+    Vector four[4];
+    DJINN_UNROLL
+    for (int i = 0; i < 4; ++i) {
+      // The vectors whose sums become the lanes i, 4 + i, 8 + i and 12 + i.
+      const Vector a = in_halves(v[i], v[4 + i]), b = in_halves(v[8 + i], v[12 + i]);
+      four[i] = _mm512_add_ps(_mm512_shuffle_f32x4(a, b, 0x88), _mm512_shuffle_f32x4(a, b, 0xdd));
+    }
+    const Vector a = in_pairs(four[0], four[1]), b = in_pairs(four[2], four[3]);
+    return _mm512_add_ps(_mm512_shuffle_ps(a, b, 0x88), _mm512_shuffle_ps(a, b, 0xdd));
+  }
+  // The eight lanes that a vector's halves add up to, then those of the other.
+  static Vector in_halves(Vector a, Vector b) {
+    return _mm512_add_ps(_mm512_shuffle_f32x4(a, b, 0x44), _mm512_shuffle_f32x4(a, b, 0xee));
+  }
+  // Of four lanes each, the two that their halves add up to, then those of the other's.
+  static Vector in_pairs(Vector a, Vector b) {
+    return _mm512_add_ps(_mm512_shuffle_ps(a, b, 0x44), _mm512_shuffle_ps(a, b, 0xee));
   }
 };
 

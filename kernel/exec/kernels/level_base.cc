@@ -23,6 +23,7 @@ struct Level {
   static Vector add(Vector a, Vector b) { return a + b; }
   static Vector fma(Vector a, Vector b, Vector c) { return a * b + c; }
   static float sum(Vector v) { return (v[0] + v[2]) + (v[1] + v[3]); }
+  static Vector sums(const Vector* v) { return Vector{sum(v[0]), sum(v[1]), sum(v[2]), sum(v[3])}; }
 };
 
 }  // namespace

@@ -45,6 +45,10 @@ inline constexpr int64_t kChunkInputs = 64;
   return (outputs + 31) / 32 * 32;
 }
 
+// Outputs first: how many at once a thread computes of a block of rows, which it packs for them. Of
+// several rows a share of the outputs is best a multiple.
+inline constexpr int64_t kTileOutputs = 64;
+
 // Computes a share of a call. Any thread; threads may share a call.
 using LinearKernel = void (*)(const Linear& call, int64_t begin, int64_t end);
 

@@ -13,9 +13,9 @@
 namespace djinn::kernels {
 namespace {
 
-constexpr int kRowsMax = 8;           // at once; more go in blocks
-constexpr int64_t kTileOutputs = 64;  // their weights stay in the second cache for all blocks
+constexpr int kRowsMax = 8;  // at once; more go in blocks
 constexpr int64_t kAheadBytes = 8192;
+constexpr int kSecondCache = 2;  // of __builtin_prefetch
 constexpr int64_t kLineBytes = 64;
 
 template <typename T>
@@ -25,89 +25,212 @@ inline void prefetch(const T* at) {
 
 // --- outputs first: dot products
 
-// The numbers of a block of rows, of which there may be several.
-template <typename T, int M>
-struct Rows {
-  explicit Rows(const LinearRow* row) {
-    for (int m = 0; m < M; ++m) {
-      x[m] = static_cast<const T*>(row[m].x);
-      y[m] = static_cast<T*>(row[m].y);
-    }
-  }
-  const T* x[M];
-  T* y[M];
-};
-
-// The rows [n, n + W) of weights, which begin at w. What a row of x gets is summed in the same
-// order for each W and M.
-template <typename T, int M, int W>
-[[gnu::always_inline]] inline void dots(const Linear& call, const Rows<T, M>& rows, const T* w,
-                                        int64_t n) {
+// One row, which is bound by memory: one row of weights after the other is one stream of it.
+template <typename T>
+void one_row(const Linear& call, const LinearRow& row, int64_t begin, int64_t end) {
   using D = Dot<T>;
-  Vector sums[W][M];
-  DJINN_UNROLL
-  for (int i = 0; i < W; ++i) {
-    DJINN_UNROLL
-    for (int m = 0; m < M; ++m) sums[i][m] = Level::zero();
-  }
-  typename D::Operand weights[W];
-  const auto add = [&](int m, typename D::Operand x) {
-    DJINN_UNROLL
-    for (int i = 0; i < W; ++i) sums[i][m] = D::step(sums[i][m], x, weights[i]);
-  };
-  int64_t k = 0;
-  for (; k + D::kStep <= call.inputs; k += D::kStep) {
-    DJINN_UNROLL
-    for (int i = 0; i < W; ++i) {
-      weights[i] = D::load(w + i * call.weight_stride + k);
-      prefetch(w + i * call.weight_stride + k);
+  const T* const x = static_cast<const T*>(row.x);
+  const T* const bias = static_cast<const T*>(call.bias);
+  for (int64_t n = begin; n < end; ++n) {
+    const T* const w = static_cast<const T*>(call.weight) + n * call.weight_stride;
+    Vector sums = Level::zero();
+    int64_t k = 0;
+    for (; k + D::kStep <= call.inputs; k += D::kStep) {
+      prefetch(w + k);
+      sums = D::step(sums, D::load(x + k), D::load(w + k));
     }
-    DJINN_UNROLL
-    for (int m = 0; m < M; ++m) add(m, D::load(rows.x[m] + k));
-  }
-  if (k < call.inputs) {
-    T tail[D::kStep];
-    DJINN_UNROLL
-    for (int i = 0; i < W; ++i) {
-      copy_tail(tail, w + i * call.weight_stride + k, call.inputs - k);
-      weights[i] = D::load(tail);
+    if (k < call.inputs) {
+      T x_tail[D::kStep], w_tail[D::kStep];
+      copy_tail(x_tail, x + k, call.inputs - k);
+      copy_tail(w_tail, w + k, call.inputs - k);
+      sums = D::step(sums, D::load(x_tail), D::load(w_tail));
     }
-    DJINN_UNROLL
-    for (int m = 0; m < M; ++m) {
-      copy_tail(tail, rows.x[m] + k, call.inputs - k);
-      add(m, D::load(tail));
-    }
-  }
-  DJINN_UNROLL
-  for (int i = 0; i < W; ++i) {
-    DJINN_UNROLL
-    for (int m = 0; m < M; ++m) {
-      float sum = Level::sum(sums[i][m]);
-      if (call.bias != nullptr) sum += D::widen(static_cast<const T*>(call.bias)[n + i]);
-      rows.y[m][n + i] = D::round(sum);
-    }
+    float sum = Level::sum(sums);
+    if (bias != nullptr) sum += D::widen(bias[n]);
+    static_cast<T*>(row.y)[n] = D::round(sum);
   }
 }
 
-// One row of weights after the other is one stream of memory, which is read fastest. Of several
-// rows of x, each read once for three rows of weights, the first cache gives enough; it pays where
-// rows of weights are long, and their streams far apart (measured on Zen 4).
-constexpr int kRowsForSeveral = 3;
-constexpr int kWeightsAtOnce = 3;
-constexpr int64_t kLongRowBytes = 3072;
+// Several rows are bound by arithmetic, if what is read of them stays in the first cache: so they
+// are packed, side by side and in the form that is multiplied, as many elements at once as fit
+// there. (Where they lie as far apart as pages do, a few of them fill the cache's ways.) Meanwhile
+// sums wait, as vectors, for the next elements. A row's outputs are summed in the same order
+// whatever the number of rows, and of weights that are taken at once.
+constexpr int64_t kPackedBytes = 24 * 1024;
+// Two rows of weights halve what is read of x for each product. Four or three at once were slower
+// for up to four rows of x (measured on Zen 4), and so were two for two.
+constexpr int kTileSums = Level::kRegisters * 3 / 4;
+template <int M>
+constexpr int kWeightsAtOnce = M > 2 && 2 * M <= kTileSums ? 2 : 1;
+// How far ahead weights are fetched into the second cache, in the order in which they are read.
+constexpr int64_t kPackedAheadBytes = 8192;
 
+// Elements [begin, end) of M rows, and zeros behind the last.
 template <typename T, int M>
-void block_outputs_first(const Linear& call, int64_t row, int64_t begin, int64_t end) {
-  const Rows<T, M> rows(call.row + row);
-  const T* const w = static_cast<const T*>(call.weight);
-  int64_t n = begin;
-  if constexpr (M >= kRowsForSeveral) {
-    const bool is_long = call.inputs * static_cast<int64_t>(sizeof(T)) >= kLongRowBytes;
-    for (; is_long && n + kWeightsAtOnce <= end; n += kWeightsAtOnce) {
-      dots<T, M, kWeightsAtOnce>(call, rows, w + n * call.weight_stride, n);
+struct PackedRows {
+  using D = Dot<T>;
+  using Operand = typename D::Operand;
+  static constexpr int64_t kStepsMax = kPackedBytes / static_cast<int64_t>(M * sizeof(Operand));
+
+  // How many are packed at once, so that there are few parts of nearly the same size.
+  static int64_t inputs_at_once(int64_t inputs) {
+    const int64_t steps = (inputs + D::kStep - 1) / D::kStep;
+    const int64_t parts = (steps + kStepsMax - 1) / kStepsMax;
+    return (steps + parts - 1) / parts * D::kStep;
+  }
+
+  void pack(const LinearRow* row, int64_t from, int64_t to) {
+    begin = from;
+    end = to;
+    for (int m = 0; m < M; ++m) {
+      const T* const x = static_cast<const T*>(row[m].x);
+      Operand(*packed)[M] = of;
+      int64_t k = begin;
+      for (; k + D::kStep <= end; k += D::kStep) (*packed++)[m] = D::load(x + k);
+      if (k == end) continue;
+      T tail[D::kStep];
+      copy_tail(tail, x + k, end - k);
+      (*packed)[m] = D::load(tail);
     }
   }
-  for (; n < end; ++n) dots<T, M, 1>(call, rows, w + n * call.weight_stride, n);
+
+  int64_t begin, end;
+  Operand of[kStepsMax][M];
+};
+
+// The products of M rows with W rows of weights: their sums, and the outputs they become.
+template <typename T, int M, int W>
+struct Tile {
+  using D = Dot<T>;
+  using Operand = typename D::Operand;
+  static constexpr int kCount = M * W;
+  static constexpr int kVectors = (kCount + kLanes - 1) / kLanes;
+
+  // w: the first of the weights' rows. ahead: what is fetched meanwhile.
+  [[gnu::always_inline]] inline void add(const PackedRows<T, M>& x, const T* w, int64_t stride,
+                                         const T* ahead) {
+    w += x.begin;
+    const Operand(*packed)[M] = x.of;
+    int64_t left = x.end - x.begin;
+    Operand weights[W];
+    for (; left >= D::kStep; left -= D::kStep, w += D::kStep, ahead += D::kStep) {
+      DJINN_UNROLL
+      for (int i = 0; i < W; ++i) {
+        weights[i] = D::load(w + i * stride);
+        __builtin_prefetch(ahead + i * stride, 0, kSecondCache);
+      }
+      step(*packed++, weights);
+    }
+    if (left == 0) return;
+    T tail[D::kStep];
+    DJINN_UNROLL
+    for (int i = 0; i < W; ++i) {
+      copy_tail(tail, w + i * stride, left);
+      weights[i] = D::load(tail);
+    }
+    step(*packed, weights);
+  }
+
+  [[gnu::always_inline]] inline void step(const Operand (&x)[M], const Operand (&weights)[W]) {
+    DJINN_UNROLL
+    for (int m = 0; m < M; ++m) {
+      DJINN_UNROLL
+      for (int i = 0; i < W; ++i) sums[m * W + i] = D::step(sums[m * W + i], x[m], weights[i]);
+    }
+  }
+
+  // The outputs [n, n + W).
+  [[gnu::always_inline]] inline void finish(const Linear& call, const LinearRow* row, int64_t n) {
+    T outputs[kVectors * kLanes], bias[kVectors * kLanes] = {};
+    if (call.bias != nullptr) {
+      DJINN_UNROLL
+      for (int m = 0; m < M; ++m) {
+        memcpy(bias + m * W, static_cast<const T*>(call.bias) + n, W * sizeof(T));
+      }
+    }
+    // Copies of the others fill up the last vectors, so that the compiler adds them up once.
+    DJINN_UNROLL
+    for (int i = kCount; i < kVectors * kLanes; ++i) {
+      sums[i] = sums[i % 8 < kCount ? i % 8 : i % 4 < kCount ? i % 4 : i % 2];
+    }
+    DJINN_UNROLL
+    for (int v = 0; v < kVectors; ++v) {
+      Vector sum = Level::sums(sums + v * kLanes);
+      if (call.bias != nullptr) sum = Level::add(sum, D::to_vector(bias + v * kLanes));
+      D::from_vector(outputs + v * kLanes, sum);
+    }
+    DJINN_UNROLL
+    for (int m = 0; m < M; ++m) {
+      memcpy(static_cast<T*>(row[m].y) + n, outputs + m * W, W * sizeof(T));
+    }
+  }
+
+  Vector sums[kVectors * kLanes];
+};
+
+// A block of rows of x and the outputs [begin, end), at most kTileOutputs.
+template <typename T, int M>
+struct Block {
+  static constexpr int W = kWeightsAtOnce<M>;
+
+  Block(const Linear& linear, const LinearRow* rows, int64_t from, int64_t to)
+      : call(linear), row(rows), begin(from), end(to) {}
+
+  void compute() {
+    const int64_t at_once = x.inputs_at_once(call.inputs);
+    for (int64_t k = 0; k < call.inputs; k += at_once) {
+      x.pack(row, k, smaller(k + at_once, call.inputs));
+      const int64_t bytes = W * (x.end - x.begin) * static_cast<int64_t>(sizeof(T));
+      const int64_t rows_ahead = (kPackedAheadBytes + bytes - 1) / bytes * W;
+      int64_t n = begin;
+      for (; n + W <= end; n += W) compute_tile<W>(n, ahead_of(n + rows_ahead));
+      for (; n < end; ++n) compute_tile<1>(n, ahead_of(n + rows_ahead));
+    }
+  }
+
+  // Where the row n of weights is read next: behind these outputs are their next inputs, or the
+  // first ones of the next outputs. It may be behind all weights, since it is only fetched.
+  const T* ahead_of(int64_t n) const {
+    int64_t k = x.begin;
+    if (n >= end && x.end < call.inputs) {
+      n -= end - begin;
+      k = x.end;
+    } else if (n >= end) {
+      k = 0;
+    }
+    return static_cast<const T*>(call.weight) + n * call.weight_stride + k;
+  }
+
+  template <int kWeights>
+  [[gnu::always_inline]] inline void compute_tile(int64_t n, const T* ahead) {
+    Tile<T, M, kWeights> tile;
+    Vector* const sums_waiting = waiting + (n - begin) * M;
+    DJINN_UNROLL
+    for (int i = 0; i < tile.kCount; ++i) {
+      tile.sums[i] = x.begin == 0 ? Level::zero() : sums_waiting[i];
+    }
+    const T* const w = static_cast<const T*>(call.weight) + n * call.weight_stride;
+    tile.add(x, w, call.weight_stride, ahead);
+    if (x.end == call.inputs) return tile.finish(call, row, n);
+    DJINN_UNROLL
+    for (int i = 0; i < tile.kCount; ++i) sums_waiting[i] = tile.sums[i];
+  }
+
+  const Linear& call;
+  const LinearRow* row;
+  int64_t begin, end;
+  PackedRows<T, M> x;
+  Vector waiting[kTileOutputs * M];
+};
+
+template <typename T, int M>
+void block_outputs_first(const Linear& call, int64_t first, int64_t begin, int64_t end) {
+  const LinearRow* const row = call.row + first;
+  if constexpr (M == 1) {
+    one_row<T>(call, *row, begin, end);
+  } else {
+    Block<T, M>(call, row, begin, end).compute();
+  }
 }
 
 // --- inputs first: columns
@@ -115,7 +238,6 @@ void block_outputs_first(const Linear& call, int64_t row, int64_t begin, int64_t
 // Rows of weights whose next ones are fetched, in order, while they are computed. They are in the
 // second cache then, and are taken column by column, so that sums stay in registers.
 constexpr int kBlockInputs = 16;
-constexpr int kSecondCache = 2;  // of __builtin_prefetch
 static_assert(kChunkInputs % kBlockInputs == 0);
 
 template <typename T, int M>
@@ -208,11 +330,11 @@ void sum_chunks(const Linear& call, int64_t begin, int64_t end) {
 
 // --- all rows
 
-using Block = void (*)(const Linear& call, int64_t row, int64_t begin, int64_t end);
+using BlockKernel = void (*)(const Linear& call, int64_t row, int64_t begin, int64_t end);
 
 template <typename T>
 void outputs_first(const Linear& call, int64_t begin, int64_t end) {
-  static constexpr Block kBlocks[kRowsMax] = {
+  static constexpr BlockKernel kBlocks[kRowsMax] = {
       &block_outputs_first<T, 1>, &block_outputs_first<T, 2>, &block_outputs_first<T, 3>,
       &block_outputs_first<T, 4>, &block_outputs_first<T, 5>, &block_outputs_first<T, 6>,
       &block_outputs_first<T, 7>, &block_outputs_first<T, 8>};

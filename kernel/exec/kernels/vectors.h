@@ -11,6 +11,7 @@
 //   kRegisters            how many vectors the machine holds
 //   zero, broadcast, load_floats, store_floats, add, fma, sum
 //                         sum: of the lanes, in a fixed order
+//   sums(const Vector*)   of kLanes vectors, the sum of each in its lane, with the bits of `sum`
 // and for each element type T a struct Dot<T>:
 //   Operand, kStep        elements that one step multiplies
 //   load(const T*), step(sum, a, b)
@@ -22,9 +23,7 @@
 #include <string.h>
 
 #include "kernel/exec/kernels/elements.h"
-
-// Sums are in registers where loops over them are unrolled, which -O2 alone does not do.
-#define DJINN_UNROLL _Pragma("GCC unroll 8")
+#include "kernel/exec/kernels/unroll.h"
 
 namespace djinn::kernels {
 namespace {
