@@ -23,9 +23,13 @@ void StepTimes::Mean::note(uint64_t measured_ns) {
   ns = measured_ns > ns ? ns + (measured_ns - ns) / count : ns - (ns - measured_ns) / count;
 }
 
-uint64_t StepTimes::predict_ns(uint64_t kind) const {
+bool StepTimes::knows(uint64_t kind) const {
   const Mean& mean = places_[place_of(kind, kPlaces)];
-  return mean.kind == kind && mean.count > 0 ? mean.ns : all_.ns;
+  return mean.kind == kind && mean.count > 0;
+}
+
+uint64_t StepTimes::predict_ns(uint64_t kind) const {
+  return knows(kind) ? places_[place_of(kind, kPlaces)].ns : all_.ns;
 }
 
 void StepTimes::note(uint64_t kind, uint64_t measured_ns) {
