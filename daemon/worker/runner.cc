@@ -146,9 +146,9 @@ bool Runner::goes_on(Begun& begun, std::string_view op) {
   const uint64_t run = begun.step.submission.run;
   if (begun.is_abandoned || session.gives_up(run)) return false;
   if (op.empty()) return true;
-  asks_ = &begun;
+  Begun* const outside = std::exchange(asks_, &begun);
   begun.is_abandoned = !between_(session);
-  asks_ = nullptr;
+  asks_ = outside;
   return !begun.is_abandoned && !session.gives_up(run);
 }
 

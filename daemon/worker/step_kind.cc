@@ -22,7 +22,7 @@ StepKind kind_of_next_step(Session& session) {
     case ipc::Operation::kRun:
       return {mixed(operation, submission.program)};
     case ipc::Operation::kRunOnce:
-      return {mixed(operation, mixed(submission.graph_bytes, submission.model))};
+      return {mixed(operation, mixed(submission.graph_bytes, session.id().value))};
     case ipc::Operation::kGenerate:
       if (session.progression.token_ns != 0 && session.generation) {
         return {mixed(operation, mixed(1, session.generation->decode)), true};

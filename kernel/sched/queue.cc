@@ -196,13 +196,19 @@ void Queue::begin_slices(SessionId session) {
 void Queue::end_slices() {
   Account& former = account_of(std::exchange(slicing_, {}));
   DJINN_ASSERT(former.place == Place::kAsleep || former.place == Place::kPicked);
-  const auto held = std::exchange(held_, {});
   former.lent = 0;
+  // Who is owed most stays before the others, each of which is owed more than a unit, too: so they
+  // have their turns.
+  std::vector<SessionId> held(held_.begin(), held_.end());
+  held_.clear();
+  std::ranges::stable_sort(held, {}, [&](SessionId id) { return account_of(id).virtual_ns; });
+  const std::array<int64_t, 2> now_ns{bands_[0].now_ns(), bands_[1].now_ns()};
+  int64_t place = 0;
   for (const SessionId session : held) {
     Account& account = account_of(session);
     account.place = Place::kAsleep;
-    const int64_t least_ns = band_of(account).now_ns() - virtual_of(kUnitNs, account);
-    account.virtual_ns = std::max(account.virtual_ns, least_ns);
+    const int64_t v = now_ns[account.service == ServiceClass::kIdle];
+    account.virtual_ns = std::max(account.virtual_ns, v - virtual_of(kUnitNs, account) + ++place);
     activate(session, account);
   }
 }
