@@ -68,7 +68,7 @@ class Lane:
         return next(r for r in self.daemon.observer.sessions() if r["id"] == session.id)
 
     def kill_at_a_pause(self, worker: int) -> set[int]:
-        """Gives the worker, if the long run was paused, and the other session's step was running."""
+        """Gives the worker, if the long run was paused for a step of the other session."""
         with stopped([worker]):
             is_running = [self.report(one)["running"] for one in (self.long, self.other)]
             if is_running != [False, True]:
