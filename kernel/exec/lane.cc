@@ -7,6 +7,7 @@
 
 #include "kernel/base/alignment.h"
 #include "kernel/base/assert.h"
+#include "kernel/base/checked.h"
 #include "kernel/exec/allocator_hook.h"
 #include "kernel/exec/bindings.h"
 #include "kernel/exec/convert.h"
@@ -81,7 +82,7 @@ struct Together {
 
 // What the runs of a lane have, one at a time. One that is set aside keeps it.
 struct Context {
-  explicit Context(HeapOwner& owner) : heap(owner) {}
+  explicit Context(HeapOwner& of_heap) : heap(of_heap) {}
 
   Heap heap;
   std::optional<RegisteredSlab> slab;
