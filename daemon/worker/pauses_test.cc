@@ -3,6 +3,7 @@
 // A run that is paused between two operators, with other sessions' steps inside: what it gives is
 // what it gives alone, whatever comes at a pause.
 #include <algorithm>
+#include <future>
 #include <map>
 
 #include "daemon/worker/member_for_tests.h"
@@ -324,6 +325,107 @@ TEST_F(PausedLaneTest, the_lane_answers_between_two_operators) {
   command({ipc::TrimRefs{is_long->id}});
   EXPECT_EQ(heard<ipc::RefsTrimmed>().session, is_long->id);
   give_up(*is_long);
+}
+
+// A model for generate() whose prompts take until they are given up.
+srg::Graph slow_model() {
+  srg::GraphBuilder g("slow");
+  const srg::Expr rows = g.symbol("rows", 1, limits::kRows, srg::SymbolRole::kBatch);
+  const srg::Expr tokens = g.symbol("tokens", 1, 64, srg::SymbolRole::kTokens);
+  const srg::Tensor ids = g.input("ids", DType::kInt64, {rows, tokens}, srg::InputRole::kTokenIds);
+  g.op_n(0, "fake::wait", {});
+  const srg::Tensor logits = g.op("fake::logits", {ids});
+  g.claim(logits, DType::kFloat32, {rows, 100});
+  g.output("logits", logits);
+  return *std::move(g).finish();
+}
+
+// A session that is in its prompt, on the first of two groups.
+class PausedPromptTest : public PausedLaneTest {
+ protected:
+  static constexpr ProgramId kSlow{5}, kOther{6};
+  static constexpr SequenceHandle kUsed{3, 1}, kUnused{4, 1};
+
+  PausedPromptTest() {
+    session_ = attach(1);
+    std::promise<void> done;
+    loop_->post([&](LaneLoop::State& state) {
+      for (const ProgramId id : {kSlow, kOther}) {
+        state.programs.expect_program(id, {}, std::make_shared<const std::vector<std::byte>>());
+        state.programs.add_program(id, *admit_graph(executor_, ipc::encode(slow_model()), nullptr));
+      }
+      const uint64_t bytes = gc::SequenceLayout::make(1, 1, 2, 8, sizeof(float), 64)->file_bytes();
+      for (const SequenceHandle group : {kUsed, kUnused}) {
+        Fd memory = *pal::make_memfd("group", bytes, pal::Seals::kShared);
+        state.sessions.at(session_->id)
+            ->add_sequence(*Sequence::map(session_->id, group, {1, 1, 2, 8, DType::kFloat32, 64},
+                                          std::move(memory), bytes, Fd(), *pal_));
+      }
+      done.set_value();
+    });
+    done.get_future().wait();
+    generate();
+  }
+  void generate() {
+    ipc::GenerateBlock block;
+    block.prefill = block.decode = kSlow.value;
+    block.sequence = kUsed;
+    block.rows = 1;
+    block.prompt_tokens = 1;
+    block.prompt = {TestSession::kOutputAt, sizeof(int32_t)};
+    block.padding = {0};
+    block.max_new_tokens = 5;
+    const std::vector<std::byte> encoded = ipc::encode(block);
+    copy_bytes(encoded, session_->staging());
+    ipc::Submission submission;
+    submission.operation = static_cast<uint16_t>(ipc::Operation::kGenerate);
+    submission.run = ++session_->last_run;
+    submission.binding_bytes = static_cast<uint32_t>(encoded.size());
+    EXPECT_TRUE(session_->ring.publish(submission));
+    if (session_->ring.worker_must_be_woken()) ring();
+    while (session_->op() != "fake::wait") std::this_thread::yield();
+  }
+  void ring() { loop_->wake(); }
+  uint64_t repeated() { return loop_->counts().read().runs_repeated; }
+
+  std::unique_ptr<TestSession> session_;
+};
+
+TEST_F(PausedPromptTest, what_it_does_not_use_is_let_go_of_while_it_is_paused) {
+  command({ipc::ReleaseSequence{session_->id, kUnused}});
+  EXPECT_EQ(heard<ipc::SequenceDropped>().sequence, kUnused);
+  command({ipc::DropProgram{kOther}});
+  command({ipc::WakeLane{}});
+  heard<ipc::LaneAwake>();
+  EXPECT_EQ(repeated(), 0u);
+  give_up(*session_);
+}
+
+TEST_F(PausedPromptTest, a_group_that_it_uses_is_let_go_of_when_it_was_abandoned) {
+  command({ipc::ReleaseSequence{session_->id, kUsed}});
+  EXPECT_EQ(heard<ipc::SequenceDropped>().sequence, kUsed);
+  EXPECT_EQ(session_->completion(), ErrorCode::kNotFound) << "it begins again, without";
+  EXPECT_EQ(repeated(), 1u);
+}
+
+TEST_F(PausedPromptTest, a_group_that_it_uses_is_written_out_and_comes_back) {
+  const Fd file = nameless_file();
+  command({ipc::SpillSequence{session_->id, kUsed}}, {file.get()});
+  EXPECT_EQ(heard<ipc::SequenceSpilled>().code, ErrorCode::kOk);
+  while (session_->op() != "fake::wait") {  // it is asked back for
+    if (!nothing_is_said()) {
+      const auto event = ipc::decode_worker_event(djinnd_.receive()->bytes);
+      if (const auto* request = std::get_if<ipc::GrantRequest>(&event->body)) grant(*request);
+    }
+  }
+  EXPECT_EQ(repeated(), 1u);
+  give_up(*session_);
+}
+
+TEST_F(PausedPromptTest, a_program_that_it_runs_is_let_go_of_when_it_was_abandoned) {
+  command({ipc::DropProgram{kSlow}});
+  EXPECT_EQ(session_->completion(), ErrorCode::kNotFound);
+  EXPECT_EQ(repeated(), 1u);
 }
 
 // The second one is not known to be long when it first comes. It is begun inside of a pause of the
