@@ -124,9 +124,10 @@ class LaneLoop {
   };
   // Of a step that is computed by itself.
   struct Slice {
-    uint64_t since_ns = 0;    // from when on it was not charged
-    uint64_t charged_ns = 0;  // before that
-    uint64_t ends_ns = 0;     // a run is not paused before; inside a pause: not abandoned
+    uint64_t since_ns = 0;     // from when on it was not charged
+    uint64_t charged_ns = 0;   // before that
+    uint64_t ends_ns = 0;      // a run is not paused before; inside a pause: not abandoned
+    uint64_t cpu_ends_ns = 0;  // inside a pause, after ends_ns: nor before, in the thread's time
   };
   struct Job {
     Subject subject;
@@ -161,6 +162,7 @@ class LaneLoop {
   bool run_unit(const std::vector<SessionId>& unit, uint64_t begun_ns);
   [[nodiscard]] Slice slice_of(const Seat& seat, uint64_t begun_ns) const;
   [[nodiscard]] bool is_long(const Seat& seat, bool is_token) const;
+  bool goes_on_inside();
   // As Runner::BetweenOperators; the same, of one's parts.
   bool between_operators(Session& session);
   bool run_jobs_aside();
