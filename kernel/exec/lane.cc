@@ -13,6 +13,7 @@
 #include "kernel/exec/convert.h"
 #include "kernel/exec/cpu_executor.h"
 #include "kernel/exec/inference.h"
+#include "kernel/exec/inner_pulse.h"
 #include "kernel/exec/interpreter.h"
 #include "kernel/exec/plan_cache.h"
 #include "kernel/exec/program.h"
@@ -104,6 +105,8 @@ struct Aside {
   at::ThreadLocalStateGuard state;
   ScopedSink no_sink;
   ScopedHeap no_heap;
+  InnerPulse::Pulse none;
+  InnerPulse no_pulse{none};
   uint64_t live_bytes = Heap::live_bytes();
 };
 
