@@ -155,16 +155,18 @@ Json to_json(const DTypeUse& use) {
 Json to_json(const ipc::ScheduleReport& report, uint64_t now_ns) {
   Json decisions = Json::array();
   for (const ipc::ScheduleDecision& decision : report.schedule.decisions) {
-    decisions.push_back({{"number", decision.number},
-                         {"time", time_text(now_ns - std::min(now_ns, decision.ago_ns))},
-                         {"session", id_text(decision.session)},
-                         {"class", name_of(decision.service)},
-                         {"reason", name_of(decision.reason)},
-                         {"ready", decision.ready},
-                         {"lag_ns", decision.lag_ns},
-                         {"deadline_ns", decision.deadline_ns},
-                         {"predicted_ns", decision.predicted_ns},
-                         {"measured_ns", decision.measured_ns}});
+    decisions.push_back(
+        {{"number", decision.number},
+         {"time", time_text(now_ns - std::min(now_ns, decision.ago_ns))},
+         {"session", id_text(decision.session)},
+         {"class", name_of(decision.service)},
+         {"reason", name_of(decision.reason)},
+         {"ready", decision.ready},
+         {"lag_ns", decision.lag_ns},
+         {"deadline_ns", decision.deadline_ns},
+         {"predicted_ns", decision.predicted_ns},
+         {"measured_ns", decision.measured_ns},
+         {"paused", decision.paused.valid() ? Json(id_text(decision.paused)) : Json()}});
   }
   return {{"device", report.device},
           {"owner", report.owner},

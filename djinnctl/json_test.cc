@@ -109,14 +109,28 @@ TEST(Json, programs_devices_and_pools) {
 
 TEST(Json, a_schedule_tells_its_decisions_and_when_they_were) {
   ipc::ScheduleReport report{1, "cpu:0", "ann", {SchedulePolicy::kFifo, {}}};
+  report.schedule.decisions.push_back({7,
+                                       SessionId{0xabc},
+                                       ServiceClass::kIdle,
+                                       PickReason::kOnly,
+                                       kNsPerSecond,
+                                       3,
+                                       -20,
+                                       4,
+                                       1,
+                                       2,
+                                       {}});
   report.schedule.decisions.push_back(
-      {7, SessionId{0xabc}, ServiceClass::kIdle, PickReason::kOnly, kNsPerSecond, 3, -20, 4, 1, 2});
+      {8, SessionId{0xabc}, ServiceClass::kIdle, PickReason::kSlice, 0, 1, 0, 0, 0, 0, {0xdef}});
   EXPECT_EQ(json_text("schedule", {to_json(report, 61 * kNsPerSecond)}),
             "{\"schema\":\"djinn.schedule.v1\",\"items\":[{\"device\":\"cpu:0\",\"owner\":\"ann\","
             "\"policy\":\"fifo\",\"decisions\":[{\"number\":7,"
             "\"time\":\"1970-01-01T00:01:00.000000000Z\",\"session\":\"000000000abc\","
             "\"class\":\"idle\",\"reason\":\"only\",\"ready\":3,\"lag_ns\":-20,\"deadline_ns\":4,"
-            "\"predicted_ns\":1,\"measured_ns\":2}]}]}\n");
+            "\"predicted_ns\":1,\"measured_ns\":2,\"paused\":null},{\"number\":8,"
+            "\"time\":\"1970-01-01T00:01:01.000000000Z\",\"session\":\"000000000abc\","
+            "\"class\":\"idle\",\"reason\":\"slice\",\"ready\":1,\"lag_ns\":0,\"deadline_ns\":0,"
+            "\"predicted_ns\":0,\"measured_ns\":0,\"paused\":\"000000000def\"}]}]}\n");
 }
 
 TEST(Json, a_name_that_is_no_utf_8_is_replaced_and_throws_nothing) {

@@ -163,11 +163,13 @@ TEST(Tables, a_decision_is_told_in_milliseconds) {
                                        -20'000'000,
                                        4'000'000,
                                        1'000'000,
-                                       2'345'678};
-  EXPECT_EQ(
-      schedule_table({&decision, 1}).text({}),
-      "   AGO  SESSION       CLASS  READY       LAG  DEADLINE  PREDICTED    TOOK  WHY\n"
-      "1.50ms  000000000abc  batch      3  -20.00ms    4.00ms     1.00ms  2.35ms  deadline\n");
+                                       2'345'678,
+                                       SessionId{0xdef}};
+  EXPECT_EQ(schedule_table({&decision, 1}).text({}),
+            "   AGO  SESSION       CLASS  READY       LAG  DEADLINE  PREDICTED    TOOK  WHY       "
+            "PAUSED\n"
+            "1.50ms  000000000abc  batch      3  -20.00ms    4.00ms     1.00ms  2.35ms  deadline  "
+            "000000000def\n");
 }
 
 TEST(Tables, fit_40_columns) {

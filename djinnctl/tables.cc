@@ -126,13 +126,15 @@ Table schedule_table(std::span<const ipc::ScheduleDecision> decisions) {
                {"DEADLINE", kRight, kLeftOutLast},
                {"PREDICTED", kRight, kLeftOutLast},
                {"TOOK", kRight},
-               {"WHY"}});
+               {"WHY"},
+               {"PAUSED", kLeft, kOptional}});
   for (const ipc::ScheduleDecision& decision : decisions) {
     table.add({ms_text(decision.ago_ns), id_text(decision.session),
                std::string(name_of(decision.service)), std::to_string(decision.ready),
                ms_text(decision.lag_ns), ms_text(decision.deadline_ns),
                ms_text(decision.predicted_ns), ms_text(decision.measured_ns),
-               std::string(name_of(decision.reason))});
+               std::string(name_of(decision.reason)),
+               decision.paused.valid() ? id_text(decision.paused) : ""});
   }
   return table;
 }

@@ -600,8 +600,9 @@ struct ScheduleDecision {
   uint64_t ready = 0;         // how many sessions were, itself included
   int64_t lag_ns = 0;         // virtual: what it was owed; negative: it had had more
   int64_t deadline_ns = 0;    // virtual, from the mean of all
-  uint64_t predicted_ns = 0;  // of the step
+  uint64_t predicted_ns = 0;  // of the step; of a slice: what the slice may take
   uint64_t measured_ns = 0;
+  SessionId paused;  // whose run was paused meanwhile; none: invalid
   friend bool operator==(const ScheduleDecision&, const ScheduleDecision&) = default;
 };
 

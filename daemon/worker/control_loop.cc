@@ -37,6 +37,7 @@ ipc::LaneSchedule told(const sched::Queue& queue, uint64_t now_ns) {
     out.deadline_ns = decision.deadline_ns;
     out.predicted_ns = decision.predicted_ns;
     out.measured_ns = decision.measured_ns;
+    out.paused = decision.paused;
   }
   return schedule;
 }
@@ -134,7 +135,7 @@ void ControlLoop::obey(const ipc::DropModel& command, std::vector<Fd>) {
   const bool gone = park_now(command.model);
   models_.erase(command.model);
   admitter_.drop_programs_of(command.model, [this, id = command.model, gone] {
-    parts_.lane.post([this, id, gone](LaneLoop::State& state) {
+    parts_.lane.post(id, [this, id, gone](LaneLoop::State& state) {
       state.programs.drop_model(id, state.lane);
       if (!gone) parts_.outbox.send({ipc::ModelDropped{id}});
     });
@@ -144,7 +145,7 @@ void ControlLoop::obey(const ipc::DropModel& command, std::vector<Fd>) {
 
 void ControlLoop::obey(const ipc::ParkModel& command, std::vector<Fd>) {
   if (park_now(command.model)) return parts_.outbox.send({ipc::ModelParked{command.model}});
-  parts_.lane.post([this, id = command.model](LaneLoop::State& state) {
+  parts_.lane.post(command.model, [this, id = command.model](LaneLoop::State& state) {
     state.programs.park_model(id, parts_.pal);
     parts_.outbox.send({ipc::ModelParked{id}});
   });
@@ -188,7 +189,7 @@ void ControlLoop::obey(const ipc::AddProgram& command, std::vector<Fd> fds) {
 
 void ControlLoop::obey(const ipc::DropProgram& command, std::vector<Fd>) {
   admitter_.drop(command.program);
-  parts_.lane.post([id = command.program](LaneLoop::State& state) {
+  parts_.lane.post(command.program, [id = command.program](LaneLoop::State& state) {
     state.programs.drop_program(id, state.lane);
   });
 }
@@ -226,7 +227,8 @@ void ControlLoop::hand_over(std::shared_ptr<Sequence> sequence, const ipc::Seque
 }
 
 void ControlLoop::obey(const ipc::ReleaseSequence& command, std::vector<Fd>) {
-  parts_.lane.post([this, command](LaneLoop::State& state) {
+  const LaneLoop::Group group{command.session, command.sequence};
+  parts_.lane.post(group, [this, command](LaneLoop::State& state) {
     const auto session = state.sessions.find(command.session);
     if (session != state.sessions.end()) session->second->drop_sequence(command.sequence);
     state.waits.arrived(AwaitedSequence{command.session, command.sequence});  // it comes no more
@@ -238,7 +240,8 @@ void ControlLoop::obey(const ipc::ReleaseSequence& command, std::vector<Fd>) {
 
 void ControlLoop::obey(const ipc::SpillSequence& command, std::vector<Fd> fds) {
   auto file = std::make_shared<Fd>(fds.empty() ? Fd() : std::move(fds[0]));
-  parts_.lane.post([this, command, file](LaneLoop::State& state) {
+  const LaneLoop::Group group{command.session, command.sequence};
+  parts_.lane.post(group, [this, command, file](LaneLoop::State& state) {
     const auto session = state.sessions.find(command.session);
     const auto sequence = session != state.sessions.end()
                               ? session->second->find_sequence(command.sequence)

@@ -214,6 +214,8 @@ bool all_finished(const gc::StepRecord& record, uint32_t rows) {
 Result<SequenceUse> begin_use(Step& step, const ipc::GenerateBlock& block, bool first) {
   DJINN_TRY(auto group, step.session.find_sequence(block.sequence));
   SequenceUse use{group, step.session.sequence_entry(*group), first ? block.prompt_tokens : 1u};
+  step.group = group.get();
+  step.tokens = use.tokens;
   if (!first) return use;
   DJINN_CHECK(check_block(block, *group, use.entry));
   if (use.entry.length == 0) {

@@ -79,6 +79,21 @@ class Grants {
     Grants& grants_;
   };
 
+  // Lane's thread. While there is one, what take() asks for is of no trial: the step that has one
+  // is set aside.
+  class NoTrial {
+   public:
+    explicit NoTrial(Grants& grants)
+        : grants_(grants), former_(std::exchange(grants.in_trial_, false)) {}
+    ~NoTrial() { grants_.in_trial_ = former_; }
+    NoTrial(const NoTrial&) = delete;
+    NoTrial& operator=(const NoTrial&) = delete;
+
+   private:
+    Grants& grants_;
+    bool former_;
+  };
+
   // Control thread.
   void deliver(const ipc::GrantAnswer& answer);
   void deliver(const ipc::GiveMemory& given, std::vector<Fd> memory);

@@ -81,10 +81,10 @@ LaneLoop::~LaneLoop() {
 
 void LaneLoop::start(SequencePager& pager) {
   DJINN_ASSERT(!runner_ && !thread_.joinable());
-  runner_ =
-      std::make_unique<Runner>(LaneTools{executor_, state_.lane, memory_.waits, state_.programs,
-                                         pager, binder_, clock_, memory_.grants},
-                               clock_, counts_);
+  runner_ = std::make_unique<Runner>(
+      LaneTools{executor_, state_.lane, memory_.waits, state_.programs, pager, binder_, clock_,
+                memory_.grants},
+      clock_, counts_, [this](Session& session) { return between_operators(session); });
   thread_ = std::thread([this] { work(); });
 }
 
@@ -94,11 +94,11 @@ void LaneLoop::stop() {
   if (thread_.joinable()) thread_.join();
 }
 
-void LaneLoop::post(std::function<void(State&)> job) {
+void LaneLoop::post(Subject subject, std::function<void(State&)> job) {
   DJINN_ASSERT(job);
   {
     const std::lock_guard lock(mutex_);
-    mailbox_.push_back(std::move(job));
+    mailbox_.push_back({subject, std::move(job)});
   }
   has_mail_.store(true, std::memory_order_release);
   wake();
@@ -128,7 +128,7 @@ void LaneLoop::add_session(std::unique_ptr<Session> session) {
 }
 
 void LaneLoop::remove_session(SessionId id, std::function<void()> done) {
-  post([this, id, done = std::move(done)](State&) {
+  post(id, [this, id, done = std::move(done)](State&) {
     erase_session(id);
     done();
   });
@@ -156,7 +156,7 @@ void LaneLoop::work() {
   ipc::Spin spin(clock_, kSpinNs);
   bool slept = false;
   while (!stopping_.load(std::memory_order_relaxed)) {
-    const bool mail = run_mailbox();
+    const bool mail = run_mailbox() != Mail::kNone;
     const bool worked = run_turn();
     if (!mail && !worked) {
       if (baton_.holds()) baton_.pass(clock_.monotonic_ns());
@@ -171,16 +171,38 @@ void LaneLoop::work() {
   }
 }
 
-bool LaneLoop::run_mailbox() {
-  if (!has_mail_.load(std::memory_order_acquire)) return false;
-  std::vector<std::function<void(State&)>> jobs;
+LaneLoop::Mail LaneLoop::run_mailbox() {
+  if (!has_mail_.load(std::memory_order_acquire)) return Mail::kNone;
+  std::vector<Job> jobs;
   {
     const std::lock_guard lock(mutex_);
     jobs.swap(mailbox_);
     has_mail_.store(false, std::memory_order_relaxed);
   }
-  for (const auto& job : jobs) job(state_);
-  return true;
+  auto next = jobs.begin();
+  while (next != jobs.end() && !is_used_aside(next->subject)) (next++)->run(state_);
+  if (next == jobs.end()) return Mail::kDone;
+  const std::lock_guard lock(mutex_);
+  mailbox_.insert(mailbox_.begin(), std::make_move_iterator(next),
+                  std::make_move_iterator(jobs.end()));
+  has_mail_.store(true, std::memory_order_release);
+  return Mail::kWaits;
+}
+
+bool LaneLoop::is_used_aside(const Subject& subject) const {
+  if (!runner_ || !runner_->is_paused()) return false;
+  struct Used {
+    const Runner& runner;
+    const ProgramTable& programs;
+    bool operator()(std::monostate) const { return false; }
+    bool operator()(SessionId id) const { return runner.is_aside(id); }
+    bool operator()(const Group& group) const {
+      return runner.is_used_aside(group.session, group.sequence);
+    }
+    bool operator()(ModelId id) const { return programs.is_used_aside(id); }
+    bool operator()(ProgramId id) const { return programs.is_used_aside(id); }
+  };
+  return std::visit(Used{*runner_, state_.programs}, subject);
 }
 
 // Slab and heap are asked for on behalf of all sessions, so those questions are forgotten only if
@@ -210,15 +232,27 @@ void LaneLoop::enqueue(Seat& seat, sched::Arrival arrival, uint64_t now_ns) {
   seat.standing = Standing::kQueued;
   seat.worked_ns = now_ns;
   // Without a submission it is a look at a session that has just come, or breaks the protocol.
-  seat.kind = submitted && *submitted ? kind_of_next_step(*seat.session) : 0;
+  const StepKind kind = submitted && *submitted ? kind_of_next_step(*seat.session) : StepKind{};
+  seat.kind = kind.number;
   if (seat.kind != 0 && !times_.knows(seat.kind)) {
     if (const auto expected = expected_step(*seat.session, state_.programs)) {
       times_.expect(seat.kind, expected->work, expected->kernels);
     }
   }
   seat.batch_key = runner_->batch_key_of(*seat.session);
-  state_.queue.enqueue({seat.session->id(), arrival, times_.predict_ns(seat.kind), seat.batch_key},
+  seat.predicted_ns = times_.predict_ns(seat.kind);
+  if (!times_.knows(seat.kind)) seat.predicted_ns = std::min(seat.predicted_ns, sched::kUnitNs);
+  state_.queue.enqueue({seat.session->id(), arrival, seat.predicted_ns, seat.batch_key,
+                        is_long(seat, kind.is_token)},
                        now_ns);
+}
+
+// A step that makes a token is never long, however large its model is: it is a unit. What was never
+// seen is not taken for long.
+bool LaneLoop::is_long(const Seat& seat, bool is_token) const {
+  if (seat.is_too_long) return true;
+  if (is_token || (seat.token_kind != 0 && seat.kind == seat.token_kind)) return false;
+  return seat.predicted_ns > sched::kUnitNs;
 }
 
 Result<bool> LaneLoop::can_go_on(Seat& seat) {
@@ -297,10 +331,14 @@ size_t LaneLoop::cold_to_look_at(uint64_t now_ns) {
   return state_.queue.has_ready() ? 0 : std::min(kColdAtOnce, cold_.size());
 }
 
-bool LaneLoop::run_turn() {
-  const uint64_t now_ns = clock_.monotonic_ns();
+void LaneLoop::look_around(uint64_t now_ns) {
   if (state_.waits.has_arrivals()) state_.waits.take_arrivals();
   look_for_work(now_ns);
+}
+
+bool LaneLoop::run_turn() {
+  const uint64_t now_ns = clock_.monotonic_ns();
+  look_around(now_ns);
   if (state_.queue.is_worth_waiting(now_ns)) {
     waits_for_client_ = true;
     return false;
@@ -340,7 +378,10 @@ bool LaneLoop::run_unit(const std::vector<SessionId>& unit, uint64_t begun_ns) {
   bool worked = false;
   uint64_t shared_ns = 0;
   for (const SessionId id : unit) {
-    const auto advance = runner_->advance(*seats_.at(id).session, unit.size() > 1);
+    Seat& seat = seats_.at(id);
+    const Slice outside = std::exchange(slice_, slice_of(seat, begun_ns));
+    const auto advance = runner_->advance(*seat.session, unit.size() > 1);
+    const Slice slice = std::exchange(slice_, outside);
     const uint64_t ended_ns = clock_.monotonic_ns();
     if (!advance) {
       set_aside(id, advance.error());
@@ -348,7 +389,8 @@ bool LaneLoop::run_unit(const std::vector<SessionId>& unit, uint64_t begun_ns) {
       shared_ns += ended_ns - begun_ns;
     } else {
       if (*advance == Runner::Advance::kWaiting) state_.waits.suspend(id);
-      worked |= end_step(id, *advance, {begun_ns, ended_ns, ended_ns - begun_ns});
+      worked |=
+          end_step(id, *advance, {begun_ns, ended_ns, ended_ns - slice.since_ns, slice.charged_ns});
     }
     begun_ns = ended_ns;
   }
@@ -371,20 +413,124 @@ bool LaneLoop::run_unit(const std::vector<SessionId>& unit, uint64_t begun_ns) {
   const uint64_t ended_ns = clock_.monotonic_ns();
   shared_ns += ended_ns - begun_ns;
   for (const auto& [id, advance, rows] : ended) {
-    worked |= end_step(id, advance, {begun_ns, ended_ns, shared_ns * rows / all_rows});
+    worked |= end_step(id, advance, {begun_ns, ended_ns, shared_ns * rows / all_rows, 0});
   }
   return worked;
 }
 
+// --- slices
+
+LaneLoop::Slice LaneLoop::slice_of(const Seat& seat, uint64_t begun_ns) const {
+  const uint64_t inside_ns = std::max(seat.predicted_ns, sched::kUnitNs);
+  return {begun_ns, 0, begun_ns + (runner_->is_paused() ? inside_ns : sched::kUnitNs), 0};
+}
+
+// A step inside a pause that takes longer than was expected of it has a unit more of the processor:
+// where others compute on the machine, that they had it is no fault of this one.
+bool LaneLoop::goes_on_inside() {
+  if (clock_.monotonic_ns() < slice_.ends_ns) return true;
+  const uint64_t cpu_ns = clock_.thread_cpu_ns();
+  if (slice_.cpu_ends_ns == 0) slice_.cpu_ends_ns = cpu_ns + sched::kUnitNs;
+  return cpu_ns < slice_.cpu_ends_ns;
+}
+
+bool LaneLoop::between_operators(Session& session) {
+  if (stopping_.load(std::memory_order_relaxed)) return false;
+  if (runner_->is_paused()) return goes_on_inside();
+  if (has_mail_.load(std::memory_order_acquire) && !run_jobs_aside()) return false;
+  const uint64_t now_ns = clock_.monotonic_ns();
+  sched::Queue& queue = state_.queue;
+  if (queue.policy() == SchedulePolicy::kFifo || now_ns < slice_.ends_ns) return true;
+  if (!queue.has_slices()) queue.begin_slices(session.id());
+  if (now_ns >= slice_.since_ns + sched::kUnitNs) charge_slice(session.id(), now_ns);
+  look_around(now_ns);
+  if (queue.must_give_up()) return false;
+  return !queue.has_ready() || give_way(session);
+}
+
+// Jobs are nobody's time.
+bool LaneLoop::run_jobs_aside() {
+  const uint64_t begun_ns = clock_.monotonic_ns();
+  const Runner::Pause pause(*runner_);
+  const bool waits = run_mailbox() == Mail::kWaits;
+  const uint64_t took_ns = clock_.monotonic_ns() - begun_ns;
+  slice_.since_ns += took_ns;
+  slice_.ends_ns += took_ns;
+  return !waits;
+}
+
+void LaneLoop::charge_slice(SessionId id, uint64_t now_ns) {
+  const uint64_t took_ns = now_ns - slice_.since_ns;
+  state_.queue.charge_running(id, took_ns);
+  slice_.charged_ns += took_ns;
+  slice_.since_ns = now_ns;
+}
+
+bool LaneLoop::give_way(Session& session) {
+  const uint64_t ended_ns = clock_.monotonic_ns();
+  charge_slice(session.id(), ended_ns);
+  state_.queue.end_slice(session.id());
+  std::optional<Runner::Pause> pause;
+  const bool goes_on = run_others(session, pause);
+  pause.reset();
+  slice_.since_ns = clock_.monotonic_ns();
+  slice_.ends_ns = slice_.since_ns + sched::kUnitNs;
+  return goes_on;
+}
+
+// Until it is the session's turn, or its run is to end or to be abandoned.
+bool LaneLoop::run_others(Session& session, std::optional<Runner::Pause>& pause) {
+  sched::Queue& queue = state_.queue;
+  const SessionId id = session.id();
+  ipc::Spin spin(clock_, kSpinNs);
+  bool goes_on = true;
+  while (!session.is_cancelled()) {
+    goes_on = !stopping_.load(std::memory_order_relaxed);
+    if (goes_on && has_mail_.load(std::memory_order_acquire)) {
+      if (!pause) pause.emplace(*runner_);
+      goes_on = run_mailbox() != Mail::kWaits;
+    }
+    const uint64_t now_ns = clock_.monotonic_ns();
+    if (goes_on) look_around(now_ns);
+    if (!goes_on || queue.must_give_up()) {
+      goes_on = false;
+      break;
+    }
+    if (queue.is_worth_waiting(now_ns)) {
+      waits_for_client_ = true;
+      if (!spin.wait()) spin.restart();
+      continue;
+    }
+    const auto picked = queue.pick(now_ns);
+    DJINN_ASSERT(picked);
+    if (*picked == id) return true;
+    if (!pause) pause.emplace(*runner_);
+    run_unit(unit_of(*picked, now_ns), now_ns);
+  }
+  queue.resume(id, clock_.monotonic_ns());
+  return goes_on;
+}
+
+// --- the end of a step
+
 // Gives whether anything was done.
 bool LaneLoop::end_step(SessionId id, Runner::Advance advance, const StepTime& time) {
   Seat& seat = seats_.at(id);
-  state_.queue.charge(id, time.charged_ns, time.ended_ns);
+  state_.queue.charge(id, time.to_charge_ns, time.ended_ns);
   seat.worked_ns = time.ended_ns;
   note(seat, advance, time.begun_ns);
+  const uint64_t took_ns = time.charged_ns + time.to_charge_ns;
+  if (advance == Runner::Advance::kAbandoned) {
+    seat.is_too_long |= runner_->is_paused();
+    if (took_ns > seat.predicted_ns) times_.note(seat.kind, took_ns);
+    enqueue(seat, sched::Arrival::kGoesOn, time.ended_ns);
+    return true;
+  }
   const bool waited = advance == Runner::Advance::kWaited;
   if (!waited && advance != Runner::Advance::kWorked) return false;
-  times_.note(seat.kind, time.charged_ns);
+  seat.is_too_long = false;
+  if (seat.session->was_token) seat.token_kind = seat.kind;
+  times_.note(seat.kind, took_ns);
   if (waited) stop_waiting(id);
   if (const Status queued = queue_again(seat, time.ended_ns); !queued)
     set_aside(id, queued.error());
@@ -398,6 +544,7 @@ void LaneLoop::note(Seat& seat, Runner::Advance advance, uint64_t begun_ns) {
     case Runner::Advance::kWorked:
     case Runner::Advance::kWaited:
     case Runner::Advance::kIdle:
+    case Runner::Advance::kAbandoned:
       seat.standing = Standing::kIdle;
       break;
     case Runner::Advance::kBlocked:
@@ -429,12 +576,13 @@ Status LaneLoop::queue_again(Seat& seat, uint64_t now_ns) {
 }
 
 void LaneLoop::clear_binders() {
-  binder_.clear();
+  if (!runner_ || !runner_->is_paused()) binder_.clear();
   if (runner_ && !runner_->has_joined()) runner_->clear();
 }
 
 // Also gives back what the lane's heap keeps for its next run.
 void LaneLoop::erase_session(SessionId id) {
+  DJINN_ASSERT(!runner_ || !runner_->is_aside(id));
   clear_binders();
   state_.lane.trim();  // outputs may lie in the session's memory
   if (const auto found = state_.sessions.find(id); found != state_.sessions.end()) {

@@ -3,13 +3,22 @@
 // LaneLoop: the lane's thread. It owns sessions, programs and the executor's lane; others post to
 // it.
 //
-//   mailbox   closures from the control thread and wake-ups from the pager, run between steps
+//   mailbox   closures from the control thread and wake-ups from the pager, run between steps, or
+//             between two operators of a run, which is set aside meanwhile
 //   look      for sessions that have work: often at those that had some lately, now and then at the
 //             others, so that a hundred idle clients cost a step nothing. Two loads a ring, no call
 //   turn      a step of the session that the queue picks (kernel/sched/queue.h), and of those that
 //             can share it. They are charged for the time: nobody waits for another's generation
+//   slice     of a run by itself that has gone on for a unit, under the policy fair. Between two of
+//             its operators the queue is asked: while it says others, the run is paused, and they
+//             have their turns inside. No run that is predicted to be long begins there, and one
+//             that is nevertheless is abandoned: it is begun again when no other is paused
 //   sleep     after a short spin without work: on all submission bells and the mailbox's, at once;
 //             none of them is read, since clients have theirs, too (ipc/bell.h)
+//
+// The rule of jobs: what lets go of something says of what (Subject). If the run that is set aside
+// uses that, it is abandoned, and done again after the job (ARCHITECTURE rule 10); every other job
+// runs while it is set aside.
 //
 // invariant: while the thread sleeps, every session's ring says so, and each was looked at after
 // that.
@@ -20,7 +29,9 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <thread>
+#include <variant>
 #include <vector>
 
 #include "daemon/worker/baton.h"
@@ -60,8 +71,16 @@ class LaneLoop {
     std::map<SessionId, std::unique_ptr<Session>> sessions;
     sched::Queue queue;
   };
-  // Runs job on the lane's thread, between two steps. Any thread.
-  void post(std::function<void(State&)> job);
+  struct Group {
+    SessionId session;
+    SequenceHandle sequence;
+  };
+  // What a job lets go of, if anything: no run may be in the midst of using it.
+  using Subject = std::variant<std::monostate, SessionId, Group, ModelId, ProgramId>;
+  // Runs job on the lane's thread, as the rule of jobs says, in the order of these calls. Any
+  // thread.
+  void post(Subject subject, std::function<void(State&)> job);
+  void post(std::function<void(State&)> job) { post({}, std::move(job)); }
   // Ends a sleep of the lane. Any thread.
   void wake();
 
@@ -100,17 +119,36 @@ class LaneLoop {
     Session* session = nullptr;
     Standing standing = Standing::kIdle;
     bool is_cold = false;
-    uint64_t worked_ns = 0;  // when it had work last
-    uint64_t kind = 0;       // of the step that is queued
-    uint64_t batch_key = 0;  // likewise
+    uint64_t worked_ns = 0;     // when it had work last
+    uint64_t kind = 0;          // of the step that is queued
+    uint64_t batch_key = 0;     // likewise
+    uint64_t predicted_ns = 0;  // likewise
+    uint64_t token_kind = 0;    // of its runs that made a token; 0: it had none
+    bool is_too_long = false;   // likewise: to be begun while another run is paused
+  };
+  // Of a step that is computed by itself.
+  struct Slice {
+    uint64_t since_ns = 0;     // from when on it was not charged
+    uint64_t charged_ns = 0;   // before that
+    uint64_t ends_ns = 0;      // a run is not paused before; inside a pause: not abandoned
+    uint64_t cpu_ends_ns = 0;  // inside a pause, after ends_ns: nor before, in the thread's time
+  };
+  struct Job {
+    Subject subject;
+    std::function<void(State&)> run;
   };
 
   LaneLoop(exec::Executor& executor, exec::Lane& lane, const Clock& clock, const LaneMemory& memory,
            SchedulePolicy policy, Fd epoll, Fd bell,
            std::function<void(SessionId, const Error&)> broken);
   void work();
-  bool run_mailbox();
+  // What became of the mailbox: it was empty, all is done, or a job waits for the run aside to go.
+  enum class Mail { kNone, kDone, kWaits };
+  Mail run_mailbox();
+  [[nodiscard]] bool is_used_aside(const Subject& subject) const;
   bool run_turn();
+  // Looks for arrivals and work.
+  void look_around(uint64_t now_ns);
   void take_seat(Session& session);
   // Queues those of the sessions whose turn it is to be looked at that can go on.
   void look_for_work(uint64_t now_ns);
@@ -121,10 +159,21 @@ class LaneLoop {
   struct StepTime {
     uint64_t begun_ns = 0;
     uint64_t ended_ns = 0;
-    uint64_t charged_ns = 0;  // what of the time is this session's
+    uint64_t to_charge_ns = 0;  // what of the time is this session's
+    uint64_t charged_ns = 0;    // likewise, and was charged already
   };
   std::vector<SessionId> unit_of(SessionId picked, uint64_t now_ns);
   bool run_unit(const std::vector<SessionId>& unit, uint64_t begun_ns);
+  [[nodiscard]] Slice slice_of(const Seat& seat, uint64_t begun_ns) const;
+  [[nodiscard]] bool is_long(const Seat& seat, bool is_token) const;
+  bool goes_on_inside();
+  // As Runner::BetweenOperators; the same, of one's parts.
+  bool between_operators(Session& session);
+  void pass_turn_if_due();
+  bool run_jobs_aside();
+  void charge_slice(SessionId id, uint64_t now_ns);
+  bool give_way(Session& session);
+  bool run_others(Session& session, std::optional<Runner::Pause>& pause);
   bool end_step(SessionId id, Runner::Advance advance, const StepTime& time);
   void note(Seat& seat, Runner::Advance advance, uint64_t begun_ns);
   Status queue_again(Seat& seat, uint64_t now_ns);
@@ -144,6 +193,7 @@ class LaneLoop {
   Baton baton_;
   LaneMemory memory_;
   sched::StepTimes times_;
+  Slice slice_;                      // of the step that is being computed
   std::map<SessionId, Seat> seats_;  // of each session
   // invariant: each seat is in one of these; the cold ones are idle
   std::vector<Seat*> hot_;
@@ -157,7 +207,7 @@ class LaneLoop {
   Fd bell_;
   std::function<void(SessionId, const Error&)> broken_;
   std::mutex mutex_;
-  std::vector<std::function<void(State&)>> mailbox_;
+  std::vector<Job> mailbox_;
   std::atomic<bool> has_mail_{false};
   std::atomic<bool> stopping_{false};
   std::thread thread_;

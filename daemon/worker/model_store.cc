@@ -98,7 +98,7 @@ Status MappedModel::map_again(std::vector<Fd> fds, pal::DevicePal& pal) {
 
 bool MappedModel::park(pal::DevicePal& pal) {
   const std::lock_guard lock(mutex_);
-  if (in_use_) return false;
+  if (uses_ > 0) return false;
   if (std::exchange(parked_, true)) return true;
   for (pal::Reservation& extent : extents_) {
     DJINN_ASSERT(pal.unmap(extent, 0, extent.size()).ok());
@@ -113,15 +113,15 @@ bool MappedModel::parked() const {
 
 bool MappedModel::use() {
   const std::lock_guard lock(mutex_);
-  DJINN_ASSERT(!in_use_);
-  in_use_ = !parked_;
-  return in_use_;
+  if (parked_) return false;
+  ++uses_;
+  return true;
 }
 
 void MappedModel::end_use() {
   const std::lock_guard lock(mutex_);
-  DJINN_ASSERT(in_use_ && !parked_);
-  in_use_ = false;
+  DJINN_ASSERT(uses_ > 0 && !parked_);
+  --uses_;
 }
 
 }  // namespace djinn::worker

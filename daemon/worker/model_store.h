@@ -44,7 +44,7 @@ class MappedModel {
   // --- lane's thread
   // Gives whether its bytes are there, and stay so for this step.
   [[nodiscard]] bool use();
-  // The step has ended.
+  // A step has ended that used it. One that is set aside may use it as well.
   void end_use();
 
   [[nodiscard]] ModelId id() const { return id_; }
@@ -58,7 +58,7 @@ class MappedModel {
   const ModelId id_;
   mutable std::mutex mutex_;  // of what follows, but the weights' names and places
   bool parked_;
-  bool in_use_ = false;
+  uint32_t uses_ = 0;
   std::vector<pal::Reservation> extents_;
   exec::WeightTable weights_;
 };

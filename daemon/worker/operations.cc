@@ -203,6 +203,8 @@ Result<SequenceUse> use_sequence(Step& step, const srg::Graph& graph, const ipc:
   DJINN_TRY(auto group, step.session.find_sequence(block.sequence));
   DJINN_TRY(const int64_t tokens, tokens_of(graph, block.symbols));
   SequenceUse use{group, step.session.sequence_entry(*group), static_cast<uint64_t>(tokens)};
+  step.group = group.get();
+  step.tokens = use.tokens;
   if (!range_fits(use.past(), use.tokens, group->layout().capacity())) {
     return Error{ErrorCode::kOutOfRange,
                  "The sequence group holds " + std::to_string(group->layout().capacity()) +

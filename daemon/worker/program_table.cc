@@ -88,7 +88,7 @@ void ProgramTable::model_came(ModelId id) {
 }
 
 void ProgramTable::park_model(ModelId id, pal::DevicePal& pal) {
-  DJINN_ASSERT(in_use_.empty());
+  DJINN_ASSERT(used_.models.empty() && !is_used_aside(id));
   const auto found = models_.find(id);
   if (found != models_.end()) DJINN_ASSERT(found->second->park(pal));
 }
@@ -101,9 +101,9 @@ void ProgramTable::lose_model(ModelId id, const Error& error) {
 }
 
 Outcome<void> ProgramTable::need(const std::shared_ptr<MappedModel>& model) {
-  if (std::ranges::find(in_use_, model) != in_use_.end()) return {};
+  if (std::ranges::find(used_.models, model) != used_.models.end()) return {};
   if (model->use()) {
-    in_use_.push_back(model);
+    used_.models.push_back(model);
     return {};
   }
   const auto [wanted, fresh] = wanted_.try_emplace(model->id());
@@ -118,11 +118,31 @@ Outcome<void> ProgramTable::need(const std::shared_ptr<MappedModel>& model) {
 }
 
 void ProgramTable::end_step() {
-  for (const auto& model : in_use_) model->end_use();
-  in_use_.clear();
+  for (const auto& model : used_.models) model->end_use();
+  used_.models.clear();
+  used_.programs.clear();
+}
+
+void ProgramTable::pause() {
+  DJINN_ASSERT(aside_.models.empty() && aside_.programs.empty());
+  std::swap(used_, aside_);
+}
+
+void ProgramTable::resume() {
+  DJINN_ASSERT(used_.models.empty() && used_.programs.empty());
+  std::swap(used_, aside_);
+}
+
+bool ProgramTable::is_used_aside(ModelId id) const {
+  return std::ranges::any_of(aside_.models, [&](const auto& model) { return model->id() == id; });
+}
+
+bool ProgramTable::is_used_aside(ProgramId id) const {
+  return std::ranges::find(aside_.programs, id) != aside_.programs.end();
 }
 
 void ProgramTable::drop_model(ModelId id, exec::Lane& lane) {
+  DJINN_ASSERT(!is_used_aside(id));
   std::erase_if(programs_, [&](const auto& entry) {
     const bool of_model = entry.second.model && entry.second.model->id() == id;
     if (of_model) lane.forget(*entry.second.program);
@@ -160,6 +180,7 @@ void ProgramTable::refuse_program(ProgramId id) {
 }
 
 void ProgramTable::drop_program(ProgramId id, exec::Lane& lane) {
+  DJINN_ASSERT(!is_used_aside(id));
   expect_no_more(id);
   const auto found = programs_.find(id);
   if (found == programs_.end()) return;
@@ -180,6 +201,7 @@ Outcome<exec::Program*> ProgramTable::find(ProgramId id) {
   const auto found = programs_.find(id);
   if (found == programs_.end()) return no_such_program();
   if (found->second.model) DJINN_CHECK(need(found->second.model));
+  used_.programs.push_back(id);
   return found->second.program.get();
 }
 

@@ -92,6 +92,13 @@ class ProgramTable {
   // The models that the step used may be parked.
   void end_step();
 
+  // The step is set aside, and others begin and end until it goes on.
+  void pause();
+  void resume();
+  // Whether the step that is set aside uses it.
+  [[nodiscard]] bool is_used_aside(ModelId id) const;
+  [[nodiscard]] bool is_used_aside(ProgramId id) const;
+
  private:
   Outcome<void> need(const std::shared_ptr<MappedModel>& model);
 
@@ -107,7 +114,12 @@ class ProgramTable {
   std::unordered_map<ProgramId, AdmittedProgram> programs_;
   std::unordered_map<ProgramId, Expected> expected_;
   std::unordered_map<ModelId, std::optional<Error>> wanted_;  // with why it does not come
-  std::vector<std::shared_ptr<MappedModel>> in_use_;          // by the present step
+  struct Used {
+    std::vector<std::shared_ptr<MappedModel>> models;
+    std::vector<ProgramId> programs;
+  };
+  Used used_;   // by the present step
+  Used aside_;  // by one that is set aside
   std::function<void(ModelId)> want_;
   std::function<void(ProgramId)> need_program_;
 };

@@ -108,7 +108,6 @@ Result<Refs> Refs::open(SessionId session, vmu::WindowMemory memory, gc::Session
 }
 
 void Refs::trim() {
-  DJINN_ASSERT(allocated_.empty() && scratch_.empty() && places_.empty());
   section_.give_back_free();
   source_->give_back_credit();
 }

@@ -78,8 +78,8 @@ class Refs {
   enum class End { kCommitted, kRolledBack };
   void end_step(End end);
 
-  // --- between two steps
-  // Gives back what is granted and holds no storage.
+  // --- between two steps, or between two operators of one
+  // Gives back what is granted and holds no storage, and nothing of a step's.
   void trim();
   // How much that is, about.
   [[nodiscard]] uint64_t idle_bytes() const;

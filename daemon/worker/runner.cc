@@ -65,6 +65,12 @@ uint64_t tier_of(uint16_t operation) {
   }
 }
 
+// Tells whether it was a decode step of a client that has the loop.
+bool is_token_run(const Step& step) {
+  return step.submission.operation == static_cast<uint16_t>(ipc::Operation::kRun) &&
+         step.group != nullptr && step.tokens == 1;
+}
+
 ipc::Completion done_completion(const gc::StepRecord& record) {
   ipc::Completion out;
   out.kind = static_cast<uint16_t>(ipc::CompletionKind::kDone);
@@ -74,14 +80,6 @@ ipc::Completion done_completion(const gc::StepRecord& record) {
   out.run = record.run;
   out.random_offset = record.random_offset;
   return out;
-}
-
-// Shows life, and says whether the run goes on.
-std::function<bool(std::string_view)> pulse_of(Session& session, uint64_t run) {
-  return [&session, run](std::string_view op) {
-    session.state().beat(op);
-    return !session.gives_up(run);
-  };
 }
 
 }  // namespace
@@ -112,11 +110,12 @@ Result<Runner::Advance> Runner::advance(Session& session, bool others_may_join) 
   memcpy(&submission, flight->descriptor.data(), sizeof submission);
   Begun begun{{session, submission, flight->block}, next_record(state.record(), submission)};
   state.beat();
-  watch(session, submission.run);
+  watch(begun);
   if (session.progression.begun_ns == 0) session.progression.begun_ns = clock_.monotonic_ns();
   // A step that waited and was cancelled meanwhile does not ask again.
   begun.waited = std::exchange(session.waits, false);
   if (others_may_join && may_join(begun)) return join(std::move(begun));
+  DJINN_ASSERT(!is_aside(session.id()));
   const bool gives_up = begun.waited && session.is_cancelled();
   const uint64_t begun_before = tools_.lane.stats().begun;
   const Outcome<Ending> ending = gives_up ? give_up(begun.step) : perform(begun.step, begun.record);
@@ -124,30 +123,91 @@ Result<Runner::Advance> Runner::advance(Session& session, bool others_may_join) 
 }
 
 // Of the runs that follow.
-void Runner::watch(Session& session, uint64_t run) {
+void Runner::watch(Begun& begun) {
+  Session& session = begun.step.session;
   tools_.lane.set_owner({session.id().value, session.refs().extent_bytes()});
-  tools_.lane.set_pulse(pulse_of(session, run));
+  tools_.lane.set_pulse(pulse_of(begun));
+}
+
+// Shows life, and says whether the run goes on. A step that makes a token is short enough.
+std::function<bool(std::string_view)> Runner::pulse_of(Begun& begun) {
+  if (between_ && begun.record.generated == 0) {
+    return [this, &begun](std::string_view op) { return goes_on(begun, op); };
+  }
+  return [&begun](std::string_view op) {
+    begun.step.session.state().beat(op);
+    return !begun.step.session.gives_up(begun.step.submission.run);
+  };
+}
+
+bool Runner::goes_on(Begun& begun, std::string_view op) {
+  Session& session = begun.step.session;
+  session.state().beat(op);
+  const uint64_t run = begun.step.submission.run;
+  if (begun.is_abandoned || session.gives_up(run)) return false;
+  if (op.empty()) return true;
+  Begun* const outside = std::exchange(asks_, &begun);
+  begun.is_abandoned = !between_(session);
+  asks_ = outside;
+  return !begun.is_abandoned && !session.gives_up(run);
 }
 
 Runner::Advance Runner::end(Begun& begun, const Outcome<Ending>& ending, uint64_t begun_before) {
   Session& session = begun.step.session;
-  session.waits = ending.is_pending();
-  if (session.waits) {
+  const bool abandons = is_to_abandon(begun, ending);
+  if (abandons || ending.is_pending()) {
     if (tools_.lane.stats().begun != begun_before) counts_.note_repetition();
-    give_up_for_now(session);
-    if (begun.record.generated == 0) session.progression.begun_ns = 0;
-    return Advance::kWaiting;
+    session.waits = ending.is_pending() || begun.waited;
+    give_up_for_now(begun);
+    return abandons ? Advance::kAbandoned : Advance::kWaiting;
   }
+  session.waits = false;
   if (!ending) {
     fail(begun.step, begun.record, ending.error());
   } else {
     begun.record.kind = *ending == Ending::kDone ? gc::StepKind::kDone : gc::StepKind::kToken;
     commit(begun.step, begun.record);
   }
+  session.was_token = is_token_run(begun.step);
   session.note_step();
   count(begun.step, session.state().record());
   publish(session);
   return begun.waited ? Advance::kWaited : Advance::kWorked;
+}
+
+bool Runner::is_to_abandon(const Begun& begun, const Outcome<Ending>& ending) const {
+  if (begun.is_abandoned) return true;
+  if (!is_paused() || !ending.has_failed()) return false;
+  const ErrorCode code = ending.error().code;
+  return code == ErrorCode::kOutOfMemory || code == ErrorCode::kQuotaExceeded;
+}
+
+// --- pauses
+
+Runner::Pause::Pause(Runner& runner)
+    : runner_(runner), awaited_(runner.tools_.waits.set_aside()), no_trial_(runner.tools_.grants) {
+  DJINN_ASSERT(runner.asks_ != nullptr && runner.aside_ == nullptr && !runner.has_joined());
+  runner.aside_ = runner.asks_;
+  runner.aside_->step.session.state().suspend();
+  runner.tools_.lane.pause();
+  runner.tools_.programs.pause();
+}
+
+Runner::Pause::~Pause() {
+  DJINN_ASSERT(!runner_.has_joined());
+  runner_.tools_.programs.resume();
+  runner_.tools_.lane.resume();
+  runner_.tools_.waits.take_up(std::move(awaited_));
+  std::exchange(runner_.aside_, nullptr)->step.session.state().resume();
+}
+
+bool Runner::is_aside(SessionId session) const {
+  return aside_ != nullptr && aside_->step.session.id() == session;
+}
+
+bool Runner::is_used_aside(SessionId session, SequenceHandle sequence) const {
+  return is_aside(session) && aside_->step.group != nullptr &&
+         aside_->step.group->handle() == sequence;
 }
 
 // --- steps that join
@@ -204,7 +264,7 @@ void Runner::end_joined(const OnEnd& on_end) {
       Session& session = begun.step.session;
       tools_.waits.begin_step();
       const uint64_t begun_before = tools_.lane.stats().begun;
-      if (!together) watch(session, begun.step.submission.run);
+      if (!together) watch(begun);
       const Outcome<Ending> ending =
           together ? finish_token(begun.step, tools_, tools_.lane.outputs_of(i), run, begun.record)
                    : compute_token(begun.step, tools_, *binder, run, begun.record);
@@ -218,14 +278,12 @@ void Runner::end_joined(const OnEnd& on_end) {
 std::vector<bool> Runner::compute_joined() {
   if (joined_.size() < 2) return std::vector<bool>(joined_.size(), false);
   // While the slab grows the lane shows life for this one; whoever came last may be gone.
-  const Begun& first = joined_.front().begun;
-  watch(first.step.session, first.step.submission.run);
+  watch(joined_.front().begun);
   std::vector<exec::RunTogether> runs;
-  for (const auto& [begun, binder, run] : joined_) {
+  for (auto& [begun, binder, run] : joined_) {
     Session& session = begun.step.session;
-    runs.push_back({binder->bindings(),
-                    {session.id().value, session.refs().extent_bytes()},
-                    pulse_of(session, begun.step.submission.run)});
+    runs.push_back(
+        {binder->bindings(), {session.id().value, session.refs().extent_bytes()}, pulse_of(begun)});
   }
   return tools_.lane.run_together(*joined_.front().run.program, runs);
 }
@@ -233,6 +291,7 @@ std::vector<bool> Runner::compute_joined() {
 void Runner::clear() {
   DJINN_ASSERT(joined_.empty());
   binders_.clear();
+  inner_binder_.clear();
 }
 
 void Runner::count(Step& step, const gc::StepRecord& record) {
@@ -289,24 +348,24 @@ Status Runner::pick_up(Session& session) {
 
 Outcome<Ending> Runner::perform(Step& step, gc::StepRecord& record) {
   if (auto refusal = step.session.take_refusal()) {
-    doom_products(step, tools_);
+    doom_products(step, tools());
     return *std::move(refusal);
   }
   if (step.is_of_series() && record.failed_series == step.submission.series) {
-    doom_products(step, tools_);
+    doom_products(step, tools());
     return Error{ErrorCode::kPoisoned, "A run of the same series before it has failed."};
   }
   switch (static_cast<ipc::Operation>(step.submission.operation)) {
     case ipc::Operation::kNop:
       return Ending::kDone;
     case ipc::Operation::kRun:
-      return run_program(step, tools_);
+      return run_program(step, tools());
     case ipc::Operation::kRunOnce:
-      return run_graph_once(step, tools_);
+      return run_graph_once(step, tools());
     case ipc::Operation::kGenerate:
-      return generate_token(step, tools_, record);
+      return generate_token(step, tools(), record);
     case ipc::Operation::kReadRef:
-      return read_ref(step, tools_);
+      return read_ref(step, tools());
     case ipc::Operation::kWriteRef:
       return write_ref(step);
     case ipc::Operation::kReleaseRefs:
@@ -314,7 +373,7 @@ Outcome<Ending> Runner::perform(Step& step, gc::StepRecord& record) {
     case ipc::Operation::kCropSequence:
       return crop_sequence(step);
     case ipc::Operation::kReorderSequence:
-      return reorder_sequence(step, tools_);
+      return reorder_sequence(step, tools());
   }
   return Error{ErrorCode::kUnsupported, "The daemon does not know this operation."};
 }
@@ -334,11 +393,12 @@ void Runner::commit(Step& step, gc::StepRecord record) {
   step.session.tell_idle_refs();
 }
 
-// The step will be repeated when what it awaits has come.
-void Runner::give_up_for_now(Session& session) {
-  DJINN_ASSERT(session.waits);
+// The step will be repeated: when what it awaits has come, or when it is its turn again.
+void Runner::give_up_for_now(Begun& begun) {
+  Session& session = begun.step.session;
   roll_back(session);
   session.state().pause();
+  if (begun.record.generated == 0) session.progression.begun_ns = 0;
 }
 
 void Runner::fail(Step& step, gc::StepRecord record, const Error& error) {

@@ -7,6 +7,11 @@
 //   operation   validate, compute, stage (operations.h, generation.h)
 //   commit      one word makes it real; a failed step is rolled back first, and commits its error
 //   publish     tell the client; repeated after a crash between commit and here
+//   pause       between two operators of a run its step is set aside, and others' are done
+//   meanwhile.
+//               A step inside a pause is not paused; where it lacks memory, it may be for what is
+//               set aside, so it is done again outside of a pause
+//   abandon     a step is rolled back between two operators, to be done again
 //   join        token steps of several sessions with one program of fast numerics are begun one by
 //               one, computed together, and committed one by one
 //
@@ -26,16 +31,21 @@ namespace djinn::worker {
 
 class Runner {
  public:
-  Runner(LaneTools tools, const Clock& clock, LaneCounts& counts)
-      : tools_(tools), clock_(clock), counts_(counts) {}
+  // Asked between two operators of a run that is computed by itself and makes no token beyond the
+  // first: false abandons its step. Others' steps may be done meanwhile, while a Pause lives.
+  using BetweenOperators = std::function<bool(Session& session)>;
+
+  Runner(LaneTools tools, const Clock& clock, LaneCounts& counts, BetweenOperators between = {})
+      : tools_(tools), clock_(clock), counts_(counts), between_(std::move(between)) {}
 
   enum class Advance {
-    kIdle,     // nothing is submitted
-    kWorked,   // a step was done
-    kWaited,   // likewise, after it had waited: it awaits nothing any more
-    kBlocked,  // until the client reads completions; it rings then
-    kWaiting,  // for what the step awaits (waits.h)
-    kJoins,    // its step has begun, and end_joined() ends it
+    kIdle,       // nothing is submitted
+    kWorked,     // a step was done
+    kWaited,     // likewise, after it had waited: it awaits nothing any more
+    kBlocked,    // until the client reads completions; it rings then
+    kWaiting,    // for what the step awaits (waits.h)
+    kJoins,      // its step has begun, and end_joined() ends it
+    kAbandoned,  // its step was rolled back, and is to be done again
   };
   // Whether a step has no room for what it publishes; then the client rings when there is more. An
   // Error means that the client broke the protocol.
@@ -47,12 +57,31 @@ class Runner {
   // is done to a session that has joined.
   Result<Advance> advance(Session& session, bool may_join = false);
 
+  // Sets the step that asks aside. Precondition: it is not inside a pause.
+  class Pause {
+   public:
+    explicit Pause(Runner& runner);
+    ~Pause();
+    Pause(const Pause&) = delete;
+    Pause& operator=(const Pause&) = delete;
+
+   private:
+    Runner& runner_;
+    std::vector<Awaited> awaited_;
+    Grants::NoTrial no_trial_;
+  };
+  [[nodiscard]] bool is_paused() const { return aside_ != nullptr; }
+  // Whether the step that is set aside is the session's; whether it has bound that group of its.
+  [[nodiscard]] bool is_aside(SessionId session) const;
+  [[nodiscard]] bool is_used_aside(SessionId session, SequenceHandle sequence) const;
+
   // How the step of a session that had joined ended, as advance() says.
   using OnEnd = std::function<void(Session& session, Advance advance)>;
   void end_joined(const OnEnd& on_end);
   [[nodiscard]] bool has_joined() const { return !joined_.empty(); }
 
-  // Gives back what inputs of joined steps were copied to. Precondition: none has joined.
+  // Gives back what inputs of joined steps, and of those inside pauses, were copied to.
+  // Precondition: none has joined.
   void clear();
 
  private:
@@ -61,6 +90,7 @@ class Runner {
     Step step;
     gc::StepRecord record;
     bool waited = false;
+    bool is_abandoned = false;
   };
   struct Joined {
     Begun begun;
@@ -72,7 +102,11 @@ class Runner {
   Result<Advance> join(Begun begun);
   [[nodiscard]] uint64_t copied_bytes() const;
   std::vector<bool> compute_joined();
-  void watch(Session& session, uint64_t run);
+  [[nodiscard]] LaneTools& tools() { return aside_ != nullptr ? inner_tools_ : tools_; }
+  void watch(Begun& begun);
+  std::function<bool(std::string_view)> pulse_of(Begun& begun);
+  bool goes_on(Begun& begun, std::string_view op);
+  [[nodiscard]] bool is_to_abandon(const Begun& begun, const Outcome<Ending>& ending) const;
   Advance end(Begun& begun, const Outcome<Ending>& ending, uint64_t begun_before);
   Status pick_up(Session& session);
   void count(Step& step, const gc::StepRecord& record);
@@ -82,11 +116,17 @@ class Runner {
   void commit(Step& step, gc::StepRecord record);
   void fail(Step& step, gc::StepRecord record, const Error& error);
   void publish(Session& session);
-  static void give_up_for_now(Session& session);
+  static void give_up_for_now(Begun& begun);
 
   LaneTools tools_;
   const Clock& clock_;
   LaneCounts& counts_;
+  BetweenOperators between_;
+  Begun* asks_ = nullptr;             // the step that is between two operators
+  Begun* aside_ = nullptr;            // that is set aside
+  Binder inner_binder_{tools_.lane};  // of steps inside a pause
+  LaneTools inner_tools_{tools_.executor, tools_.lane,   tools_.waits, tools_.programs,
+                         tools_.pager,    inner_binder_, tools_.clock, tools_.grants};
   std::deque<Binder> binders_;  // of joined steps, in their order
   std::vector<Joined> joined_;
   uint64_t plan_misses_ = 0;  // of the lane, when its session was last told

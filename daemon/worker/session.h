@@ -99,6 +99,8 @@ class Session {
 
   // The submission in flight was begun, and waits for memory or its model.
   bool waits = false;
+  // The last step was a run that appended one token to each row of a group.
+  bool was_token = false;
   // Somebody gave up the submission in flight.
   [[nodiscard]] bool is_cancelled() const;
   // Of the submission in flight, whose run has that number.

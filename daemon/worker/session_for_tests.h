@@ -327,8 +327,12 @@ class SessionTest : public DjinndTest {
   SequencePager pager_{grants_, outbox_, waits_};
   Binder binder_{*lane_};
   LaneCounts counts_;
-  Runner runner_{
-      {executor_, *lane_, waits_, programs_, pager_, binder_, clock_, grants_}, clock_, counts_};
+  // What the lane does between two operators of a run; nothing: it goes on.
+  Runner::BetweenOperators between_;
+  Runner runner_{{executor_, *lane_, waits_, programs_, pager_, binder_, clock_, grants_},
+                 clock_,
+                 counts_,
+                 [this](Session& session) { return !between_ || between_(session); }};
   std::unique_ptr<Session> session_;
 
  private:

@@ -49,10 +49,10 @@ TEST_F(SlabTest, a_plan_that_fits_asks_for_nothing) {
 }
 
 TEST_F(SlabTest, a_large_one_gives_signs_of_life_while_it_gets_its_pages) {
-  constexpr uint64_t kSlabBytes = 3 * pal::kPieceBytes;
-  ASSERT_EQ(grow(kSlabBytes), kPending);
+  constexpr uint64_t kLarge = 3 * pal::kPieceBytes;
+  ASSERT_EQ(grow(kLarge), kPending);
   give();
-  ASSERT_EQ(grow(kSlabBytes), ErrorCode::kOk);
+  ASSERT_EQ(grow(kLarge), ErrorCode::kOk);
   EXPECT_EQ(pieces_, 3);
 }
 

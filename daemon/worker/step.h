@@ -21,6 +21,8 @@ struct Step {
   bool keeps = false;                // it fails, and what is staged is to be committed with that
   bool is_whole = false;             // of a series: what failed is no node's, so nothing is kept
   uint64_t failed_node = 0;          // of a series: in which node of the graph, from 1; 0: none
+  const Sequence* group = nullptr;   // that its run has bound
+  uint64_t tokens = 0;               // that the run appends to each of the group's rows
 
   [[nodiscard]] bool is_of_series() const { return submission.series != 0; }
 };

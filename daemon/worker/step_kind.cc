@@ -81,21 +81,21 @@ std::vector<int64_t> symbols_of(const srg::Graph& graph, const RunSize& run, int
 
 }  // namespace
 
-uint64_t kind_of_next_step(Session& session) {
+StepKind kind_of_next_step(Session& session) {
   const ipc::Submission submission = session.ring().copy_submission();
   const uint64_t operation = submission.operation;
   switch (static_cast<ipc::Operation>(operation)) {
     case ipc::Operation::kRun:
-      return mixed(operation, submission.program);
+      return {mixed(operation, submission.program)};
     case ipc::Operation::kRunOnce:
-      return mixed(operation, mixed(submission.graph_bytes, submission.model));
+      return {mixed(operation, mixed(submission.graph_bytes, session.id().value))};
     case ipc::Operation::kGenerate:
       if (session.progression.token_ns != 0 && session.generation) {
-        return mixed(operation, mixed(1, session.generation->decode));
+        return {mixed(operation, mixed(1, session.generation->decode)), true};
       }
-      return mixed(operation, mixed(2, session.id().value));
+      return {mixed(operation, mixed(2, session.id().value))};
     default:
-      return mixed(operation, 0);
+      return {mixed(operation, 0)};
   }
 }
 

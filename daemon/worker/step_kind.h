@@ -13,11 +13,17 @@
 
 namespace djinn::worker {
 
-// For sched::StepTimes. By operation and program; of a generation the first step is told from the
-// others, and is of a kind of its session's own, since its prompt is not read yet. The client's
-// word in the ring is believed: whatever it says, it is charged for the time that the step takes.
-// Precondition: its ring has found a submission that is not complete. Lane's thread.
-[[nodiscard]] uint64_t kind_of_next_step(Session& session);
+struct StepKind {
+  uint64_t number = 0;    // for sched::StepTimes
+  bool is_token = false;  // of a generation, and not its first
+};
+
+// By operation and program; of a generation the first step is told from the others, and is of a
+// kind of its session's own, since its prompt is not read yet; so is a graph that is run once, by
+// its size. The client's word in the ring is believed: whatever it says, it is charged for the time
+// that the step takes. Precondition: its ring has found a submission that is not complete. Lane's
+// thread.
+[[nodiscard]] StepKind kind_of_next_step(Session& session);
 
 struct ExpectedStep {
   sched::Work work;

@@ -17,6 +17,7 @@
 #include <functional>
 #include <map>
 #include <mutex>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -54,6 +55,10 @@ class Waits {
   // --- lane's thread
   // The next step awaits nothing yet.
   void begin_step() { of_step_.clear(); }
+  // The step is set aside with what it has awaited so far: others' begin until it is taken up
+  // again.
+  [[nodiscard]] std::vector<Awaited> set_aside() { return std::exchange(of_step_, {}); }
+  void take_up(std::vector<Awaited> of_step) { of_step_ = std::move(of_step); }
   // The step cannot go on before that has arrived.
   Pending await(const Awaited& what);
   // The session's step has ended as pending, and its session waits for what that step awaited.

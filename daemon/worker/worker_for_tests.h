@@ -126,7 +126,7 @@ class TestSession {
 
 class WorkerTest : public DjinndTest {
  protected:
-  WorkerTest() {
+  explicit WorkerTest(SchedulePolicy policy = SchedulePolicy::kFair) : policy_(policy) {
     on_arrival_ = [this] { loop_->wake(); };
     loop_->on_model_wanted([this](ModelId model) { outbox_.send({ipc::ModelWanted{model}}); });
     loop_->start(pager_);
@@ -156,6 +156,7 @@ class WorkerTest : public DjinndTest {
     command({ipc::GrantAnswer{request.request, ErrorCode::kOk, {}}});
   }
 
+  const SchedulePolicy policy_;
   gc::FaultPoints faults_;
   SystemClock clock_;
   std::unique_ptr<pal::HostPal> pal_ = *pal::HostPal::make();
@@ -169,8 +170,8 @@ class WorkerTest : public DjinndTest {
                                 },
                             .heap = &heap_});
   std::unique_ptr<LaneLoop> loop_ =
-      *LaneLoop::make(executor_, *lane_, clock_, {waits_, grants_, slab_, heap_},
-                      SchedulePolicy::kFair, [this](SessionId id, const Error& error) {
+      *LaneLoop::make(executor_, *lane_, clock_, {waits_, grants_, slab_, heap_}, policy_,
+                      [this](SessionId id, const Error& error) {
                         outbox_.send({ipc::SessionBroken{id, error.code, error.message}});
                       });
   SequencePager pager_{grants_, outbox_, waits_};

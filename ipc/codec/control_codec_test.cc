@@ -75,13 +75,14 @@ std::vector<ClientRequest> requests() {
 
 LaneSchedule schedule() {
   return {SchedulePolicy::kFifo,
-          {{1, {2}, ServiceClass::kBatch, PickReason::kArrival, 3, 4, -5, -6, 7, 8},
+          {{1, {2}, ServiceClass::kBatch, PickReason::kArrival, 3, 4, -5, -6, 7, 8, {9}},
            ScheduleDecision{}}};
 }
 
 ScheduleDecision fullest_decision() {
-  return {UINT64_MAX, {UINT64_MAX}, ServiceClass::kIdle, PickReason::kBatch, UINT64_MAX,
-          UINT64_MAX, INT64_MIN,    INT64_MIN,           UINT64_MAX,         UINT64_MAX};
+  return {UINT64_MAX, {UINT64_MAX}, ServiceClass::kIdle, PickReason::kSlice,
+          UINT64_MAX, UINT64_MAX,   INT64_MIN,           INT64_MIN,
+          UINT64_MAX, UINT64_MAX,   {UINT64_MAX}};
 }
 
 WorkerReport worker_report(const std::string& name) {

@@ -172,6 +172,7 @@ void write_schedule(wire::LaneSchedule::Builder out, const LaneSchedule& schedul
     item.setDeadlineNs(decision.deadline_ns);
     item.setPredictedNs(decision.predicted_ns);
     item.setMeasuredNs(decision.measured_ns);
+    item.setPaused(decision.paused.value);
   };
   write_list(schedule.decisions, out.initDecisions(count_of(schedule.decisions)), write);
 }
@@ -182,13 +183,14 @@ LaneSchedule read_schedule(wire::LaneSchedule::Reader in) {
     decision.number = item.getNumber();
     decision.session = {item.getSession()};
     decision.service = read_service(item.getService());
-    decision.reason = read_enum(item.getReason(), PickReason::kOnly, PickReason::kBatch);
+    decision.reason = read_enum(item.getReason(), PickReason::kOnly, PickReason::kSlice);
     decision.ago_ns = item.getAgoNs();
     decision.ready = item.getReady();
     decision.lag_ns = item.getLagNs();
     decision.deadline_ns = item.getDeadlineNs();
     decision.predicted_ns = item.getPredictedNs();
     decision.measured_ns = item.getMeasuredNs();
+    decision.paused = {item.getPaused()};
     return decision;
   };
   return {read_enum(in.getPolicy(), SchedulePolicy::kFair, SchedulePolicy::kFifo),

@@ -418,6 +418,7 @@ struct ScheduleDecision {
   deadlineNs @7 :Int64;
   predictedNs @8 :UInt64;
   measuredNs @9 :UInt64;
+  paused @10 :UInt64;
 }
 
 struct LaneSchedule {

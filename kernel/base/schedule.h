@@ -35,13 +35,14 @@ enum class PickReason : uint8_t {
   kDeadline = 1,  // fair: the earliest
   kArrival = 2,   // fifo: the first to come
   kBatch = 3,     // it joined the one before
+  kSlice = 4,     // its run goes on, which was paused or could have been
 };
 
-inline constexpr size_t kPickReasons = 4;
-static_assert(kPickReasons == static_cast<size_t>(PickReason::kBatch) + 1);
+inline constexpr size_t kPickReasons = 5;
+static_assert(kPickReasons == static_cast<size_t>(PickReason::kSlice) + 1);
 
-inline constexpr std::array<std::string_view, kPickReasons> kPickReasonNames{"only", "deadline",
-                                                                             "arrival", "batch"};
+inline constexpr std::array<std::string_view, kPickReasons> kPickReasonNames{
+    "only", "deadline", "arrival", "batch", "slice"};
 
 // Precondition, of each: it is one of them.
 [[nodiscard]] constexpr std::string_view name_of(ServiceClass service) {

@@ -117,8 +117,9 @@ void release(void* memory) {
 }
 
 Outcome<void> Heap::allow(uint64_t bytes) {
-  most_bytes_ = std::max(most_bytes_, bytes);
-  if (bytes > bytes_max_) return over_limit(bytes, bytes_max_);
+  const uint64_t own_bytes = own_of(bytes);
+  most_bytes_ = std::max(most_bytes_, own_bytes);
+  if (own_bytes > bytes_max_) return over_limit(own_bytes, bytes_max_);
   return owner_.allow(bytes);
 }
 
@@ -152,6 +153,10 @@ ScopedHeap::ScopedHeap(Heap& heap) : former_(current_heap) {
   current_heap = &heap;
 }
 
+ScopedHeap::ScopedHeap() : former_(current_heap) {
+  current_heap = nullptr;
+}
+
 ScopedHeap::~ScopedHeap() {
   current_heap = former_;
 }
@@ -169,10 +174,12 @@ HeldBytes::~HeldBytes() {
 
 std::optional<Pending> Heap::prepare(uint64_t bytes) {
   DJINN_ASSERT(held_bytes_ == 0);
-  prepared_at_bytes_ = live_bytes();
+  const uint64_t live = live_bytes();
+  prepared_at_bytes_ = own_of(live);
   most_bytes_ = 0;
-  const auto total = checked_add(prepared_at_bytes_, bytes);
-  return owner_.prepare(std::min(total.value_or(UINT64_MAX), bytes_max_));
+  const auto own = checked_add(prepared_at_bytes_, bytes);
+  const uint64_t likely = std::min(own.value_or(UINT64_MAX), bytes_max_);
+  return owner_.prepare(checked_add(likely, live - prepared_at_bytes_).value_or(UINT64_MAX));
 }
 
 void Heap::settle() {
@@ -200,6 +207,9 @@ bool is_allocator_installed() {
 
 ScopedSink::ScopedSink(Sink& sink) : former_(current_sink) {
   current_sink = &sink;
+}
+ScopedSink::ScopedSink() : former_(current_sink) {
+  current_sink = nullptr;
 }
 ScopedSink::~ScopedSink() {
   current_sink = former_;

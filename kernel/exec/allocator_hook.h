@@ -63,6 +63,10 @@ class Heap {
   void* allocate(size_t bytes, Content content);
   // Bytes of all heaps together from which on this one refuses by itself: kQuotaExceeded.
   void set_limit(uint64_t bytes_max) { bytes_max_ = bytes_max; }
+  // So many of the live bytes are not for what this heap serves: they count for no limit of it, and
+  // nobody is told that it took them.
+  void set_others(uint64_t bytes) { others_bytes_ = bytes; }
+  [[nodiscard]] uint64_t others() const { return others_bytes_; }
   [[nodiscard]] bool is_refused() const { return refusal_.has_value(); }
   // Refused for now: more is on its way, and the run is to be repeated.
   [[nodiscard]] bool awaits_more() const { return refusal_ && refusal_->is_pending(); }
@@ -91,11 +95,17 @@ class Heap {
 
  private:
   Outcome<void> allow(uint64_t bytes);
+  // Of all the heaps' bytes those that are not others'.
+  [[nodiscard]] uint64_t own_of(uint64_t bytes) const {
+    return bytes - std::min(bytes, others_bytes_);
+  }
 
   HeapOwner& owner_;
   std::optional<NotDone> refusal_;
   uint64_t bytes_max_ = UINT64_MAX;
   uint64_t held_bytes_ = 0;
+  uint64_t others_bytes_ = 0;
+  // Without others':
   uint64_t prepared_at_bytes_ = 0;
   uint64_t most_bytes_ = 0;  // since prepare()
   bool used_ = false;
@@ -105,6 +115,7 @@ class Heap {
 class ScopedHeap {
  public:
   explicit ScopedHeap(Heap& heap);
+  ScopedHeap();  // nobody is asked, as without one
   ~ScopedHeap();
   ScopedHeap(const ScopedHeap&) = delete;
   ScopedHeap& operator=(const ScopedHeap&) = delete;
@@ -135,6 +146,7 @@ class HeldBytes {
 class ScopedSink {
  public:
   explicit ScopedSink(Sink& sink);
+  ScopedSink();  // to malloc, as without one
   ~ScopedSink();
   ScopedSink(const ScopedSink&) = delete;
   ScopedSink& operator=(const ScopedSink&) = delete;

@@ -21,6 +21,7 @@
 #include <vector>
 
 #include "kernel/exec/fast_rows.h"
+#include "kernel/exec/inner_pulse.h"
 #include "kernel/exec/joint_products.h"
 #include "kernel/exec/own_operators.h"
 #include "kernel/exec/torch_headers.h"
@@ -109,6 +110,7 @@ std::vector<at::Tensor> linears(const at::Tensor& given, at::TensorList weights,
       products.push_back(prepared(input, weights[i], bias, turned));
       results[i] = products.back().result;
     } else {
+      if (i > 0) InnerPulse::beat("djinn::linears");
       results[i] = linear_rows(given, weights[i], bias, turned);
     }
   }

@@ -13,6 +13,7 @@
 #include "kernel/exec/expression.h"
 #include "kernel/exec/fast_rows.h"
 #include "kernel/exec/guard_dispatch.h"
+#include "kernel/exec/inner_pulse.h"
 #include "kernel/exec/joint_products.h"
 #include "kernel/exec/layout.h"
 #include "kernel/exec/one_thread.h"
@@ -228,6 +229,7 @@ static Error given_up() {
 Status run_steps(const AdmittedGraph& program, std::span<const c10::Storage> storages,
                  Frame& frame) {
   const GuardedCalls guarded;
+  const InnerPulse pulse(frame.pulse);
   Stack stack;
   size_t at = 0;
   Status status = catching([&]() -> Status {

@@ -7,11 +7,13 @@
 
 #include "kernel/base/alignment.h"
 #include "kernel/base/assert.h"
+#include "kernel/base/checked.h"
 #include "kernel/exec/allocator_hook.h"
 #include "kernel/exec/bindings.h"
 #include "kernel/exec/convert.h"
 #include "kernel/exec/cpu_executor.h"
 #include "kernel/exec/inference.h"
+#include "kernel/exec/inner_pulse.h"
 #include "kernel/exec/interpreter.h"
 #include "kernel/exec/plan_cache.h"
 #include "kernel/exec/program.h"
@@ -29,6 +31,8 @@ namespace {
 constexpr uint64_t kGapsOneIn = 4;
 // Kernels take some memory beside their results, such as a number as a tensor; no estimate has it.
 constexpr uint64_t kAsideBytes = uint64_t{64} << 10;
+
+constexpr uint64_t kInnerSlabStep = uint64_t{1} << 20;  // similar programs then share one
 
 // Gives what an arena needs for runs of which this much is alive at once.
 constexpr uint64_t with_gaps(uint64_t live_bytes) {
@@ -77,6 +81,39 @@ struct Together {
   std::optional<Replayer> replayer;
 };
 
+// What the runs of a lane have, one at a time. One that is set aside keeps it.
+struct Context {
+  explicit Context(HeapOwner& of_heap) : heap(of_heap) {}
+
+  Heap heap;
+  std::optional<RegisteredSlab> slab;
+  std::optional<RegisteredSlab> places;  // of kept outputs
+  SlabContent slab_content;
+  uint64_t refused_slab_bytes = UINT64_MAX;  // to room_together(), the least
+  LaneOwner owner;
+  const Plan* plan = nullptr;  // of the run
+  Outputs outputs;
+  std::vector<Outputs> outputs_together;  // of the last run_together(), by run
+  std::optional<size_t> failed_at;
+  std::function<bool(std::string_view)> pulse;
+};
+
+// While it lives, this thread is for LibTorch and its allocator as it is outside of any run.
+struct Aside {
+  explicit Aside(const at::ThreadLocalState& outside) : state(outside) {}
+
+  at::ThreadLocalStateGuard state;
+  ScopedSink no_sink;
+  ScopedHeap no_heap;
+  InnerPulse::Pulse none;
+  InnerPulse no_pulse{none};
+  uint64_t live_bytes = Heap::live_bytes();
+};
+
+void release_host(DeviceAddress memory) {
+  release(memory.on_host());
+}
+
 class CpuLane final : public HostLane {
  public:
   explicit CpuLane(LaneOptions options) : options_(std::move(options)) {}
@@ -84,18 +121,20 @@ class CpuLane final : public HostLane {
   [[nodiscard]] Status check_size(const Program& program) const override;
   Outcome<void> run(Program& program, const RunBindings& bindings) override;
   Outcome<void> run_once(const Program& program, const RunBindings& bindings) override;
-  [[nodiscard]] std::span<const OutputView> outputs() const override { return outputs_.views; }
-  [[nodiscard]] std::optional<size_t> failed_at() const override { return failed_at_; }
+  [[nodiscard]] std::span<const OutputView> outputs() const override { return in_->outputs.views; }
+  [[nodiscard]] std::optional<size_t> failed_at() const override { return in_->failed_at; }
   [[nodiscard]] LaneStats stats() const override { return stats_; }
   void set_owner(const LaneOwner& owner) override;
   void set_pulse(std::function<bool(std::string_view)> pulse) override {
-    pulse_ = std::move(pulse);
+    in_->pulse = std::move(pulse);
   }
   std::vector<bool> run_together(const Program& program,
                                  std::span<const RunTogether> runs) override;
   [[nodiscard]] std::span<const OutputView> outputs_of(size_t run) const override;
   Outcome<HeapBytes> allocate(uint64_t bytes) override;
   void trim() override;
+  void pause() override;
+  void resume() override;
   void forget(const Program& program) override { plans_.forget(&program); }
   void copy_past_caches(std::span<const DeviceCopy> copies) override {
     exec::copy_past_caches(copies);
@@ -116,6 +155,9 @@ class CpuLane final : public HostLane {
   Outcome<void> replay(const AdmittedGraph& graph, const RunBindings& bindings, Plan& plan);
   Outcome<void> reserve(uint64_t bytes);
   Outcome<void> grow_slab(uint64_t bytes);
+  Outcome<void> grow_inner_slab(uint64_t bytes);
+  void drop_inner_slab();
+  Outcome<HeapBytes> take_heap(uint64_t bytes, Content content);
   Outcome<void> run_in_arena(const AdmittedGraph& graph, const RunBindings& bindings, Plan& plan);
   Outcome<std::span<std::byte>> room_for(const AdmittedGraph& graph, const RunBindings& bindings);
   Outcome<std::span<std::byte>> clean_memory(uint64_t bytes);
@@ -135,18 +177,17 @@ class CpuLane final : public HostLane {
   LaneOptions options_;
   UnboundedHeap unbounded_;
   NoHeap no_heap_;
-  Heap heap_{options_.heap ? *options_.heap : unbounded_};
   LaneStats stats_;
   PlanCache plans_;
-  std::optional<RegisteredSlab> slab_;
-  std::optional<RegisteredSlab> places_;  // of kept outputs
-  SlabContent slab_content_;
-  uint64_t refused_slab_bytes_ = UINT64_MAX;  // to room_together(), the least
-  LaneOwner owner_;
-  Outputs outputs_;
-  std::vector<Outputs> outputs_together_;  // of the last run_together(), by run
-  std::optional<size_t> failed_at_;
-  std::function<bool(std::string_view)> pulse_;
+  // Of runs inside a pause; beside them it is what the last ones left there.
+  HeapBytes inner_slab_;
+  uint64_t inner_slab_bytes_ = 0;
+  // invariant: in_ == (aside_ ? &inner_ : &outer_)
+  Context outer_{options_.heap ? *options_.heap : unbounded_};
+  Context inner_{options_.heap ? *options_.heap : unbounded_};
+  Context* in_ = &outer_;
+  std::optional<at::ThreadLocalState> outside_;  // of the lane's thread, outside of any run
+  std::optional<Aside> aside_;
 };
 
 OutputView view_of_output(const at::Tensor& tensor, std::span<const c10::Storage> storages) {
@@ -181,23 +222,23 @@ Status keep_outputs(const AdmittedGraph& graph, std::span<const c10::Storage> st
 }
 
 void CpuLane::drop_outputs() {
-  outputs_ = {};
-  outputs_together_.clear();
-  places_.reset();
+  in_->outputs = {};
+  in_->outputs_together.clear();
+  in_->places.reset();
 }
 
 Status CpuLane::check_size(const Program& program) const {
   // A graph without symbols has an estimate that holds for this very run.
   const uint64_t estimate = program.activation_bytes_estimate();
-  if (!program.graph().symbols.empty() || estimate <= owner_.bytes_max) return {};
-  return over_limit(estimate, owner_.bytes_max);
+  if (!program.graph().symbols.empty() || estimate <= in_->owner.bytes_max) return {};
+  return over_limit(estimate, in_->owner.bytes_max);
 }
 
 Outcome<void> CpuLane::compute_once(const Program& program, const RunBindings& bindings) {
   c10::InferenceMode inference_mode;
   DJINN_CHECK(check_bindings(admitted(program), bindings));
   DJINN_CHECK(check_size(program));
-  if (const auto pending = heap_.prepare(0)) return *pending;
+  if (const auto pending = in_->heap.prepare(0)) return *pending;
   std::span<std::byte> memory;
   if (options_.planned) {
     DJINN_TRY(memory, room_for(admitted(program), bindings));
@@ -205,7 +246,7 @@ Outcome<void> CpuLane::compute_once(const Program& program, const RunBindings& b
   ++stats_.runs;
   stats_.planned_bytes = memory.size();
   stats_.peak_live_bytes = 0;
-  Arena arena(memory, heap_);
+  Arena arena(memory, in_->heap);
   return execute_on(arena, admitted(program), bindings);
 }
 
@@ -222,9 +263,10 @@ Outcome<std::span<std::byte>> CpuLane::room_for(const AdmittedGraph& graph,
 // Gives this many bytes of the slab, which hold nothing of others'.
 Outcome<std::span<std::byte>> CpuLane::clean_memory(uint64_t bytes) {
   DJINN_CHECK(reserve(bytes));
-  if (!slab_) return std::span<std::byte>();
-  const auto memory = slab_->bytes().first(std::min<uint64_t>(bytes, slab_->bytes().size()));
-  slab_content_.make_clean(memory, 0, memory.size(), owner_.id);
+  if (!in_->slab) return std::span<std::byte>();
+  const auto memory =
+      in_->slab->bytes().first(std::min<uint64_t>(bytes, in_->slab->bytes().size()));
+  in_->slab_content.make_clean(memory, 0, memory.size(), in_->owner.id);
   return memory;
 }
 
@@ -243,12 +285,13 @@ Outcome<void> CpuLane::compute(const Program& program, const RunBindings& bindin
 Outcome<void> CpuLane::run_planned(const Program& program, const RunBindings& bindings) {
   std::vector<int64_t> top = bucket_top(program.graph(), bindings.symbols);
   Plan& plan = plans_.plan(&program, top);
-  if (const auto pending = heap_.prepare(plan.heap_bytes)) return *pending;
+  in_->plan = &plan;
+  if (const auto pending = in_->heap.prepare(plan.heap_bytes)) return *pending;
   if (plan.records == 0 && !top.empty()) {
     respect_capacity(program.graph(), top);
     const Status rehearsed = rehearse(admitted(program), std::move(top), plan);
-    if (heap_.awaits_more()) return Pending{};
-    const bool refused = heap_.take_refusal().has_value();
+    if (in_->heap.awaits_more()) return Pending{};
+    const bool refused = in_->heap.take_refusal().has_value();
     if (refused) use_all_kernels();
     if (!rehearsed && !refused && rehearsed.error().code == ErrorCode::kOutOfMemory) {
       return rehearsed.error();
@@ -260,7 +303,7 @@ Outcome<void> CpuLane::run_planned(const Program& program, const RunBindings& bi
 }
 
 Status CpuLane::rehearse(const AdmittedGraph& graph, std::vector<int64_t> symbols, Plan& plan) {
-  const auto scratch = catching([&] { return Scratch::make(graph, symbols, heap_); });
+  const auto scratch = catching([&] { return Scratch::make(graph, symbols, in_->heap); });
   if (!scratch) return scratch.error();
   DJINN_CHECK(record(graph, {symbols, scratch->bindings()}, plan, RunKind::kRehearsal, {}));
   drop_outputs();
@@ -269,10 +312,11 @@ Status CpuLane::rehearse(const AdmittedGraph& graph, std::vector<int64_t> symbol
 
 Status CpuLane::record(const AdmittedGraph& graph, const RunBindings& bindings, Plan& plan,
                        RunKind kind, std::span<std::byte> memory) {
-  Arena arena(memory, heap_);
+  Arena arena(memory, in_->heap);
   Recorder recorder(arena);
   DJINN_CHECK(execute_on(recorder, graph, bindings, kind));
-  if (heap_.is_refused()) return {};  // a kernel may go on without, in another way: run() fails it
+  if (in_->heap.is_refused())
+    return {};  // a kernel may go on without, in another way: run() fails it
   if (recorder.is_too_long()) {
     plans_.use_arena(plan, with_gaps(recorder.peak_live_bytes()));
   } else {
@@ -296,24 +340,28 @@ Outcome<void> CpuLane::record_run(const AdmittedGraph& graph, const RunBindings&
 // This runs what fits no plan, and counts it as such.
 Outcome<void> CpuLane::run_in_arena(const AdmittedGraph& graph, const RunBindings& bindings,
                                     Plan& plan) {
-  const uint64_t bytes = std::min(plan.planned_bytes, owner_.bytes_max);  // the rest: the heap's
+  const uint64_t bytes =
+      std::min(plan.planned_bytes, in_->owner.bytes_max);  // the rest: the heap's
   DJINN_TRY(const std::span<std::byte> memory, clean_memory(bytes));
-  ++stats_.plan_misses;
   stats_.planned_bytes = plan.planned_bytes;
   stats_.peak_live_bytes = 0;
-  Arena arena(memory, heap_);
+  Arena arena(memory, in_->heap);
   const Status status = execute_on(arena, graph, bindings);
-  plan.heap_bytes = heap_.taken_bytes();
+  ++stats_.plan_misses;
+  plan.heap_bytes = in_->heap.taken_bytes();
   return status;
 }
 
 Outcome<void> CpuLane::replay(const AdmittedGraph& graph, const RunBindings& bindings, Plan& plan) {
   DJINN_CHECK(reserve(plan.planned_bytes));
-  if (slab_) slab_content_.make_clean(slab_->bytes(), 0, plan.planned_bytes, owner_.id);
-  Replayer replayer(plan.placements, slab_ ? slab_->bytes() : std::span<std::byte>(), heap_);
+  if (in_->slab)
+    in_->slab_content.make_clean(in_->slab->bytes(), 0, plan.planned_bytes, in_->owner.id);
+  const auto placements = plan.placements;  // the plan may learn while this run is set aside
+  Replayer replayer(*placements, in_->slab ? in_->slab->bytes() : std::span<std::byte>(),
+                    in_->heap);
   const Status status = execute_on(replayer, graph, bindings);
-  plan.heap_bytes = heap_.taken_bytes();
-  if (heap_.is_refused())
+  plan.heap_bytes = in_->heap.taken_bytes();
+  if (in_->heap.is_refused())
     return status;  // nothing is known yet; the run is repeated, or was too large
   if (replayer.fits()) {
     ++stats_.planned_runs;
@@ -331,20 +379,42 @@ bool is_aligned(const void* memory) {
 }
 
 Outcome<void> CpuLane::reserve(uint64_t bytes) {
-  if (bytes == 0 || (slab_ && slab_->bytes().size() >= bytes)) return {};
-  if (bytes > owner_.bytes_max) return over_limit(bytes, owner_.bytes_max);
+  if (bytes == 0 || (in_->slab && in_->slab->bytes().size() >= bytes)) return {};
+  if (bytes > in_->owner.bytes_max) return over_limit(bytes, in_->owner.bytes_max);
   return grow_slab(bytes);
 }
 
 Outcome<void> CpuLane::grow_slab(uint64_t bytes) {
+  if (aside_) return grow_inner_slab(bytes);
   DJINN_TRY(const std::span<std::byte> memory, options_.grow_slab(bytes, [this] {
-    if (pulse_) pulse_({});
+    if (in_->pulse) in_->pulse({});
   }));
   DJINN_ASSERT(memory.size() >= bytes && is_aligned(memory.data()));
-  slab_.reset();
-  slab_.emplace(memory);
-  slab_content_ = {};
+  in_->slab.reset();
+  in_->slab.emplace(memory);
+  in_->slab_content = {};
   return {};
+}
+
+// The former one goes first: nothing lives there between two runs.
+Outcome<void> CpuLane::grow_inner_slab(uint64_t bytes) {
+  drop_inner_slab();
+  const auto rounded = align_up(bytes, kInnerSlabStep);
+  if (!rounded) return over_limit(bytes, in_->owner.bytes_max);
+  DJINN_TRY(inner_slab_, take_heap(*rounded, Content::kZeros));
+  inner_slab_bytes_ = *rounded;
+  in_->slab.emplace(std::span(inner_slab_.get().on_host(), *rounded));
+  in_->heap.set_others(in_->heap.others() + *rounded);
+  return {};
+}
+
+void CpuLane::drop_inner_slab() {
+  inner_.slab.reset();
+  inner_.slab_content = {};
+  const uint64_t others = inner_.heap.others();
+  inner_.heap.set_others(others - std::min(others, inner_slab_bytes_));
+  inner_slab_.reset();
+  inner_slab_bytes_ = 0;
 }
 
 // LibTorch's deleter has to know that places are not its own to free.
@@ -357,7 +427,7 @@ void CpuLane::register_places(std::span<const OutputPlace> all) {
     begin = begin == nullptr ? data : std::min(begin, data);
     end = std::max(end, data + one.bytes);
   }
-  if (begin != nullptr) places_.emplace(std::span(begin, end));
+  if (begin != nullptr) in_->places.emplace(std::span(begin, end));
 }
 
 Status CpuLane::execute_on(Sink& sink, const AdmittedGraph& graph, const RunBindings& bindings,
@@ -381,16 +451,16 @@ Status CpuLane::execute(const AdmittedGraph& graph, const RunBindings& bindings,
   const std::vector<c10::Storage> storages = storages_of(graph, bindings.storages);
   Frame frame = frame_of(graph, bindings);
   frame.kind = kind;
-  frame.pulse = pulse_;
+  frame.pulse = in_->pulse;
   frame.placer = placer;
   frame.places = bindings.places;
   ++stats_.begun;
-  failed_at_.reset();
+  in_->failed_at.reset();
   DJINN_CHECK(bind_frame(graph, storages, frame));
   Status done = run_steps(graph, storages, frame);
-  failed_at_ = frame.failed_at;
+  in_->failed_at = frame.failed_at;
   if (!done) return done;
-  return keep_outputs(graph, storages, frame, outputs_);
+  return keep_outputs(graph, storages, frame, in_->outputs);
 }
 
 Outcome<void> CpuLane::run(Program& program, const RunBindings& bindings) {
@@ -429,10 +499,10 @@ std::deque<Together> CpuLane::choose_together(const Program& program,
 // Gives how much of the slab there is for so many bytes. A larger one that was refused is not asked
 // for again before the lane is trimmed.
 uint64_t CpuLane::room_together(uint64_t bytes) {
-  const auto has = [&] { return slab_ ? slab_->bytes().size() : 0; };
-  if (bytes > has() && bytes < refused_slab_bytes_) {
+  const auto has = [&] { return in_->slab ? in_->slab->bytes().size() : 0; };
+  if (bytes > has() && bytes < in_->refused_slab_bytes) {
     const Outcome<void> grown = grow_slab(bytes);
-    if (grown.has_failed()) refused_slab_bytes_ = bytes;
+    if (grown.has_failed()) in_->refused_slab_bytes = bytes;
   }
   return has();
 }
@@ -442,12 +512,12 @@ void CpuLane::begin_together(const AdmittedGraph& graph, Together& run, uint64_t
   const RunBindings& bindings = run.given->bindings;
   const uint64_t bytes = run.plan->planned_bytes;
   std::span<std::byte> memory;
-  if (slab_) {
-    slab_content_.make_clean(slab_->bytes(), offset, offset + bytes, run.given->owner.id);
-    memory = slab_->bytes().subspan(offset, bytes);
+  if (in_->slab) {
+    in_->slab_content.make_clean(in_->slab->bytes(), offset, offset + bytes, run.given->owner.id);
+    memory = in_->slab->bytes().subspan(offset, bytes);
   }
   run.storages = storages_of(graph, bindings.storages);
-  run.replayer.emplace(run.plan->placements, memory, run.heap);
+  run.replayer.emplace(*run.plan->placements, memory, run.heap);
   companion.storages = run.storages;
   companion.sink = &*run.replayer;
   companion.heap = &run.heap;
@@ -462,7 +532,7 @@ void CpuLane::begin_together(const AdmittedGraph& graph, Together& run, uint64_t
 bool CpuLane::end_together(const AdmittedGraph& graph, Together& run, const Companion& companion) {
   const ScopedHeap heap(run.heap);
   const ScopedSink sink(*run.replayer);
-  Outputs& outputs = outputs_together_[run.number];
+  Outputs& outputs = in_->outputs_together[run.number];
   const bool kept =
       companion.goes_on && catching([&]() -> Status {
                              return keep_outputs(graph, run.storages, companion.frame, outputs);
@@ -485,7 +555,7 @@ std::vector<bool> CpuLane::compute_together(const Program& program,
     offset += chosen[i].plan->planned_bytes;
   }
   run_steps_together(graph, companions);
-  outputs_together_.resize(runs.size());
+  in_->outputs_together.resize(runs.size());
   for (size_t i = 0; i < chosen.size(); ++i) {
     done[chosen[i].number] = end_together(graph, chosen[i], companions[i]);
   }
@@ -510,47 +580,78 @@ std::vector<bool> CpuLane::run_together(const Program& program, std::span<const 
 }
 
 std::span<const OutputView> CpuLane::outputs_of(size_t run) const {
-  DJINN_ASSERT(run < outputs_together_.size());
-  return outputs_together_[run].views;
+  DJINN_ASSERT(run < in_->outputs_together.size());
+  return in_->outputs_together[run].views;
 }
 
 Outcome<void> CpuLane::carry_out(const std::function<Outcome<void>()>& work) {
   drop_outputs();
-  failed_at_.reset();
-  const ScopedHeap scope(heap_);
+  in_->failed_at.reset();
+  in_->plan = nullptr;
+  if (!outside_) outside_.emplace();
+  if (!aside_) in_->heap.set_others(inner_slab_bytes_);
+  const ScopedHeap scope(in_->heap);
   Outcome<void> ran = catching([&]() -> Outcome<void> {
     const int threads = options_.threads;
     if (at::get_num_threads() != threads) at::set_num_threads(threads);
     use_all_kernels();
     return work();
   });
-  auto refusal = heap_.take_refusal();
+  auto refusal = in_->heap.take_refusal();
   if (refusal) ran = *std::move(refusal);
   if (!ran) drop_outputs();
   // A refused run may be repeated when more is allowed, and needs what it had as well.
-  if (!refusal) heap_.settle_if_used();
+  if (!refusal) in_->heap.settle_if_used();
   return ran;
 }
 
 void CpuLane::set_owner(const LaneOwner& owner) {
-  owner_ = owner;
-  heap_.set_limit(owner.bytes_max);
+  in_->owner = owner;
+  in_->heap.set_limit(owner.bytes_max);
 }
 
 Outcome<HeapBytes> CpuLane::allocate(uint64_t bytes) {
-  constexpr auto kRelease = [](DeviceAddress memory) { release(memory.on_host()); };
+  return take_heap(bytes, Content::kAny);
+}
+
+Outcome<HeapBytes> CpuLane::take_heap(uint64_t bytes, Content content) {
   auto memory = catching([&]() -> Outcome<HeapBytes> {
-    const auto* const taken = static_cast<std::byte*>(heap_.allocate(bytes, Content::kAny));
-    return HeapBytes(DeviceAddress(taken), HeapDeleter{kRelease});
+    const auto* const taken = static_cast<std::byte*>(in_->heap.allocate(bytes, content));
+    return HeapBytes(DeviceAddress(taken), HeapDeleter{release_host});
   });
-  if (auto refusal = heap_.take_refusal()) return *std::move(refusal);
+  if (auto refusal = in_->heap.take_refusal()) return *std::move(refusal);
   return memory;
 }
 
 void CpuLane::trim() {
   drop_outputs();
-  refused_slab_bytes_ = UINT64_MAX;
-  heap_.trim();
+  drop_inner_slab();
+  outer_.refused_slab_bytes = inner_.refused_slab_bytes = UINT64_MAX;
+  in_->heap.trim();
+}
+
+// --- runs inside a pause
+
+void CpuLane::pause() {
+  DJINN_ASSERT(!aside_ && outside_);
+  aside_.emplace(*outside_);
+  plans_.keep(outer_.plan);
+  in_ = &inner_;
+  inner_.heap.set_others(aside_->live_bytes);
+}
+
+// What those inside have left on the heap, where copies of their inputs are, is not this run's.
+void CpuLane::resume() {
+  DJINN_ASSERT(aside_);
+  drop_outputs();
+  inner_.pulse = nullptr;
+  const uint64_t before = aside_->live_bytes, now = Heap::live_bytes();
+  const uint64_t others = outer_.heap.others() + now;
+  outer_.heap.set_others(others - std::min(others, before));
+  in_ = &outer_;
+  plans_.keep(nullptr);
+  aside_.reset();
+  use_all_kernels();
 }
 
 }  // namespace

@@ -39,11 +39,12 @@ void Plan::learn(std::vector<vmu::Lifetime> recorded) {
   }
   const vmu::OffsetPlan plan = vmu::plan_offsets(lifetimes, kTensorAlignment);
   DJINN_ASSERT(vmu::check_no_overlap(lifetimes, plan).ok());
-  placements = {};
-  placements.reserve(lifetimes.size());
+  Placements places;
+  places.reserve(lifetimes.size());
   for (size_t i = 0; i < lifetimes.size(); ++i) {
-    placements.push_back({plan.offsets[i], lifetimes[i].bytes});
+    places.push_back({plan.offsets[i], lifetimes[i].bytes});
   }
+  placements = std::make_shared<const Placements>(std::move(places));
   planned_bytes = plan.planned_bytes;
   peak_live_bytes = plan.peak_live_bytes;
   needs_record = false;
@@ -53,7 +54,7 @@ void Plan::learn(std::vector<vmu::Lifetime> recorded) {
 
 void Plan::use_arena(uint64_t bytes) {
   lifetimes = {};
-  placements = {};
+  placements = std::make_shared<const Placements>();
   in_arena = true;
   planned_bytes = bytes;
   needs_record = false;
@@ -73,10 +74,11 @@ Plan& PlanCache::plan(const void* program, const std::vector<int64_t>& bucket) {
   auto found = buckets.find(bucket);
   if (found == buckets.end()) {
     if (buckets.size() >= kPlansMax) {
-      const auto oldest = std::min_element(buckets.begin(), buckets.end(), [](auto& a, auto& b) {
-        return a.second.last_use < b.second.last_use;
-      });
-      places_ -= oldest->second.placements.size();
+      const auto use_of = [this](const auto& entry) {
+        return &entry.second == kept_ ? UINT64_MAX : entry.second.last_use;
+      };
+      const auto oldest = std::ranges::min_element(buckets, {}, use_of);
+      places_ -= oldest->second.placements->size();
       buckets.erase(oldest);
     }
     found = buckets.emplace(bucket, Plan{}).first;
@@ -96,14 +98,14 @@ Plan* PlanCache::find(const void* program, const std::vector<int64_t>& bucket) {
 
 void PlanCache::learn(Plan& plan, std::vector<vmu::Lifetime> recorded) {
   DJINN_ASSERT(recorded.size() <= Recorder::kAllocationsMax);
-  places_ -= plan.placements.size();
+  places_ -= plan.placements->size();
   plan.learn(std::move(recorded));
-  places_ += plan.placements.size();
+  places_ += plan.placements->size();
   while (places_ > kPlacesMax) drop_oldest_but(plan);
 }
 
 void PlanCache::use_arena(Plan& plan, uint64_t bytes) {
-  places_ -= plan.placements.size();
+  places_ -= plan.placements->size();
   plan.use_arena(bytes);
 }
 
@@ -113,21 +115,21 @@ void PlanCache::drop_oldest_but(const Plan& kept) {
   for (auto& [program, buckets] : programs_) {
     for (auto at = buckets.begin(); at != buckets.end(); ++at) {
       const Plan& plan = at->second;
-      if (&plan == &kept || plan.placements.empty()) continue;
+      if (&plan == &kept || &plan == kept_ || plan.placements->empty()) continue;
       if (of != nullptr && oldest->second.last_use < plan.last_use) continue;
       of = &buckets;
       oldest = at;
     }
   }
-  DJINN_ASSERT(of != nullptr);
-  places_ -= oldest->second.placements.size();
+  DJINN_ASSERT(of != nullptr);  // two plans have no more places than all may
+  places_ -= oldest->second.placements->size();
   of->erase(oldest);
 }
 
 void PlanCache::forget(const void* program) {
   const auto found = programs_.find(program);
   if (found == programs_.end()) return;
-  for (const auto& [bucket, plan] : found->second) places_ -= plan.placements.size();
+  for (const auto& [bucket, plan] : found->second) places_ -= plan.placements->size();
   programs_.erase(found);
 }
 

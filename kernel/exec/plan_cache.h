@@ -13,6 +13,7 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <span>
 #include <unordered_map>
 #include <vector>
@@ -24,8 +25,11 @@
 namespace djinn::exec {
 
 struct Plan {
+  using Placements = std::vector<Placement>;
+
   std::vector<vmu::Lifetime> lifetimes;  // empty until the first record
-  std::vector<Placement> placements;
+  // A run that is set aside has its own hold of those that it was begun with. Never null.
+  std::shared_ptr<const Placements> placements = std::make_shared<const Placements>();
   uint64_t planned_bytes = 0;
   uint64_t peak_live_bytes = 0;
   uint64_t heap_bytes = 0;  // that its last run took beside its places
@@ -59,6 +63,9 @@ class PlanCache {
   // Likewise, of a run of too many allocations.
   void use_arena(Plan& plan, uint64_t bytes);
   void forget(const void* program);
+  // A run of this one is set aside: it is not dropped. null: none is. Precondition: its program is
+  // not forgotten meanwhile.
+  void keep(const Plan* plan) { kept_ = plan; }
   [[nodiscard]] size_t places() const { return places_; }
 
  private:
@@ -66,6 +73,7 @@ class PlanCache {
   void drop_oldest_but(const Plan& kept);
 
   std::unordered_map<const void*, Buckets> programs_;
+  const Plan* kept_ = nullptr;
   size_t places_ = 0;  // of all plans
   uint64_t uses_ = 0;
 };
@@ -76,7 +84,8 @@ inline constexpr size_t kPlansMax = 128;
 // Of all plans of a lane: 32 bytes each, 16 MiB, which are part of what a worker has beside its
 // grants. It is two plans of a thousand allocations for each of 256 buckets.
 inline constexpr size_t kPlacesMax = size_t{512} << 10;
-static_assert(Recorder::kAllocationsMax <= kPlacesMax);
+// The one that learns and the one that is kept fit.
+static_assert(2 * Recorder::kAllocationsMax <= kPlacesMax);
 static_assert(sizeof(vmu::Lifetime) + sizeof(Placement) == 32);
 // A bucket whose runs disagree that often is run by malloc from then on, counted as misses.
 inline constexpr uint32_t kRecordsMax = 8;

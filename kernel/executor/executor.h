@@ -8,7 +8,8 @@
 //   Executor     admits graphs and makes lanes: one device's
 //   Program      a graph that passed structure, schema and shape checks against one model; it does
 //                not change, and its plans belong to the lane
-//   Lane         one stream of execution: the volatile slab, the recorded plans, one run at a time
+//   Lane         one stream of execution: the volatile slab, the recorded plans, one run at a time;
+//                inside a pulse a run can be set aside, and others run
 //
 // invariant: a run writes only the lane's slab, the storages that its bindings mark writable, the
 // places of its outputs, and sequence buffers at and beyond the committed length.
@@ -248,6 +249,14 @@ class Lane {
   // that operator, with kCancelled. Throws nothing; what it refers to must live as long as runs may
   // follow.
   virtual void set_pulse(std::function<bool(std::string_view)> pulse) = 0;
+
+  // Inside a pulse that was told an operator: the run that it is of is set aside with all that it
+  // has of this lane, until resume(). Runs in between, of whatever program, owner and pulse, have a
+  // slab of the heap, and outputs of their own, which are gone with resume(). What is set aside
+  // stands still, and its bytes are those that it would have had. Precondition: nothing is set
+  // aside.
+  virtual void pause() = 0;
+  virtual void resume() = 0;
 
   // Bytes of this lane's heap, 64-byte aligned, of any content. Errors, and pending: what the
   // heap's owner says.

@@ -136,9 +136,10 @@ class FakeLane final : public HostLane {
     const auto& fake = static_cast<const FakeProgram&>(program);
     std::map<srg::ValueId, std::vector<std::byte>> made;
     failed_at_.reset();
+    const auto pulse = pulse_;  // inside of it, runs may have another
     for (size_t i = 0; i < fake.graph().nodes.size(); ++i) {
       const srg::Node& node = fake.graph().nodes[i];
-      if (pulse_ && !pulse_(node.op)) return Error{ErrorCode::kCancelled, "It was given up."};
+      if (pulse && !pulse(node.op)) return Error{ErrorCode::kCancelled, "It was given up."};
       Outcome<void> called = call(fake, node, bindings, made);
       if (!called) {
         failed_at_ = i;
@@ -176,6 +177,18 @@ class FakeLane final : public HostLane {
   void set_pulse(std::function<bool(std::string_view)> pulse) override {
     pulse_ = std::move(pulse);
   }
+  void pause() override {
+    DJINN_ASSERT(!aside_);
+    aside_.emplace(Aside{std::move(pulse_), failed_at_});
+    pulse_ = nullptr;
+  }
+  void resume() override {
+    drop_outputs();
+    pulse_ = std::move(aside_->pulse);
+    failed_at_ = aside_->failed_at;
+    aside_.reset();
+  }
+  [[nodiscard]] bool is_paused() const { return aside_.has_value(); }
   Outcome<HeapBytes> allocate(uint64_t bytes) override {
     constexpr std::align_val_t kAlignment{64};
     const auto release = [](DeviceAddress memory) {
@@ -233,8 +246,9 @@ class FakeLane final : public HostLane {
     if (op == "fake::hang") hang();
     if (op == "fake::stop") ::raise(SIGSTOP);
     if (op == "fake::die") ::_exit(6);
+    const auto pulse = pulse_;
     while (op == "fake::wait") {
-      if (!pulse_(op)) return Error{ErrorCode::kCancelled, "It was given up."};
+      if (!pulse(op)) return Error{ErrorCode::kCancelled, "It was given up."};
       std::this_thread::yield();
     }
     return {};
@@ -310,6 +324,12 @@ class FakeLane final : public HostLane {
   std::vector<OutputsOfOne> together_;
   std::vector<OutputView> outputs_;
   std::optional<size_t> failed_at_;
+  // A run has no outputs before it ends.
+  struct Aside {
+    std::function<bool(std::string_view)> pulse;
+    std::optional<size_t> failed_at;
+  };
+  std::optional<Aside> aside_;
 };
 
 class FakeExecutor final : public Executor {

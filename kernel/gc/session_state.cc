@@ -305,6 +305,20 @@ void SessionState::pause() {
   store(head().running_step, 0);
 }
 
+void SessionState::suspend() {
+  Head& h = head();
+  DJINN_ASSERT(h.running_step == load(h.commit) + 1);
+  store(h.running_step, 0);
+  faults_->hit();
+}
+
+void SessionState::resume() {
+  Head& h = head();
+  DJINN_ASSERT(h.running_step == 0);
+  store(h.running_step, load(h.commit) + 1);
+  faults_->hit();
+}
+
 Status SessionState::save_for_undo(const UndoExtent& extent, std::span<const UndoEntry> ranges) {
   Head& h = head();
   DJINN_ASSERT(h.undo_count <= kUndoEntriesMax);

@@ -18,7 +18,8 @@
 //   touched refs  the ref entries that were ever staged; nobody looks at the rest of the table,
 //                 which has no pages before it is used
 //
-// A step: begin() -> stage_*() and save_for_undo() -> commit(). Until commit() nothing staged is
+// A step: begin() -> stage_*() and save_for_undo() -> commit(); it may be suspended, and be rolled
+// back or recovered no less. Until commit() nothing staged is
 // valid; a process that dies anywhere before it leaves the former step, and recover() puts back
 // what the undo log saved and forgets the staged copies.
 //
@@ -195,6 +196,10 @@ class SessionState {
   void begin();
   // Leaves the step for now: nothing was staged or saved yet, and begin() will be called again.
   void pause();
+  // In the midst of the step the lane goes elsewhere, and comes back. What was saved stays saved;
+  // for whoever reads the progress the step is not running in between.
+  void suspend();
+  void resume();
   // Saves extent[target, target + bytes) at extent[saved, ...) of each range, all of them at once,
   // and then records them. Call before the first write to one. Errors: kLimitExceeded where that
   // makes more than kUndoEntriesMax ranges, those of the copy; none is recorded then.

@@ -157,6 +157,9 @@ class Script {
     saved_ = kSavedOffset;
     state_.begin();
     act(static_cast<Action>(number % kActions), random, number);
+    state_.suspend();
+    faults_.hit();
+    state_.resume();
     for (uint64_t more = random.below(4); more > 0; --more) {
       act(static_cast<Action>(random.below(kFail)), random, number);
     }
@@ -606,6 +609,28 @@ TEST(SessionState, progress_tells_the_step_and_whether_one_runs) {
   s.state.commit();
   EXPECT_EQ(progress().commit, 1u);
   EXPECT_EQ(progress().running_step, 0u);
+}
+
+TEST(SessionState, a_step_that_is_suspended_does_not_run_and_is_undone_all_the_same) {
+  Private s;
+  const auto running = [&] {
+    return read_progress(s.memory.state().first(kStateHeadBytes))->running_step;
+  };
+  s.state.begin();
+  const std::array range{UndoEntry{0, 8192, 100}};
+  const std::byte before = s.memory.extent()[7];
+  ASSERT_TRUE(s.state.save_for_undo(undo_extent(s.memory.extent()), range));
+  s.memory.extent()[7] = ~before;
+  s.state.suspend();
+  EXPECT_EQ(running(), 0u);
+  s.state.resume();
+  EXPECT_EQ(running(), 1u);
+  EXPECT_EQ(s.memory.extent()[7], ~before);
+  s.state.suspend();
+  ASSERT_TRUE(s.state.recover(undo_extent(s.memory.extent())));  // the next worker
+  EXPECT_EQ(s.memory.extent()[7], before);
+  s.state.begin();
+  s.state.commit();
 }
 
 TEST(SessionState, a_step_that_was_left_is_undone_all_the_same) {

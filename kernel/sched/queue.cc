@@ -26,8 +26,9 @@ int64_t weight_of(ServiceClass service) {
   return kWeights[static_cast<size_t>(service)];
 }
 
-int64_t virtual_of(uint64_t ns, ServiceClass service) {
-  return static_cast<int64_t>(std::min(ns, kStepNsMax)) * kWeightOfVirtualTime / weight_of(service);
+// What a step is counted upon to want before it is over or can be paused.
+uint64_t request_of(const ReadyStep& step) {
+  return step.is_long ? std::min(step.predicted_ns, kUnitNs) : step.predicted_ns;
 }
 
 int64_t floor_of_quotient(int64_t dividend, int64_t divisor) {
@@ -61,6 +62,14 @@ int64_t Queue::Band::now_ns() const {
 
 // --- Queue
 
+int64_t Queue::weight_of(const Account& account) {
+  return sched::weight_of(account.service) + account.lent;
+}
+
+int64_t Queue::virtual_of(uint64_t ns, const Account& account) {
+  return static_cast<int64_t>(std::min(ns, kStepNsMax)) * kWeightOfVirtualTime / weight_of(account);
+}
+
 Queue::Account& Queue::account_of(SessionId session) {
   const auto found = accounts_.find(session);
   DJINN_ASSERT(found != accounts_.end());
@@ -79,7 +88,13 @@ void Queue::remove(SessionId session) {
   if (found == accounts_.end()) return;
   Account& account = found->second;
   if (account.place == Place::kReady) unplace(session, account);
-  if (account.place != Place::kAsleep) deactivate(account);
+  if (account.place == Place::kHeld) {
+    held_.erase(session);
+    lend(account, -weight_of(account));
+  } else if (account.place != Place::kAsleep) {
+    deactivate(account);
+  }
+  if (session == slicing_) end_slices();
   accounts_.erase(found);
 }
 
@@ -111,7 +126,7 @@ void Queue::unplace(SessionId session, Account& account) {
 }
 
 void Queue::deactivate(Account& account) {
-  band_of(account).leave(weight_of(account.service), account.virtual_ns);
+  band_of(account).leave(weight_of(account), account.virtual_ns);
   account.place = Place::kAsleep;
 }
 
@@ -119,7 +134,7 @@ void Queue::deactivate(Account& account) {
 // goes on at once is behind by no more than others' steps can bring it.
 int64_t Queue::credit_max(const Account& account, Arrival arrival) const {
   const bool slept = arrival == Arrival::kWoke || arrival == Arrival::kResumes;
-  return virtual_of(slept ? kUnitNs : std::max(kUnitNs, longest_ns_), account.service);
+  return virtual_of(slept ? kUnitNs : std::max(kUnitNs, longest_ns_), account);
 }
 
 void Queue::enqueue(const ReadyStep& step, uint64_t now_ns) {
@@ -133,12 +148,98 @@ void Queue::enqueue(const ReadyStep& step, uint64_t now_ns) {
   }
   const bool is_next = step.arrival == Arrival::kWoke || step.arrival == Arrival::kNext;
   if (is_next || account.came == 0) account.came = ++arrivals_;
-  account.predicted_ns = step.predicted_ns;
+  account.predicted_ns = request_of(step);
   account.batch_key = step.batch_key;
-  account.deadline_ns = account.virtual_ns + virtual_of(step.predicted_ns, account.service);
-  band.enter(weight_of(account.service), account.virtual_ns);
-  place(step.session, account);
+  account.is_long = step.is_long;
+  if (slicing_.valid() && account.is_long) return hold(step.session, account);
+  activate(step.session, account);
 }
+
+void Queue::activate(SessionId session, Account& account) {
+  account.deadline_ns = account.virtual_ns + virtual_of(account.predicted_ns, account);
+  band_of(account).enter(weight_of(account), account.virtual_ns);
+  place(session, account);
+}
+
+// --- slices
+
+void Queue::hold(SessionId session, Account& account) {
+  DJINN_ASSERT(slicing_.valid() && session != slicing_ && account.place == Place::kAsleep);
+  account.place = Place::kHeld;
+  held_.insert(session);
+  lend(account, weight_of(account));
+}
+
+// Who could be picked after the run with slices alone has nothing to lend to it.
+void Queue::lend(const Account& held, int64_t weight) {
+  Account& to = account_of(slicing_);
+  if (&band_of(to) != &band_of(held)) return;
+  const bool is_active = to.place == Place::kReady || to.place == Place::kPicked;
+  if (is_active) band_of(to).leave(weight_of(to), to.virtual_ns);
+  to.lent += weight;
+  DJINN_ASSERT(to.lent >= 0);
+  if (is_active) band_of(to).enter(weight_of(to), to.virtual_ns);
+}
+
+void Queue::begin_slices(SessionId session) {
+  DJINN_ASSERT(policy_ == SchedulePolicy::kFair && !slicing_.valid() && held_.empty());
+  DJINN_ASSERT(account_of(session).place == Place::kPicked);
+  slicing_ = session;
+  for (auto& [id, account] : accounts_) {
+    if (account.place != Place::kReady || !account.is_long) continue;
+    unplace(id, account);
+    deactivate(account);
+    hold(id, account);
+  }
+}
+
+void Queue::end_slices() {
+  Account& former = account_of(std::exchange(slicing_, {}));
+  DJINN_ASSERT(former.place == Place::kAsleep || former.place == Place::kPicked);
+  former.lent = 0;
+  // Who is owed most stays before the others, each of which is owed more than a unit, too: so they
+  // have their turns.
+  std::vector<SessionId> held(held_.begin(), held_.end());
+  held_.clear();
+  std::ranges::stable_sort(held, {}, [&](SessionId id) { return account_of(id).virtual_ns; });
+  const std::array<int64_t, 2> now_ns{bands_[0].now_ns(), bands_[1].now_ns()};
+  int64_t place = 0;
+  for (const SessionId session : held) {
+    Account& account = account_of(session);
+    account.place = Place::kAsleep;
+    const int64_t v = now_ns[account.service == ServiceClass::kIdle];
+    account.virtual_ns = std::max(account.virtual_ns, v - virtual_of(kUnitNs, account) + ++place);
+    activate(session, account);
+  }
+}
+
+void Queue::charge_running(SessionId session, uint64_t measured_ns) {
+  Account& account = account_of(session);
+  DJINN_ASSERT(account.place == Place::kPicked);
+  add_time(account, measured_ns);
+}
+
+void Queue::end_slice(SessionId session) {
+  Account& account = account_of(session);
+  DJINN_ASSERT(session == slicing_ && account.place == Place::kPicked);
+  account.predicted_ns = kUnitNs;
+  account.deadline_ns = account.virtual_ns + virtual_of(kUnitNs, account);
+  place(session, account);
+}
+
+void Queue::resume(SessionId session, uint64_t now_ns) {
+  DJINN_ASSERT(session == slicing_);
+  take(session, account_of(session), now_ns, PickReason::kSlice);
+}
+
+bool Queue::must_give_up() const {
+  const auto is_idle = [this](SessionId session) {
+    return accounts_.at(session).service == ServiceClass::kIdle;
+  };
+  return slicing_.valid() && is_idle(slicing_) && !std::ranges::all_of(held_, is_idle);
+}
+
+// --- picking
 
 // Somebody's virtual time is not above their mean, so somebody is eligible.
 SessionId Queue::first_of(Band& band) {
@@ -181,8 +282,7 @@ void Queue::forget_lingering(uint64_t now_ns) {
 bool Queue::comes_before(const Account& account, const Account& first) {
   Band& band = band_of(first);
   if (&band_of(account) != &band) return &band_of(account) < &band;
-  const int64_t deadline_ns =
-      account.virtual_ns + virtual_of(account.predicted_ns, account.service);
+  const int64_t deadline_ns = account.virtual_ns + virtual_of(account.predicted_ns, account);
   return account.virtual_ns <= band.now_ns() && deadline_ns < first.deadline_ns;
 }
 
@@ -192,7 +292,7 @@ void Queue::charge_wait(uint64_t now_ns) {
   if (found == accounts_.end() || now_ns <= awaited_ns_) return;
   Account& account = found->second;
   DJINN_ASSERT(account.place == Place::kAsleep);
-  account.virtual_ns += virtual_of(now_ns - awaited_ns_, account.service);
+  account.virtual_ns += virtual_of(now_ns - awaited_ns_, account);
 }
 
 bool Queue::is_worth_waiting(uint64_t now_ns) {
@@ -223,6 +323,7 @@ std::optional<SessionId> Queue::pick(uint64_t now_ns) {
   PickReason reason =
       policy_ == SchedulePolicy::kFifo ? PickReason::kArrival : PickReason::kDeadline;
   if (band.ready() == 1) reason = PickReason::kOnly;
+  if (session == slicing_) reason = PickReason::kSlice;
   take(session, account_of(session), now_ns, reason);
   return session;
 }
@@ -238,7 +339,8 @@ void Queue::take(SessionId session, Account& account, uint64_t at_ns, PickReason
   decision.service = account.service;
   decision.reason = reason;
   decision.at_ns = at_ns;
-  decision.ready = ready_;
+  decision.ready = ready_ + held_.size();
+  if (session != slicing_) decision.paused = slicing_;
   decision.lag_ns = v - account.virtual_ns;
   decision.deadline_ns = account.deadline_ns - v;
   decision.predicted_ns = account.predicted_ns;
@@ -246,19 +348,24 @@ void Queue::take(SessionId session, Account& account, uint64_t at_ns, PickReason
   account.place = Place::kPicked;
 }
 
+void Queue::add_time(Account& account, uint64_t measured_ns) {
+  Decision& decision = decisions_[account.decision % kDecisions];
+  if (decision.number == account.decision) decision.measured_ns += measured_ns;
+  Band& band = band_of(account);
+  const int64_t before_ns = account.virtual_ns;
+  account.virtual_ns += virtual_of(measured_ns, account);
+  // The others get older by it, too, while the account is still among them.
+  band.weighted_ns += weight_of(account) * (account.virtual_ns - before_ns);
+  longest_ns_ -= std::min(longest_ns_, measured_ns / kLongestFades);
+  longest_ns_ = std::max(longest_ns_, measured_ns);
+}
+
 void Queue::charge(SessionId session, uint64_t measured_ns, std::optional<uint64_t> ended_ns) {
   Account& account = account_of(session);
   DJINN_ASSERT(account.place == Place::kPicked);
-  Decision& decision = decisions_[account.decision % kDecisions];
-  if (decision.number == account.decision) decision.measured_ns = measured_ns;
-  Band& band = band_of(account);
-  const int64_t before_ns = account.virtual_ns;
-  account.virtual_ns += virtual_of(measured_ns, account.service);
-  // The others get older by it, too, while the account is still among them.
-  band.weighted_ns += weight_of(account.service) * (account.virtual_ns - before_ns);
+  add_time(account, measured_ns);
   deactivate(account);
-  longest_ns_ -= std::min(longest_ns_, measured_ns / kLongestFades);
-  longest_ns_ = std::max(longest_ns_, measured_ns);
+  if (session == slicing_) end_slices();
   account.slept_ns = ended_ns.value_or(account.picked_ns + measured_ns);
   forget_lingering(account.slept_ns);
   lingering_.emplace_back(account.slept_ns, session);

@@ -11,6 +11,12 @@
 //   deadline  when a step should be over: virtual time + predicted time / weight
 //   unit      20 ms: what an account that wakes may be owed. One that was away for a moment only
 //             keeps what it is owed, up to the longest of the last steps
+//   slice     a run that can be paused is picked for a unit, and then again. A step that is
+//   predicted
+//             to take longer than a unit is such a run, and is counted upon to want a unit
+//   held      ready, but its step is long, and another run is in the midst of its slices: one is
+//             enough. Who is held lends that one its weight, and is not active. When it is let go
+//             it is owed a unit at most, since nobody else had what it did not get
 //   lingers   for a moment after its step an account with nothing ready: its client is just reading
 //             the result. A long step waits for it where its next one would come before, for a
 //             twentieth of the long step's time at most. That time is charged to who is waited for
@@ -21,8 +27,8 @@
 // in which submissions came; one of several steps goes on until its end.
 //
 // Virtual nanoseconds are those of an interactive account: to others a nanosecond is 2 or 4.
-// All calls but ready_with() and decisions() take O(log n), averaged over a series of them.
-// Not thread-safe: one lane's.
+// All calls but ready_with(), begin_slices(), the end of slices and decisions() take O(log n),
+// averaged over a series of them. Not thread-safe: one lane's.
 #pragma once
 
 #include <array>
@@ -57,6 +63,7 @@ struct ReadyStep {
   Arrival arrival = Arrival::kWoke;
   uint64_t predicted_ns = 0;
   uint64_t batch_key = 0;  // steps of one key could be taken as one; 0: it is taken alone
+  bool is_long = false;    // it has slices, or would have: while another has, it is held
 };
 
 struct Decision {
@@ -68,8 +75,9 @@ struct Decision {
   uint64_t ready = 0;         // how many were, itself included
   int64_t lag_ns = 0;         // virtual; negative: it had more than its share
   int64_t deadline_ns = 0;    // virtual, from V
-  uint64_t predicted_ns = 0;  // of the step
+  uint64_t predicted_ns = 0;  // of the step; of a slice: what the slice may take
   uint64_t measured_ns = 0;   // 0: not charged yet
+  SessionId paused{};         // whose run was paused meanwhile; none: invalid
   friend bool operator==(const Decision&, const Decision&) = default;
 };
 inline constexpr size_t kDecisions = 256;
@@ -85,15 +93,17 @@ class Queue {
   // Also one that is ready or picked. Of a session without account: nothing.
   void remove(SessionId session);
 
-  // Precondition: the session has an account, which is not active.
+  // Precondition: the session has an account, which is neither active nor held.
   void enqueue(const ReadyStep& step, uint64_t now_ns);
   // The session whose step is next, at now_ns: charge() it, or remove() it. Nobody: none is ready.
   std::optional<SessionId> pick(uint64_t now_ns);
-  // The step of a picked session is over, for now at least, and took so long. It is not active.
+  // The step of a picked session is over, for now at least, and took so long, beside what it was
+  // charged for already. It is not active.
   // ended_ns: when, where that is later than so long after the pick: it shared its step with
   // others.
   void charge(SessionId session, uint64_t measured_ns, std::optional<uint64_t> ended_ns = {});
 
+  // One can be picked.
   [[nodiscard]] bool has_ready() const { return ready_ > 0; }
   // Whether to wait, before pick(), for one that lingers; ask again until it is ready or this says
   // no.
@@ -104,19 +114,36 @@ class Queue {
   // Picks that session, which is ready and will share the step of the one picked last.
   void join(SessionId session, uint64_t now_ns);
 
+  // --- a run that goes on for longer than a unit; of `fair` alone
+  // The picked session's run has slices from now on: those whose steps are long are held until it
+  // is charged or removed. Precondition: no other's has.
+  void begin_slices(SessionId session);
+  [[nodiscard]] bool has_slices() const { return slicing_.valid(); }
+  // It has taken so long since it was picked, or since this was called last. It stays picked.
+  void charge_running(SessionId session, uint64_t measured_ns);
+  // It is charged for all, and ready for its next slice: pick() or resume() it.
+  void end_slice(SessionId session);
+  // Picks it, whosever turn it is.
+  void resume(SessionId session, uint64_t now_ns);
+  // The run with slices is of the class idle, and one of another class is held: to give it up, and
+  // to begin it again when no other can run, is what its class is for.
+  [[nodiscard]] bool must_give_up() const;
+
   // The last kDecisions ones, the oldest first.
   [[nodiscard]] std::vector<Decision> decisions() const;
 
  private:
-  enum class Place : uint8_t { kAsleep, kReady, kPicked };
+  enum class Place : uint8_t { kAsleep, kReady, kPicked, kHeld };
   struct Account {
     ServiceClass service = ServiceClass::kNormal;
     Place place = Place::kAsleep;
     bool is_eligible = false;  // ready, and in Band::eligible
+    bool is_long = false;
+    int64_t lent = 0;  // weight that it has of those that are held
     int64_t virtual_ns = 0;
     int64_t deadline_ns = 0;
-    uint64_t came = 0;  // the how-manieth submission it is in
-    uint64_t predicted_ns = 0;
+    uint64_t came = 0;          // the how-manieth submission it is in
+    uint64_t predicted_ns = 0;  // of the step, or of a slice
     uint64_t batch_key = 0;
     uint64_t decision = 0;  // the number of its last one
     uint64_t picked_ns = 0;
@@ -142,6 +169,13 @@ class Queue {
   Account& account_of(SessionId session);
   void place(SessionId session, Account& account);
   void unplace(SessionId session, Account& account);
+  void activate(SessionId session, Account& account);
+  void hold(SessionId session, Account& account);
+  void lend(const Account& held, int64_t weight);
+  void end_slices();
+  void add_time(Account& account, uint64_t measured_ns);
+  [[nodiscard]] static int64_t weight_of(const Account& account);
+  [[nodiscard]] static int64_t virtual_of(uint64_t ns, const Account& account);
   SessionId first_of(Band& band);
   void forget_lingering(uint64_t now_ns);
   void charge_wait(uint64_t now_ns);
@@ -156,6 +190,8 @@ class Queue {
   std::map<SessionId, Account> accounts_;
   std::array<Band, 2> bands_;  // of idle accounts the second
   std::set<std::pair<uint64_t, SessionId>> by_key_;
+  SessionId slicing_;                                     // whose run has slices; none: invalid
+  std::set<SessionId> held_;                              // invariant: empty where nobody's has
   std::deque<std::pair<uint64_t, SessionId>> lingering_;  // since when; some may not any more
   SessionId awaited_;                                     // that the lane waits for, or invalid
   uint64_t awaited_ns_ = 0;                               // until when that is charged for

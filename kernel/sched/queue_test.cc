@@ -426,6 +426,177 @@ TEST(Queue, who_may_join_and_is_owed_most_comes_first) {
   }
 }
 
+// --- slices
+
+// Sessions that always have a next step; long ones are paused between operators of a millisecond.
+class SlicedLane {
+ public:
+  struct Party {
+    uint64_t step_ns = 0;
+    ServiceClass service = ServiceClass::kNormal;
+    uint64_t given_ns = 0;
+    uint64_t steps = 0;
+    uint64_t ended_ns = 0;  // its last step, or slice
+    uint64_t gap_ns = 0;    // the longest between two ends
+    uint64_t given_up = 0;  // runs
+  };
+
+  uint64_t add(uint64_t step_ns, ServiceClass service = ServiceClass::kNormal) {
+    parties.push_back({step_ns, service});
+    const uint64_t id = parties.size();
+    queue.add(SessionId{id}, service);
+    enqueue(id, Arrival::kWoke);
+    return id;
+  }
+  Party& of(uint64_t id) { return parties[id - 1]; }
+  void run_until(uint64_t end_ns) {
+    while (now_ns < end_ns) run(*queue.pick(now_ns), end_ns);
+  }
+
+  Queue queue{SchedulePolicy::kFair};
+  std::deque<Party> parties;
+  uint64_t now_ns = 0;
+  uint64_t event_ns = UINT64_MAX;  // when it happens, also in the midst of a run
+  std::function<void()> event;
+
+ private:
+  static bool is_long(const Party& party) { return party.step_ns > kUnitNs; }
+  void enqueue(uint64_t id, Arrival arrival) {
+    const Party& party = of(id);
+    queue.enqueue({SessionId{id}, arrival, party.step_ns, 0, is_long(party)}, now_ns);
+  }
+  void pass(uint64_t id, uint64_t ns) {
+    now_ns += ns;
+    Party& party = of(id);
+    party.given_ns += ns;
+    party.gap_ns = std::max(party.gap_ns, now_ns - party.ended_ns);
+    party.ended_ns = now_ns;
+    if (now_ns < event_ns) return;
+    event_ns = UINT64_MAX;
+    event();
+  }
+  void run(SessionId session, uint64_t end_ns) {
+    const uint64_t id = session.value;
+    const bool done = !is_long(of(id)) || run_in_slices(id, end_ns);
+    uint64_t last_ns = of(id).step_ns;
+    if (is_long(of(id))) last_ns = 0;
+    if (last_ns > 0) pass(id, last_ns);
+    queue.charge(session, last_ns);
+    if (done) ++of(id).steps;
+    if (!done) ++of(id).given_up;
+    enqueue(id, Arrival::kGoesOn);
+  }
+  // Whether it came to its end.
+  bool run_in_slices(uint64_t id, uint64_t end_ns) {
+    const SessionId session{id};
+    for (uint64_t left_ns = of(id).step_ns;;) {
+      const uint64_t slice_ns = std::min(left_ns, kUnitNs + kMs);  // to the next operator
+      pass(id, slice_ns);
+      queue.charge_running(session, slice_ns);
+      left_ns -= slice_ns;
+      if (left_ns == 0 || now_ns >= end_ns) return true;
+      if (!queue.has_slices()) queue.begin_slices(session);
+      if (queue.must_give_up()) return false;
+      if (!queue.has_ready()) continue;
+      queue.end_slice(session);
+      for (auto next = *queue.pick(now_ns); next != session; next = *queue.pick(now_ns)) {
+        EXPECT_FALSE(is_long(of(next.value))) << "one is enough";
+        pass(next.value, of(next.value).step_ns);
+        queue.charge(next, of(next.value).step_ns);
+        ++of(next.value).steps;
+        enqueue(next.value, Arrival::kGoesOn);
+      }
+    }
+  }
+};
+
+TEST(Queue, a_long_run_and_short_steps_get_halves_and_no_gap_is_longer_than_three_units) {
+  for (const uint64_t step_ms : {1, 5, 15, 20}) {
+    SlicedLane lane;
+    const uint64_t prompt = lane.add(1000 * kMs);
+    const uint64_t decoder = lane.add(step_ms * kMs);
+    lane.run_until(4000 * kMs);
+    EXPECT_NEAR(double(lane.of(decoder).given_ns), double(lane.of(prompt).given_ns), 50.0 * kMs);
+    EXPECT_LE(lane.of(decoder).gap_ns, 3 * kUnitNs) << step_ms;
+    EXPECT_GE(lane.of(prompt).steps, 1u);
+  }
+}
+
+TEST(Queue, of_several_long_runs_each_has_its_turn_and_a_short_one_no_longer_gaps) {
+  SlicedLane lane;
+  std::vector<uint64_t> prompts;
+  for (int i = 0; i < 3; ++i) prompts.push_back(lane.add(500 * kMs));
+  const uint64_t decoder = lane.add(10 * kMs);
+  lane.run_until(16'000 * kMs);
+  for (const uint64_t id : prompts) {
+    EXPECT_NEAR(double(lane.of(id).given_ns), 4'000.0 * kMs, 600.0 * kMs) << "a quarter";
+    EXPECT_LE(lane.of(id).gap_ns, 3'000 * kMs) << "two others, and a quarter for the short one";
+  }
+  EXPECT_NEAR(double(lane.of(decoder).given_ns), 4'000.0 * kMs, 600.0 * kMs);
+  EXPECT_LE(lane.of(decoder).gap_ns, 6 * kUnitNs);
+}
+
+TEST(Queue, who_is_held_lends_its_weight) {
+  SlicedLane lane;
+  const uint64_t batch = lane.add(2000 * kMs, ServiceClass::kBatch);
+  const uint64_t decoder = lane.add(10 * kMs, ServiceClass::kNormal);
+  uint64_t batch_ns = 0, decoder_ns = 0;
+  lane.event_ns = 600 * kMs;
+  lane.event = [&] {
+    batch_ns = lane.of(batch).given_ns;
+    decoder_ns = lane.of(decoder).given_ns;
+    lane.add(400 * kMs, ServiceClass::kInteractive);
+  };
+  lane.run_until(1200 * kMs);
+  EXPECT_NEAR(double(batch_ns), 200.0 * kMs, 60.0 * kMs) << "1 to 2";
+  EXPECT_NEAR(double(lane.of(batch).given_ns - batch_ns), 600.0 * kMs * 5 / 7, 60.0 * kMs)
+      << "5 to 2";
+}
+
+TEST(Queue, an_idle_run_is_given_up_for_a_long_one_of_another_class_and_not_for_a_short_one) {
+  SlicedLane lane;
+  const uint64_t idle = lane.add(300 * kMs, ServiceClass::kIdle);
+  lane.run_until(100 * kMs);
+  lane.add(100 * kMs);
+  lane.run_until(1000 * kMs);
+  EXPECT_GE(lane.of(idle).given_up + lane.of(idle).steps, 1u);
+  Queue queue(SchedulePolicy::kFair);
+  for (uint64_t id = 1; id <= 4; ++id) {
+    queue.add(SessionId{id}, id <= 2 ? ServiceClass::kIdle : ServiceClass::kNormal);
+  }
+  queue.enqueue({SessionId{1}, Arrival::kWoke, 900 * kMs, 0, true}, 0);
+  ASSERT_EQ(queue.pick(0), SessionId{1});
+  queue.begin_slices(SessionId{1});
+  queue.enqueue({SessionId{2}, Arrival::kWoke, 900 * kMs, 0, true}, 0);
+  queue.enqueue({SessionId{3}, Arrival::kWoke, kMs, 0, false}, 0);
+  EXPECT_FALSE(queue.must_give_up());
+  queue.enqueue({SessionId{4}, Arrival::kWoke, 900 * kMs, 0, true}, 0);
+  EXPECT_TRUE(queue.must_give_up());
+  queue.remove(SessionId{4});
+  EXPECT_FALSE(queue.must_give_up());
+}
+
+TEST(Queue, whoever_leaves_while_a_run_has_slices_leaves_the_others_in_order) {
+  Queue queue(SchedulePolicy::kFair);
+  for (uint64_t id = 1; id <= 3; ++id) {
+    queue.add(SessionId{id}, ServiceClass::kNormal);
+    queue.enqueue({SessionId{id}, Arrival::kWoke, 900 * kMs, 0, true}, 0);
+  }
+  ASSERT_EQ(queue.pick(0), SessionId{1});
+  queue.begin_slices(SessionId{1});
+  EXPECT_FALSE(queue.has_ready());
+  queue.charge_running(SessionId{1}, 25 * kMs);
+  queue.end_slice(SessionId{1});
+  queue.remove(SessionId{3});
+  ASSERT_EQ(queue.pick(0), SessionId{1});
+  EXPECT_EQ(queue.decisions().back().reason, PickReason::kSlice);
+  queue.remove(SessionId{1});
+  EXPECT_FALSE(queue.has_slices());
+  EXPECT_EQ(queue.pick(0), SessionId{2});
+  queue.charge(SessionId{2}, kMs);
+  EXPECT_FALSE(queue.has_ready());
+}
+
 // --- decisions
 
 TEST(Queue, a_decision_says_what_it_was_taken_by) {
@@ -440,12 +611,12 @@ TEST(Queue, a_decision_says_what_it_was_taken_by) {
   const auto decisions = queue.decisions();
   ASSERT_EQ(decisions.size(), 2u);
   const Decision first{
-      1,   SessionId{2}, ServiceClass::kBatch, PickReason::kDeadline, 77, 2, 0, 4 * kMs,
-      kMs, 2 * kMs};
+      1, SessionId{2}, ServiceClass::kBatch, PickReason::kDeadline, 77, 2, 0, 4 * kMs, kMs, 2 * kMs,
+      {}};
   EXPECT_EQ(decisions[0], first);
   const Decision second{
-      2, SessionId{1}, ServiceClass::kInteractive, PickReason::kOnly, 78, 1, 0, 8 * kMs, 8 * kMs,
-      0};
+      2, SessionId{1}, ServiceClass::kInteractive, PickReason::kOnly, 78, 1, 0, 8 * kMs, 8 * kMs, 0,
+      {}};
   EXPECT_EQ(decisions[1], second);
 }
 

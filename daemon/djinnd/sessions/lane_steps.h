@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // LaneSteps: in which steps the lanes are, and which of these go on for long. A lane answers djinnd
-// between two steps, and how long one takes its author says: nobody else's requests wait for it.
+// between two operators, and how long one takes its author says: nobody else's requests wait for
+// it.
 //
 //   long   it has gone on for kLongMs since a look first saw it
 #pragma once

@@ -1,0 +1,237 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A long run is paused between two of its operators, so that its user's other sessions go on; what
+it gives, and what they give, is what each gives alone, whatever happens at a pause."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import djinn
+import numpy as np
+import pytest
+from command_line import ctl
+from long_runs import matmuls
+from private_daemon import Daemon, running, stopped, wait_until
+
+PROMPT = [256, *b"The lane "]
+SMALL = 'srg 1 "small"\ninput %x : float32[4]\n%y = aten::neg(%x)\noutput %y\n'
+# x = x + 0.001 * (x @ x), in place, so many times.
+UPDATES = 150
+UPDATE = (
+    'srg 1 "update"\ninput %x : float32[640, 640]\n'
+    + "\n".join(
+        f"%p{i} = aten::matmul(%x, %x)\n%u{i} = aten::add_.Tensor(%x, %p{i}, alpha=0.001)"
+        for i in range(UPDATES)
+    )
+    + "\n%y = aten::sum(%x)\noutput %y\n"
+)
+X = (np.arange(640 * 640, dtype=np.float32).reshape(640, 640) % 7 - 3) / 700
+
+
+class Lane:
+    """A session with long runs, and one that generates, of one user."""
+
+    def __init__(self, daemon: Daemon, model: Path, products: int = 400) -> None:
+        self.daemon = daemon
+        self.long = daemon.connect("long")
+        self.other = daemon.connect("other")
+        self.generator = djinn.Generator(self.other, model)
+        self.program = self.long.define(matmuls(products))
+        self.small = self.other.define(SMALL)
+        self.tokens = self.generate()
+        self.result = self.run()
+
+    def run(self) -> bytes:
+        return bytes(next(iter(self.program(x=X).values())).tobytes())
+
+    def generate(self, tokens: int = 60) -> list[int]:
+        return self.generator.generate([PROMPT], max_new_tokens=tokens, stop_tokens=[]).tokens[0]
+
+    def decisions(self) -> list[dict[str, Any]]:
+        return [
+            d
+            for lane in ctl(self.daemon, "show", "--schedule", "-j").items()
+            for d in lane["decisions"]
+        ]
+
+    def is_paused(self) -> bool:
+        return any(one["paused"] == self.long.id for one in self.decisions())
+
+    def report(self, session: djinn.Session) -> dict[str, Any]:
+        return next(r for r in self.daemon.observer.sessions() if r["id"] == session.id)
+
+    def kill_at_a_pause(self, worker: int) -> set[int]:
+        """Gives the worker, if the long run was paused for a step of the other session."""
+        with stopped([worker]):
+            is_running = [self.report(one)["running"] for one in (self.long, self.other)]
+            if is_running != [False, True]:
+                return set()
+            os.kill(worker, signal.SIGKILL)
+            return {worker}
+
+    def close(self) -> None:
+        self.long.close()
+        self.other.close()
+
+
+@pytest.fixture
+def lane(byte_model: Path) -> Iterator[Lane]:
+    with running() as daemon:
+        one = Lane(daemon, byte_model)
+        yield one
+        one.close()
+
+
+@contextmanager
+def beside(work: Callable[[], Any]) -> Iterator[Future[Any]]:
+    with ThreadPoolExecutor(1) as pool:
+        yield pool.submit(work)
+
+
+def test_others_go_on_beside_a_long_run_and_each_has_what_it_has_alone(lane: Lane) -> None:
+    with beside(lane.run) as run:
+        sentences = 0
+        while not run.done():
+            assert lane.generate() == lane.tokens
+            sentences += not run.done()
+        assert run.result() == lane.result
+    assert sentences >= 2
+    taken = lane.decisions()
+    assert any(one["reason"] == "slice" and one["session"] == lane.long.id for one in taken)
+    assert any(one["paused"] == lane.long.id for one in taken if one["session"] == lane.other.id)
+
+
+def test_a_session_that_comes_while_a_long_run_goes_on_does_not_wait_for_it(lane: Lane) -> None:
+    with beside(lane.run) as run:
+        wait_until(lambda: bool(lane.report(lane.long)["running"]) or run.done(), "it runs")
+        with lane.daemon.connect("new") as new:
+            assert new.run_once(SMALL, x=np.ones(4, np.float32))["y"].sum() == -4
+            assert new.put(np.ones(1 << 20, np.float32)).numpy().sum() == 1 << 20
+        assert not run.done()
+        assert run.result() == lane.result
+
+
+def test_updates_in_place_are_done_once_beside_others(lane: Lane) -> None:
+    def updated() -> bytes:
+        x = lane.long.put(X)
+        lane.long.run_once(UPDATE, x=x)
+        return bytes(x.numpy().tobytes())
+
+    alone = updated()
+    for _ in range(2):
+        with beside(updated) as run:
+            while not run.done():
+                assert lane.generate(20) == lane.tokens[:20]
+            assert run.result() == alone
+
+
+def test_a_worker_that_dies_while_a_run_is_paused_accuses_the_run_of_nothing(lane: Lane) -> None:
+    ended = threading.Event()
+
+    def talk() -> None:
+        while not ended.is_set():
+            assert lane.generate() == lane.tokens
+
+    # Three deaths of its own would have it refused.
+    with beside(talk) as talks, beside(lane.run) as run:
+        try:
+            killed: set[int] = set()
+            while len(killed) < 4 and not run.done():
+                worker = lane.daemon.worker()
+                if worker["state"] == "ready" and worker["pid"] not in killed:
+                    killed |= lane.kill_at_a_pause(worker["pid"])
+            assert run.result(60) == lane.result
+        finally:
+            ended.set()
+        talks.result(60)
+    assert len(killed) >= 2
+
+
+def test_a_run_that_is_cancelled_while_it_is_paused_ends_and_others_go_on(lane: Lane) -> None:
+    with beside(lane.run) as run:
+        while not lane.is_paused():
+            assert lane.generate(20) == lane.tokens[:20]
+        assert ctl(lane.daemon, "cancel", lane.long.id).code == 0
+        with pytest.raises(djinn.Error) as ended:
+            run.result(60)
+        assert ended.value.code == "cancelled"
+    assert lane.generate() == lane.tokens
+    assert lane.run() == lane.result
+
+
+def test_a_model_that_is_evicted_while_a_run_on_it_is_paused_comes_back(
+    lane: Lane, byte_model: Path
+) -> None:
+    text = (b"A program that lies dormant. " * 40)[:900]
+    with lane.daemon.connect("prompt") as session:
+        generator = djinn.Generator(session, byte_model)
+
+        def prefill() -> list[list[int]]:
+            options: dict[str, Any] = {"max_new_tokens": 2, "stop_tokens": []}
+            return [generator.generate([[256, *text]], **options).tokens[0] for _ in range(10)]
+
+        alone = prefill()
+        with beside(prefill) as run:
+            while not run.done():
+                ctl(lane.daemon, "evict", "--force", "--all")
+                assert lane.generate(5) == lane.tokens[:5]
+            assert run.result(60) == alone
+
+
+def client_with_a_long_run(host: str) -> None:
+    with djinn.connect(host, name="killed") as session:
+        print(session.id, flush=True)
+        session.run_once(matmuls(4000), x=X)
+
+
+def test_a_client_that_dies_while_its_run_is_paused_leaves_nothing(lane: Lane) -> None:
+    code = f"import test_pauses; test_pauses.client_with_a_long_run({lane.daemon.host!r})"
+    with subprocess.Popen(
+        [sys.executable, "-c", code],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+    ) as client:
+        assert client.stdout is not None
+        session = client.stdout.readline().strip()
+        while not any(one["paused"] == session for one in lane.decisions()):
+            assert lane.generate(10) == lane.tokens[:10]
+        client.kill()
+    wait_until(
+        lambda: session not in [r["id"] for r in lane.daemon.observer.sessions()], "it is gone"
+    )
+    assert lane.generate() == lane.tokens
+
+
+def test_two_long_runs_and_a_sentence_starve_nobody(lane: Lane) -> None:
+    with lane.daemon.connect("second") as second:
+        program = second.define(matmuls(400))
+
+        def run() -> bytes:
+            return bytes(next(iter(program(x=X).values())).tobytes())
+
+        run()
+        for _ in range(2):
+            with beside(lane.run) as one, beside(run) as other:
+                while not (one.done() and other.done()):
+                    assert lane.generate(20) == lane.tokens[:20]
+                assert one.result() == other.result() == lane.result
+
+
+def test_fifo_pauses_nothing(byte_model: Path) -> None:
+    with running("--policy", "fifo") as daemon:
+        lane = Lane(daemon, byte_model)
+        with beside(lane.run) as run:
+            while not run.done():
+                assert lane.generate(5) == lane.tokens[:5]
+            assert run.result() == lane.result
+        assert all(one["paused"] is None for one in lane.decisions())
+        assert all(one["reason"] != "slice" for one in lane.decisions())
+        lane.close()
