@@ -35,6 +35,10 @@ constexpr size_t kColdAtOnce = 2;
 constexpr uint64_t kMailboxKey = 0;   // no session has id 0
 constexpr size_t kEventsAtOnce = 64;  // those beyond end the next sleep
 
+// Units of the baton that a run has while other workers wait. Whoever comes after it finds cold
+// caches, so a run that ends within two is not cut.
+constexpr uint32_t kUnitsOfRun = 2;
+
 // Of its generation, whose next step may share others'.
 uint32_t rows_of(const Session& session) {
   DJINN_ASSERT(session.generation && session.generation->rows > 0);
@@ -437,6 +441,7 @@ bool LaneLoop::goes_on_inside() {
 bool LaneLoop::between_operators(Session& session) {
   if (stopping_.load(std::memory_order_relaxed)) return false;
   if (runner_->is_paused()) return goes_on_inside();
+  pass_turn_if_due();
   if (has_mail_.load(std::memory_order_acquire) && !run_jobs_aside()) return false;
   const uint64_t now_ns = clock_.monotonic_ns();
   sched::Queue& queue = state_.queue;
@@ -446,6 +451,15 @@ bool LaneLoop::between_operators(Session& session) {
   look_around(now_ns);
   if (queue.must_give_up()) return false;
   return !queue.has_ready() || give_way(session);
+}
+
+// Others' turns are nobody's time.
+void LaneLoop::pass_turn_if_due() {
+  const uint64_t slept_ns = baton_.pass_if_due(kUnitsOfRun);
+  if (slept_ns == 0) return;
+  counts_.note_turn(slept_ns, baton_.overruns());
+  slice_.since_ns += slept_ns;
+  slice_.ends_ns += slept_ns;
 }
 
 // Jobs are nobody's time.
