@@ -6,9 +6,10 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <filesystem>
-#include <sstream>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "kernel/sched/annotate.h"
@@ -46,13 +47,22 @@ Range range_of(std::string what, const std::string& text) {
   return range;
 }
 
+// The words of a line, and of no more than three.
+std::array<std::string, 3> words_of(std::string_view line) {
+  std::array<std::string, 3> words;
+  for (std::string& word : words) {
+    word = line.substr(0, line.find(' '));
+    line.remove_prefix(std::min(line.size(), word.size() + 1));
+  }
+  return words;
+}
+
 Labels read_labels(const std::filesystem::path& path) {
   Labels labels{path.stem(), {}, {}, {}};
-  std::istringstream lines(srg::content_of(path));
-  for (std::string line; std::getline(lines, line);) {
-    std::istringstream words(line);
-    std::string first, second, third;
-    words >> first >> second >> third;
+  const std::string text = srg::content_of(path);
+  for (std::string_view rest = text; !rest.empty();) {
+    const auto [first, second, third] = words_of(rest.substr(0, rest.find('\n')));
+    rest.remove_prefix(std::min(rest.size(), rest.find('\n') + 1));
     if (first == "#") continue;
     if (first == "phase") {
       labels.phases.push_back(range_of(second, third));
