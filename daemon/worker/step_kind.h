@@ -14,8 +14,8 @@
 namespace djinn::worker {
 
 // For sched::StepTimes. By operation and program; of a generation the first step is told from the
-// others, and is of a kind of its session's own, since its prompt is not read yet. The client's
-// word in the ring is believed: whatever it says, it is charged for the time that the step takes.
+// others, and by the length of its prompt. The client's word in the ring is believed, and what its
+// block says: whatever that is, it is charged for the time that the step takes.
 // Precondition: its ring has found a submission that is not complete. Lane's thread.
 [[nodiscard]] uint64_t kind_of_next_step(Session& session);
 

@@ -61,8 +61,9 @@ Labels read_labels(const std::filesystem::path& path) {
   Labels labels{path.stem(), {}, {}, {}};
   const std::string text = srg::content_of(path);
   for (std::string_view rest = text; !rest.empty();) {
-    const auto [first, second, third] = words_of(rest.substr(0, rest.find('\n')));
-    rest.remove_prefix(std::min(rest.size(), rest.find('\n') + 1));
+    const std::string_view line = rest.substr(0, rest.find('\n'));
+    rest.remove_prefix(std::min(rest.size(), line.size() + 1));
+    const auto [first, second, third] = words_of(line);
     if (first == "#") continue;
     if (first == "phase") {
       labels.phases.push_back(range_of(second, third));
