@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <future>
 
+#include "daemon/worker/step_kind.h"
 #include "daemon/worker/worker_for_tests.h"
 
 namespace djinn::worker {
@@ -208,6 +209,12 @@ TEST_F(LaneLoopTest, steps_that_join_and_lack_memory_wait_each_until_it_has_come
       submission.run = ++session->last_run;
       submission.binding_bytes = static_cast<uint32_t>(encoded.size());
       ASSERT_TRUE(session->ring.publish(submission));
+      // What it will compute is known before it begins, of a program that never ran.
+      Session& worked = *state.sessions.at(session->id);
+      ASSERT_TRUE(*worked.ring().has_submission());
+      const auto expected = expected_step(worked, state.programs);
+      ASSERT_TRUE(expected);
+      EXPECT_EQ(expected->work.operators, generating(0).nodes.size());
     }
   });
   const auto request = heard<ipc::GrantRequest>();

@@ -3,6 +3,7 @@
 #include "daemon/worker/step_kind.h"
 
 #include <algorithm>
+#include <bit>
 #include <vector>
 
 #include "ipc/binding.h"
@@ -51,9 +52,10 @@ RunSize size_of_token(const ipc::GenerateBlock& block, bool first) {
   return {{block.prefill}, block.sequence, {}, block.rows, block.prompt_tokens};
 }
 
+// What the session has of a generation before its first token may be of the one before.
 std::optional<RunSize> size_of_generation(Session& session, const ipc::Submission& submission) {
-  if (session.generation) {
-    return size_of_token(*session.generation, session.progression.token_ns == 0);
+  if (session.progression.token_ns != 0 && session.generation) {
+    return size_of_token(*session.generation, false);
   }
   const auto block = ipc::decode_generate(copy_block(session, submission));
   return block ? std::optional(size_of_token(*block, true)) : std::nullopt;
@@ -79,6 +81,26 @@ std::vector<int64_t> symbols_of(const srg::Graph& graph, const RunSize& run, int
   return values;
 }
 
+// Prompts whose lengths agree in their first three bits take about the same time.
+uint64_t length_class(uint64_t tokens) {
+  const auto bits = static_cast<uint64_t>(std::bit_width(tokens));
+  return bits <= 3 ? tokens : bits << 8 | tokens >> (bits - 3);
+}
+
+// Of a generation, and not its first.
+bool makes_token(const Session& session) {
+  return session.progression.token_ns != 0 && session.generation;
+}
+
+// Where the block says nonsense, a kind of its session's own: the step will fail.
+uint64_t kind_of_generation(Session& session, const ipc::Submission& submission) {
+  if (makes_token(session)) return mixed(1, session.generation->decode);
+  const auto run = size_of_generation(session, submission);
+  if (!run) return mixed(2, session.id().value);
+  const auto tokens = static_cast<uint64_t>(run->rows) * static_cast<uint64_t>(run->tokens);
+  return mixed(3, mixed(run->program.value, length_class(tokens)));
+}
+
 }  // namespace
 
 StepKind kind_of_next_step(Session& session) {
@@ -90,10 +112,7 @@ StepKind kind_of_next_step(Session& session) {
     case ipc::Operation::kRunOnce:
       return {mixed(operation, mixed(submission.graph_bytes, session.id().value))};
     case ipc::Operation::kGenerate:
-      if (session.progression.token_ns != 0 && session.generation) {
-        return {mixed(operation, mixed(1, session.generation->decode)), true};
-      }
-      return {mixed(operation, mixed(2, session.id().value))};
+      return {mixed(operation, kind_of_generation(session, submission)), makes_token(session)};
     default:
       return {mixed(operation, 0)};
   }
