@@ -183,9 +183,11 @@ Outcome<exec::Program*> ProgramTable::find(ProgramId id) {
   return found->second.program.get();
 }
 
-bool ProgramTable::is_fast(ProgramId id) const {
+bool ProgramTable::joins_steps(ProgramId id) const {
   const auto found = programs_.find(id);
-  return found != programs_.end() && found->second.program->fast_nodes() > 0;
+  if (found == programs_.end()) return false;
+  const exec::Program& program = *found->second.program;
+  return program.fast_nodes() > 0 && program.writes_nothing();
 }
 
 std::shared_ptr<MappedModel> ProgramTable::model_of(ProgramId id) const {

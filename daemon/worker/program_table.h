@@ -77,8 +77,10 @@ class ProgramTable {
   // To be run; its model is in use until end_step(). Pending while it or its model is on its way,
   // which the step awaits then. Errors: kNotFound; once, why the model does not come.
   Outcome<exec::Program*> find(ProgramId id);
-  // Whether own kernels compute a part of the program; of one that is not here: no.
-  [[nodiscard]] bool is_fast(ProgramId id) const;
+  // Whether token steps of several sessions may be computed together by the program: own kernels
+  // compute a part of it, and it writes no ref, so that it can be computed again. Of one that is
+  // not here: no.
+  [[nodiscard]] bool joins_steps(ProgramId id) const;
   // The model of a program that find() has given; null: none.
   [[nodiscard]] std::shared_ptr<MappedModel> model_of(ProgramId id) const;
   // To be read: its model may be parked, and it may be expected. Errors: kNotFound; of an expected
