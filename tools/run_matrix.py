@@ -191,7 +191,8 @@ def tiers(results: list[Result]) -> list[str]:
         return []
     count = f"{len(generating) - len(lower)} of {len(generating)} models that generate do."
     said = [f"* `{one.name}`: tier {one.tier}, {escaped(one.why or NO_LOOP)}" for one in lower]
-    return ["", "## What does not run its loop over tokens in djinnd, and why", "", count, "", *said]
+    title = "## What does not run its loop over tokens in djinnd, and why"
+    return ["", title, "", count, "", *said]
 
 
 def escaped(text: str) -> str:
