@@ -166,17 +166,32 @@ def a_conversation_outgrows_its_window(scratch: Path) -> None:
 
 @case
 def what_is_refused_leaves_the_callers_cache_as_it_was(scratch: Path) -> None:
-    """The prompt was computed when djinnd's loop turned out to be too short for it."""
-    one, other = both("bloom", scratch)
-    for model in (one, other):
-        model.config.max_position_embeddings = 20  # transformers does not ask for it
-    said = []
-    for model in (one, other):
-        cache = DynamicCache()
-        ids = generate("bloom", model, "one", past_key_values=cache)
-        said.append([ids.cpu(), *tensors(cache)])
-    assert tier(other) == 0 and "positions for 20" in djinn.explain(other)["why"]
-    same(*said)
+    """The prompt is computed when it turns out that later tokens are no program."""
+    name = "AriaTextForCausalLM"
+    one, other = both(name, scratch)
+    for _ in range(2):  # the second time it is known
+        said = []
+        for model in (one, other):
+            cache = DynamicCache()
+            ids = generate(
+                name, model, "one", past_key_values=cache, max_new_tokens=4, min_new_tokens=4
+            )
+            said.append([ids.cpu(), *tensors(cache)])
+        assert tier(other) == 0 and "looks at a value" in djinn.explain(other)["why"]
+        same(*said)
+
+
+@case
+def a_forward_that_keeps_states_in_its_modules_goes_on_from_its_own(scratch: Path) -> None:
+    """A capture leaves none there: it would have no value."""
+    one, other = both("RecurrentGemmaForCausalLM", scratch)
+    for _ in range(2):
+        found, expected = (
+            generate("RecurrentGemmaForCausalLM", model, "one", max_new_tokens=4, min_new_tokens=4)
+            for model in (other, one)
+        )
+        assert torch.equal(found.cpu(), expected)
+    assert tier(other) == 0 and "in its cache" in djinn.explain(other)["why"]
 
 
 if __name__ == "__main__":

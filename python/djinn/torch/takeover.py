@@ -31,6 +31,7 @@ from transformers.generation import logits_process
 from . import _device, state
 from .cache import GrowingLayer
 from .capture import (
+    KEPT_ELSEWHERE,
     Captured,
     Programs,
     Size,
@@ -345,6 +346,8 @@ def _taken(call: Call, cache: Cache) -> Taken:
             cache = kwargs[cache_name(kwargs)]
         logits = copied(output.logits[:, -1])
         layers = [one for one in own_layers(cache) if keeps_tokens(one)]
+        if any(one.keys is None for one in layers):
+            raise NotInDaemon(KEPT_ELSEWHERE)
         past = layers[0].get_seq_length() if layers else call.ids.shape[1]
         roles = Roles(len(call.ids))
         inputs, name = inputs_of(call, kwargs, past, roles)
