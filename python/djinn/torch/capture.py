@@ -22,6 +22,8 @@ from .config import config
 from .state import DEVICE, NotInDaemon
 
 SMALL_WINDOW = 32
+# Programs of one model's generations, each of which djinnd keeps for this process.
+KINDS_MAX = 256
 KEPT_ELSEWHERE = "some of its layers keep no keys and values in its cache"
 
 
@@ -367,6 +369,8 @@ def remembered(model: Any, key: Any, make: Callable[[], Any]) -> Any:
             known.captured[key] = make()
         except NotInDaemon as reason:
             known.captured[key] = str(reason)  # the exception would hold the model
+        for oldest in list(known.captured)[:-KINDS_MAX]:
+            del known.captured[oldest]
     found = known.captured[key]
     if isinstance(found, str):
         raise NotInDaemon(found)
