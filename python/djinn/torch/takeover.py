@@ -74,9 +74,9 @@ from .later import (
 from .state import DEVICE, NotInDaemon
 from .stopping import ASKED
 
-TOKENS_MOST = 1 << 20
 # Of a generation whose layers keep no tokens: it has a group for the tokens themselves.
 NO_LAYERS = (1, 1, 1, torch.float32)
+SLOTS_LEAST = 64  # programs are captured at less
 STATES = ("conv_states", "recurrent_states")
 
 
@@ -170,9 +170,9 @@ def _sizes(inputs: Inputs, window: int) -> list[Size]:
 
 
 def _capture_decode(
-    call: Call, inputs: Inputs, layers: Layers, name: str, window: int, most: int, roles: Any
+    call: Call, inputs: Inputs, layers: Layers, name: str, roles: Any, window: int, most: int
 ) -> Captured:
-    """window: 0, or that of a cache that has outgrown it."""
+    """window: 0, or that of a cache that has outgrown it. most: tokens of a row."""
 
     def capture(size: Size) -> tuple[Any, Any]:
         roles.clear()
@@ -207,7 +207,8 @@ def _capture_decode(
         recorded = [recorded_at(call.model, partial(capture, size)) for size in sizes]
     points = [[size.tokens, size.past, size.capacity] for size in sizes]
     least = max(inputs.least, window - 1 if window else 0)
-    symbols = [("tokens", 1, 1), ("past", least, most - 1), ("capacity", least + 1, TOKENS_MOST)]
+    slots = max(positions_of(call.model), SLOTS_LEAST + max(least, inputs.least + window))
+    symbols = [("tokens", 1, 1), ("past", least, most - 1), ("capacity", least + 1, slots)]
     if inputs.source:
         points = [[*point, size.source] for point, size in zip(points, sizes, strict=True)]
         symbols.append(("source", 1, inputs.source_most()))
@@ -215,7 +216,13 @@ def _capture_decode(
 
 
 def _capture_adoption(
-    model: Any, rows: int, windows: tuple[int, ...], logits: Any, keys: Any, is_wide: bool
+    model: Any,
+    rows: int,
+    windows: tuple[int, ...],
+    logits: Any,
+    keys: Any,
+    is_wide: bool,
+    most: int,
 ) -> Captured:
     """The step of the prompt: its keys and values are appended as they were computed, and what the
     first token is drawn from is given. keys: heads, dims, dtype. is_wide: it outgrows the
@@ -244,10 +251,10 @@ def _capture_adoption(
         raise NotInDaemon(f"its sliding window has {window} tokens, too few to tell anything")
     recorded = [recorded_at(model, partial(capture, size)) for size in sizes]
     points = [[size.tokens, size.past, size.capacity] for size in sizes]
-    least, most = 1, TOKENS_MOST
+    least, last = 1, most
     if window:
-        least, most = (window, TOKENS_MOST) if is_wide else (1, window - 1)
-    symbols = [("tokens", least, most), ("past", 0, 0), ("capacity", least, TOKENS_MOST)]
+        least, last = (window, most) if is_wide else (1, window - 1)
+    symbols = [("tokens", least, last), ("past", 0, 0), ("capacity", least, most)]
     template = united([one for one, _ in recorded], points, symbols)
     geometry = (rows, *NO_LAYERS)
     if keys:
@@ -414,7 +421,8 @@ def _adoption(
     keys = next(iter(shapes), None)
     window = max(windows, default=0)
     of_logits = (logits.shape[1], logits.dtype)
-    what = (inputs.rows, tuple(windows), of_logits, keys, 0 < window <= inputs.past)
+    most = max(positions_of(model), SLOTS_LEAST + window)
+    what = (inputs.rows, tuple(windows), of_logits, keys, 0 < window <= inputs.past, most)
     return remembered(model, ("adoption", what), partial(_capture_adoption, model, *what))
 
 
