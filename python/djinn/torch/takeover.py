@@ -49,9 +49,9 @@ from .capture import (
 )
 from .job import (
     OWN_WAYS,
-    ROWS_MAX,
     Call,
     Job,
+    check_rows,
     is_of_transformers,
     most_of,
     positions_of,
@@ -60,6 +60,7 @@ from .job import (
 )
 from .later import (
     Beside,
+    ForThisCall,
     Inputs,
     Roles,
     cache_name,
@@ -283,8 +284,7 @@ def _check(call: Call) -> None:
     for name in OWN_WAYS:  # a program's code may look at more than is seen of it
         if not is_of_transformers(call.model, name):
             raise NotInDaemon(f"it has a {name} of its own")
-    if len(call.ids) > ROWS_MAX:
-        raise NotInDaemon(f"it is to go on with {len(call.ids)} sequences at once")
+    check_rows(len(call.ids))
     for name in ("output_attentions", "output_hidden_states"):
         if getattr(config, name, False):
             raise NotInDaemon(f"{name} is asked for")
@@ -313,6 +313,19 @@ def _outlives(call: Call) -> bool:
     return bool(call.config.return_dict_in_generate) or bool(is_users)
 
 
+def _kind(kwargs: dict[str, Any]) -> tuple[Any, ...]:
+    """What is given, and which masks hide nothing."""
+
+    def of(one: Any) -> Any:
+        if not isinstance(one, torch.Tensor):
+            return type(one)
+        is_mask = one.dim() == 2 and not one.is_floating_point()
+        return (one.dim(), is_mask and bool((one.cpu() == 1).all()))
+
+    names = sorted(name for name, one in kwargs.items() if one is not None)
+    return tuple((name, of(kwargs[name])) for name in names)
+
+
 def take_over(call: Call) -> Taken:
     """Computes the prompt here, and gives what djinnd's loop goes on from. Where that cannot be,
     the call's cache is as it was; why is remembered, for the prompt was computed for nothing."""
@@ -320,8 +333,7 @@ def take_over(call: Call) -> Taken:
     model = call.model
     known = state.known_of(model)
     state.refresh(model, known)
-    names = tuple(sorted(name for name, one in call.kwargs.items() if one is not None))
-    key = ("taken over", names, len(call.ids), state.context())
+    key = ("taken over", len(call.ids), _kind(call.kwargs), state.context())
     if key in known.captured:
         raise NotInDaemon(known.captured[key])
     cache = call.kwargs[cache_name(call.kwargs)]
@@ -331,13 +343,9 @@ def take_over(call: Call) -> Taken:
     except BaseException as error:
         cache.__dict__.clear()
         cache.__dict__.update(before)
-        if isinstance(error, NotInDaemon) and not isinstance(error, _ForThisCall):
+        if isinstance(error, NotInDaemon) and not isinstance(error, ForThisCall):
             known.captured[key] = str(error)
         raise
-
-
-class _ForThisCall(NotInDaemon):
-    """Another call of the same kind may fare better."""
 
 
 def _taken(call: Call, cache: Cache) -> Taken:
@@ -381,10 +389,10 @@ def _check_lengths(call: Call, past: int) -> int:
     if past < prompt:
         raise NotInDaemon("its cache has fewer tokens than its prompt")
     if total > most:
-        raise _ForThisCall(too_many(total, most))
+        raise ForThisCall(too_many(total, most))
     penalty = logits_process.RepetitionPenaltyLogitsProcessor
     if past > prompt and any(type(one) is penalty for one in call.processors):
-        raise _ForThisCall("djinnd does not know all tokens whose repetition is penalised")
+        raise ForThisCall("djinnd does not know all tokens whose repetition is penalised")
     return total
 
 
