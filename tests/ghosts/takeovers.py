@@ -165,6 +165,22 @@ def a_conversation_outgrows_its_window(scratch: Path) -> None:
 
 
 @case
+def a_second_turn_goes_on_from_what_the_first_left(scratch: Path) -> None:
+    """What was taken over is an ordinary cache afterwards, and can be cropped."""
+    for name in ("bloom", "git"):
+        said = []
+        for model in both(name, scratch):
+            cache = DynamicCache()
+            ids = generate(name, model, "one", past_key_values=cache).cpu()
+            cache.crop(-4)
+            asked = torch.cat([ids[:, :-3], zoo.words(1, 5, stream=12)], 1)
+            rest = {"pad_token_id": zoo.PAD, "max_new_tokens": 6, "do_sample": False}
+            found = model.generate(asked.to(model.device), past_key_values=cache, **rest)
+            said.append([found.cpu(), *tensors(cache)])
+        same(*said)
+
+
+@case
 def what_is_refused_leaves_the_callers_cache_as_it_was(scratch: Path) -> None:
     """The prompt is computed when it turns out that later tokens are no program."""
     name = "AriaTextForCausalLM"
