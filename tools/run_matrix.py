@@ -48,6 +48,7 @@ HEADER = (
     *("bf16 forward", "batch", "generate", "batch", "prompts"),
     *("tier", "operators a step", "bytes a step", "counted", "commit", "day"),
 )
+NO_LOOP = "its generate() is one forward pass"
 NOT_APPLICABLE, UNKNOWN, DIFFERS = "\N{EN DASH}", "?", "**no**"
 CELLS = {EQUAL: "yes", compare.NOT_HERE: "CPU: no", compare.DRAWS: "draws", REFUSED: "refused"}
 ALL = frozenset(one.name for one in dataclasses.fields(Result)) - {"name"}
@@ -183,6 +184,18 @@ def reasons(title: str, results: list[Result]) -> list[str]:
     return ["", f"## {title}", "", *said] if said else []
 
 
+def tiers(results: list[Result]) -> list[str]:
+    """Of models that generate: how many run their loop in djinnd, and why the others do not."""
+    generating = [result for result in results if zoo.entry(result.name).generates]
+    lower = [result for result in generating if result.tier < 2]
+    if not lower:
+        return []
+    count = f"{len(generating) - len(lower)} of {len(generating)} models that generate do."
+    said = [f"* `{one.name}`: tier {one.tier}, {escaped(one.why or NO_LOOP)}" for one in lower]
+    title = "## What does not run its loop over tokens in djinnd, and why"
+    return ["", title, "", count, "", *said]
+
+
 def escaped(text: str) -> str:
     """On one line, and as code: a reason may hold what Markdown takes for markup."""
     return "`" + " ".join(text.split()).replace("`", "'").replace(str(ROOT) + "/", "") + "`"
@@ -217,6 +230,7 @@ def table(rows: Record) -> str:
         line(HEADER),
         line(["---"] * len(HEADER)),
         *(line(cells_of(result, rows[result.name])) for result in results),
+        *tiers(results),
         *reasons("What is refused, and why", refused),
         *reasons("What fails, and why", failed),
     ]

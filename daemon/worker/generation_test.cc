@@ -214,6 +214,25 @@ TEST_F(GenerationTest, a_token_that_is_repeated_writes_once) {
   EXPECT_EQ(value_of_ref(), kInputAndFive);
 }
 
+// Steps that were computed together may be computed again.
+TEST_F(GenerationTest, a_token_that_writes_joins_no_others) {
+  srg::Graph graph = counting_model(true);
+  graph.numerics = srg::Numerics::kFast;
+  define(graph);
+  const ipc::InputBinding ref = written_ref();
+  told_.clear();
+  ipc::GenerateBlock wanted = block(make_group(3, 1, 64), {10});
+  wanted.prefill_inputs = wanted.decode_inputs = {ref};
+  generate(wanted);
+  while (!ended()) {
+    const auto advanced = runner_.advance(*session_, true);
+    ASSERT_TRUE(advanced);
+    ASSERT_NE(*advanced, Runner::Advance::kJoins);
+    if (*advanced == Runner::Advance::kWaiting) grant_all();
+  }
+  EXPECT_EQ(value_of_ref(), kInputAndFive);
+}
+
 TEST_F(GenerationTest, one_that_is_given_up_leaves_what_its_last_token_wrote) {
   define(counting_model(true));
   const ipc::InputBinding ref = written_ref();

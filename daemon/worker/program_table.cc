@@ -210,9 +210,9 @@ const exec::Program* ProgramTable::peek(ProgramId id) const {
   return found == programs_.end() ? nullptr : found->second.program.get();
 }
 
-bool ProgramTable::is_fast(ProgramId id) const {
+bool ProgramTable::joins_steps(ProgramId id) const {
   const exec::Program* const program = peek(id);
-  return program != nullptr && program->fast_nodes() > 0;
+  return program != nullptr && program->fast_nodes() > 0 && program->writes_nothing();
 }
 
 std::shared_ptr<MappedModel> ProgramTable::model_of(ProgramId id) const {

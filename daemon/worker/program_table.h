@@ -79,8 +79,10 @@ class ProgramTable {
   Outcome<exec::Program*> find(ProgramId id);
   // To be looked at, whether its model is there or not; null: it is not here.
   [[nodiscard]] const exec::Program* peek(ProgramId id) const;
-  // Whether own kernels compute a part of the program; of one that is not here: no.
-  [[nodiscard]] bool is_fast(ProgramId id) const;
+  // Whether token steps of several sessions may be computed together by the program: own kernels
+  // compute a part of it, and it writes no ref, so that it can be computed again. Of one that is
+  // not here: no.
+  [[nodiscard]] bool joins_steps(ProgramId id) const;
   // The model of a program that find() has given; null: none.
   [[nodiscard]] std::shared_ptr<MappedModel> model_of(ProgramId id) const;
   // To be read: its model may be parked, and it may be expected. Errors: kNotFound; of an expected

@@ -217,13 +217,14 @@ uint64_t Runner::batch_key_of(Session& session) const {
   const gc::StepRecord& record = session.state().record();
   const bool goes_on = record.kind == gc::StepKind::kToken && session.generation;
   if (!goes_on || session.is_on_probation()) return 0;
+  if (!session.generation->symbols.empty()) return 0;  // its sizes are its own
   ProgramId decode{session.generation->decode};
   if (session.generation->late_decode != 0) {
     const auto group = session.find_sequence(session.generation->sequence);
     if (!group) return 0;  // the step says why
     decode = token_program(*session.generation, session.sequence_entry(**group).length);
   }
-  return tools_.programs.is_fast(decode) ? decode.value : 0;
+  return tools_.programs.joins_steps(decode) ? decode.value : 0;
 }
 
 // What perform() looks at first is of runs of a series, and of those that a death has put on

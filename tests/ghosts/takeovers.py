@@ -165,18 +165,49 @@ def a_conversation_outgrows_its_window(scratch: Path) -> None:
 
 
 @case
+def a_second_turn_goes_on_from_what_the_first_left(scratch: Path) -> None:
+    """What was taken over is an ordinary cache afterwards, and can be cropped."""
+    for name in ("bloom", "git"):
+        said = []
+        for model in both(name, scratch):
+            cache = DynamicCache()
+            ids = generate(name, model, "one", past_key_values=cache).cpu()
+            cache.crop(-4)
+            asked = torch.cat([ids[:, :-3], zoo.words(1, 5, stream=12)], 1)
+            rest = {"pad_token_id": zoo.PAD, "max_new_tokens": 6, "do_sample": False}
+            found = model.generate(asked.to(model.device), past_key_values=cache, **rest)
+            said.append([found.cpu(), *tensors(cache)])
+        same(*said)
+
+
+@case
 def what_is_refused_leaves_the_callers_cache_as_it_was(scratch: Path) -> None:
-    """The prompt was computed when djinnd's loop turned out to be too short for it."""
-    one, other = both("bloom", scratch)
-    for model in (one, other):
-        model.config.max_position_embeddings = 20  # transformers does not ask for it
-    said = []
-    for model in (one, other):
-        cache = DynamicCache()
-        ids = generate("bloom", model, "one", past_key_values=cache)
-        said.append([ids.cpu(), *tensors(cache)])
-    assert tier(other) == 0 and "positions for 20" in djinn.explain(other)["why"]
-    same(*said)
+    """The prompt is computed when it turns out that later tokens are no program."""
+    name = "AriaTextForCausalLM"
+    one, other = both(name, scratch)
+    for _ in range(2):  # the second time it is known
+        said = []
+        for model in (one, other):
+            cache = DynamicCache()
+            ids = generate(
+                name, model, "one", past_key_values=cache, max_new_tokens=4, min_new_tokens=4
+            )
+            said.append([ids.cpu(), *tensors(cache)])
+        assert tier(other) == 0 and "looks at a value" in djinn.explain(other)["why"]
+        same(*said)
+
+
+@case
+def a_forward_that_keeps_states_in_its_modules_goes_on_from_its_own(scratch: Path) -> None:
+    """A capture leaves none there: it would have no value."""
+    one, other = both("RecurrentGemmaForCausalLM", scratch)
+    for _ in range(2):
+        found, expected = (
+            generate("RecurrentGemmaForCausalLM", model, "one", max_new_tokens=4, min_new_tokens=4)
+            for model in (other, one)
+        )
+        assert torch.equal(found.cpu(), expected)
+    assert tier(other) == 0 and "in its cache" in djinn.explain(other)["why"]
 
 
 if __name__ == "__main__":

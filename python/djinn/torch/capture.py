@@ -22,6 +22,9 @@ from .config import config
 from .state import DEVICE, NotInDaemon
 
 SMALL_WINDOW = 32
+# Programs of one model's generations, each of which djinnd keeps for this process.
+KINDS_MAX = 256
+KEPT_ELSEWHERE = "some of its layers keep no keys and values in its cache"
 
 
 class GroupLayer(CacheLayerMixin):
@@ -212,8 +215,9 @@ def _capture_at(model: Any, kind: "Kind", size: Size) -> tuple[Any, Any]:
 
 def geometry_of(layers: list[Any]) -> tuple[int, int, int, int, torch.dtype]:
     """Of the group that they are parts of, once a forward has appended to each."""
-    kinds = {(layer.geometry, layer.dims) for layer in layers}
-    if len(kinds) != 1 or layers[0].geometry is None:
+    if any(layer.geometry is None for layer in layers):
+        raise NotInDaemon(KEPT_ELSEWHERE)
+    if len({(layer.geometry, layer.dims) for layer in layers}) != 1:
         raise NotInDaemon("its layers do not all keep keys and values of one shape")
     one = layers[0].geometry
     return (one[0], len(layers), *one[1:])
@@ -365,6 +369,8 @@ def remembered(model: Any, key: Any, make: Callable[[], Any]) -> Any:
             known.captured[key] = make()
         except NotInDaemon as reason:
             known.captured[key] = str(reason)  # the exception would hold the model
+        for oldest in list(known.captured)[:-KINDS_MAX]:
+            del known.captured[oldest]
     found = known.captured[key]
     if isinstance(found, str):
         raise NotInDaemon(found)
@@ -372,7 +378,17 @@ def remembered(model: Any, key: Any, make: Callable[[], Any]) -> Any:
 
 
 __all__ = [
-    *("Captured", "GroupLayer", "Kind", "Programs", "Size", "Stretch", "copied", "dims_of"),
+    *(
+        "KEPT_ELSEWHERE",
+        "Captured",
+        "GroupLayer",
+        "Kind",
+        "Programs",
+        "Size",
+        "Stretch",
+        "copied",
+        "dims_of",
+    ),
     *("geometry_of", "group_layer", "moved", "note_attention", "programs", "recorded_at"),
     *("remembered", "slots_of", "stretch_of", "united"),
 ]

@@ -27,8 +27,8 @@ def explain(model: Any = None) -> dict[str, Any]:
     0: its operators were recorded one by one; so it is, too, with whatever was called otherwise
     than as model(...) or model.generate(...), with a model whose first call djinn, disabled, does
     not see, and for other modules than transformers' own. 1: its forward was replayed as a program.
-    2: the loop over tokens ran in djinnd. None: there was no such call yet, or the model is not
-    djinnd's, or is gone with the session that held it.
+    2: the loop over tokens ran in djinnd; the reason says so where the prompt did not. None: there
+    was no such call yet, or the model is not djinnd's, or is gone with the session that held it.
 
     And how its programs compute: their numerics ("exact", "fast", "fast-only"), how many there are,
     how many nodes of them djinnd's own kernels compute (fast_nodes), and why others that a pass of

@@ -4,6 +4,8 @@
     capture.py   a model's forward as programs, prefill and decode, over a sequence group
     job.py       what a call asks for, and whether these can do it
     options.py   how tokens are drawn, and when the loop ends
+    takeover.py  a prompt that Python computed, and djinnd's loop behind it
+    later.py     what the model is given at the tokens behind such a prompt
     steps.py     transformers' own loop over these programs, a step at a time, for options that
                  djinnd's loop does not know
 

@@ -211,15 +211,19 @@ def most_of(criteria: Any, prompt: int) -> int:
     return min(lengths)
 
 
-def job_of(call: Call, banks: int = 1) -> Job:
-    model, ids, config, kwargs = call.model, call.ids, call.config, call.kwargs
-    _check_arguments(model, ids, config, kwargs)
-    rows, prompt = ids.shape
+def check_rows(rows: int) -> None:
     if rows > ROWS_MAX:
         raise NotInDaemon(
             f"it is to go on with {rows} sequences at once, counting beams, and djinnd's loop "
             f"takes at most {ROWS_MAX}: give it fewer at once"
         )
+
+
+def job_of(call: Call, banks: int = 1) -> Job:
+    model, ids, config, kwargs = call.model, call.ids, call.config, call.kwargs
+    _check_arguments(model, ids, config, kwargs)
+    rows, prompt = ids.shape
+    check_rows(rows)
     cache, mask = kwargs["past_key_values"], kwargs.get("attention_mask")
     past = _past(cache, model, rows)
     tokens = _tokens(mask, prompt, past)
@@ -282,6 +286,15 @@ def group_for(model: Any, job: Job) -> Held:
 
 
 __all__ = [
-    *("OWN_WAYS", "Call", "Job", "group_for", "is_of_transformers", "job_of", "most_of"),
+    *(
+        "OWN_WAYS",
+        "Call",
+        "Job",
+        "check_rows",
+        "group_for",
+        "is_of_transformers",
+        "job_of",
+        "most_of",
+    ),
     *("positions_of", "too_many", "window_of"),
 ]

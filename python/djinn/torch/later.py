@@ -43,6 +43,10 @@ OF_TOKENS = (DynamicLayer, GrowingLayer, DynamicSlidingWindowLayer, *BOTH)
 OF_STATES = (LinearAttentionLayer, *BOTH)
 
 
+class ForThisCall(NotInDaemon):
+    """Another call of the same kind may fare better."""
+
+
 @dataclass
 class Beside:
     """A tensor that a token's program is given beside the group."""
@@ -203,7 +207,7 @@ def _take_mask(inputs: Inputs, name: str, mask: torch.Tensor) -> None:
     padding = (~known).sum(dim=1)
     is_left = torch.equal(known, torch.arange(columns)[None, :] >= padding[:, None])
     if apart < 0 or not is_left or inputs.padding not in ([0] * rows, padding.tolist()):
-        raise NotInDaemon("rows are padded elsewhere than on their left")
+        raise ForThisCall("rows are padded elsewhere than on their left")
     inputs.padding = padding.tolist()
     inputs.keys.append((name, "padded", mask.dtype, apart))
 
@@ -346,6 +350,15 @@ class Roles:
 
 
 __all__ = [
-    *("Beside", "Inputs", "Roles", "cache_name", "example_of", "has_states", "inputs_of"),
+    *(
+        "Beside",
+        "ForThisCall",
+        "Inputs",
+        "Roles",
+        "cache_name",
+        "example_of",
+        "has_states",
+        "inputs_of",
+    ),
     *("keeps_tokens", "layer_like", "own_layers", "show_own_mask"),
 ]

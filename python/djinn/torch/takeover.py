@@ -31,6 +31,7 @@ from transformers.generation import logits_process
 from . import _device, state
 from .cache import GrowingLayer
 from .capture import (
+    KEPT_ELSEWHERE,
     Captured,
     Programs,
     Size,
@@ -48,9 +49,9 @@ from .capture import (
 )
 from .job import (
     OWN_WAYS,
-    ROWS_MAX,
     Call,
     Job,
+    check_rows,
     is_of_transformers,
     most_of,
     positions_of,
@@ -59,6 +60,7 @@ from .job import (
 )
 from .later import (
     Beside,
+    ForThisCall,
     Inputs,
     Roles,
     cache_name,
@@ -73,9 +75,9 @@ from .later import (
 from .state import DEVICE, NotInDaemon
 from .stopping import ASKED
 
-TOKENS_MOST = 1 << 20
 # Of a generation whose layers keep no tokens: it has a group for the tokens themselves.
 NO_LAYERS = (1, 1, 1, torch.float32)
+SLOTS_LEAST = 64  # programs are captured at less
 STATES = ("conv_states", "recurrent_states")
 
 
@@ -169,9 +171,9 @@ def _sizes(inputs: Inputs, window: int) -> list[Size]:
 
 
 def _capture_decode(
-    call: Call, inputs: Inputs, layers: Layers, name: str, window: int, most: int, roles: Any
+    call: Call, inputs: Inputs, layers: Layers, name: str, roles: Any, window: int, most: int
 ) -> Captured:
-    """window: 0, or that of a cache that has outgrown it."""
+    """window: 0, or that of a cache that has outgrown it. most: tokens of a row."""
 
     def capture(size: Size) -> tuple[Any, Any]:
         roles.clear()
@@ -206,7 +208,8 @@ def _capture_decode(
         recorded = [recorded_at(call.model, partial(capture, size)) for size in sizes]
     points = [[size.tokens, size.past, size.capacity] for size in sizes]
     least = max(inputs.least, window - 1 if window else 0)
-    symbols = [("tokens", 1, 1), ("past", least, most - 1), ("capacity", least + 1, TOKENS_MOST)]
+    slots = max(positions_of(call.model), SLOTS_LEAST + max(least, inputs.least + window))
+    symbols = [("tokens", 1, 1), ("past", least, most - 1), ("capacity", least + 1, slots)]
     if inputs.source:
         points = [[*point, size.source] for point, size in zip(points, sizes, strict=True)]
         symbols.append(("source", 1, inputs.source_most()))
@@ -214,7 +217,13 @@ def _capture_decode(
 
 
 def _capture_adoption(
-    model: Any, rows: int, windows: tuple[int, ...], logits: Any, keys: Any, is_wide: bool
+    model: Any,
+    rows: int,
+    windows: tuple[int, ...],
+    logits: Any,
+    keys: Any,
+    is_wide: bool,
+    most: int,
 ) -> Captured:
     """The step of the prompt: its keys and values are appended as they were computed, and what the
     first token is drawn from is given. keys: heads, dims, dtype. is_wide: it outgrows the
@@ -243,10 +252,10 @@ def _capture_adoption(
         raise NotInDaemon(f"its sliding window has {window} tokens, too few to tell anything")
     recorded = [recorded_at(model, partial(capture, size)) for size in sizes]
     points = [[size.tokens, size.past, size.capacity] for size in sizes]
-    least, most = 1, TOKENS_MOST
+    least, last = 1, most
     if window:
-        least, most = (window, TOKENS_MOST) if is_wide else (1, window - 1)
-    symbols = [("tokens", least, most), ("past", 0, 0), ("capacity", least, TOKENS_MOST)]
+        least, last = (window, most) if is_wide else (1, window - 1)
+    symbols = [("tokens", least, last), ("past", 0, 0), ("capacity", least, most)]
     template = united([one for one, _ in recorded], points, symbols)
     geometry = (rows, *NO_LAYERS)
     if keys:
@@ -275,8 +284,7 @@ def _check(call: Call) -> None:
     for name in OWN_WAYS:  # a program's code may look at more than is seen of it
         if not is_of_transformers(call.model, name):
             raise NotInDaemon(f"it has a {name} of its own")
-    if len(call.ids) > ROWS_MAX:
-        raise NotInDaemon(f"it is to go on with {len(call.ids)} sequences at once")
+    check_rows(len(call.ids))
     for name in ("output_attentions", "output_hidden_states"):
         if getattr(config, name, False):
             raise NotInDaemon(f"{name} is asked for")
@@ -305,6 +313,19 @@ def _outlives(call: Call) -> bool:
     return bool(call.config.return_dict_in_generate) or bool(is_users)
 
 
+def _kind(kwargs: dict[str, Any]) -> tuple[Any, ...]:
+    """What is given, and which masks hide nothing."""
+
+    def of(one: Any) -> Any:
+        if not isinstance(one, torch.Tensor):
+            return type(one)
+        is_mask = one.dim() == 2 and not one.is_floating_point()
+        return (one.dim(), is_mask and bool((one.cpu() == 1).all()))
+
+    names = sorted(name for name, one in kwargs.items() if one is not None)
+    return tuple((name, of(kwargs[name])) for name in names)
+
+
 def take_over(call: Call) -> Taken:
     """Computes the prompt here, and gives what djinnd's loop goes on from. Where that cannot be,
     the call's cache is as it was; why is remembered, for the prompt was computed for nothing."""
@@ -312,8 +333,7 @@ def take_over(call: Call) -> Taken:
     model = call.model
     known = state.known_of(model)
     state.refresh(model, known)
-    names = tuple(sorted(name for name, one in call.kwargs.items() if one is not None))
-    key = ("taken over", names, len(call.ids), state.context())
+    key = ("taken over", len(call.ids), _kind(call.kwargs), state.context())
     if key in known.captured:
         raise NotInDaemon(known.captured[key])
     cache = call.kwargs[cache_name(call.kwargs)]
@@ -323,13 +343,9 @@ def take_over(call: Call) -> Taken:
     except BaseException as error:
         cache.__dict__.clear()
         cache.__dict__.update(before)
-        if isinstance(error, NotInDaemon) and not isinstance(error, _ForThisCall):
+        if isinstance(error, NotInDaemon) and not isinstance(error, ForThisCall):
             known.captured[key] = str(error)
         raise
-
-
-class _ForThisCall(NotInDaemon):
-    """Another call of the same kind may fare better."""
 
 
 def _taken(call: Call, cache: Cache) -> Taken:
@@ -345,6 +361,8 @@ def _taken(call: Call, cache: Cache) -> Taken:
             cache = kwargs[cache_name(kwargs)]
         logits = copied(output.logits[:, -1])
         layers = [one for one in own_layers(cache) if keeps_tokens(one)]
+        if any(one.keys is None for one in layers):
+            raise NotInDaemon(KEPT_ELSEWHERE)
         past = layers[0].get_seq_length() if layers else call.ids.shape[1]
         roles = Roles(len(call.ids))
         inputs, name = inputs_of(call, kwargs, past, roles)
@@ -371,10 +389,10 @@ def _check_lengths(call: Call, past: int) -> int:
     if past < prompt:
         raise NotInDaemon("its cache has fewer tokens than its prompt")
     if total > most:
-        raise _ForThisCall(too_many(total, most))
+        raise ForThisCall(too_many(total, most))
     penalty = logits_process.RepetitionPenaltyLogitsProcessor
     if past > prompt and any(type(one) is penalty for one in call.processors):
-        raise _ForThisCall("djinnd does not know all tokens whose repetition is penalised")
+        raise ForThisCall("djinnd does not know all tokens whose repetition is penalised")
     return total
 
 
@@ -411,7 +429,8 @@ def _adoption(
     keys = next(iter(shapes), None)
     window = max(windows, default=0)
     of_logits = (logits.shape[1], logits.dtype)
-    what = (inputs.rows, tuple(windows), of_logits, keys, 0 < window <= inputs.past)
+    most = max(positions_of(model), SLOTS_LEAST + window)
+    what = (inputs.rows, tuple(windows), of_logits, keys, 0 < window <= inputs.past, most)
     return remembered(model, ("adoption", what), partial(_capture_adoption, model, *what))
 
 
