@@ -39,18 +39,21 @@ bool StepTimes::knows(uint64_t kind) const {
 }
 
 void StepTimes::expect(uint64_t kind, const Work& work, Kernels kernels) {
-  places_[place_of(kind, kPlaces)] = {{kind, 0, 0}, work, kernels};
+  places_[place_of(kind, kPlaces)] = {{kind, 0, 0}, 0, work, kernels};
 }
 
 void StepTimes::note(uint64_t kind, uint64_t measured_ns) {
   Place& place = places_[place_of(kind, kPlaces)];
-  if (place.mean.kind != kind) place = {{kind, 0, 0}, std::nullopt, Kernels::kExact};
+  if (place.mean.kind != kind) place = {{kind, 0, 0}, 0, std::nullopt, Kernels::kExact};
   if (place.work) {
     Rates& rates = rates_[static_cast<size_t>(place.kernels)];
     // Of a kind that goes on for ever its first steps tell all that there is to learn.
-    if (place.mean.count == 1) rates.note_first(place.mean.ns, measured_ns);
-    if (place.mean.count >= 1 && place.mean.count < kSteps) rates.note(*place.work, measured_ns);
+    if (place.ran == 1) rates.note_first(place.mean.ns, measured_ns);
+    if (place.ran >= 1 && place.ran <= kSteps) rates.note(*place.work, measured_ns);
   }
+  // A first run of a program records its plan: the second alone says how long the others take.
+  if (place.work && place.ran == 1) place.mean = {kind, 0, 0};
+  place.ran = std::min(place.ran + 1, 2 * kSteps);
   place.mean.note(measured_ns);
   all_.note(measured_ns);
 }

@@ -39,6 +39,7 @@ class StepTimes {
   };
   struct Place {
     Mean mean;
+    uint64_t ran = 0;  // so many of the kind; no more than are asked for
     std::optional<Work> work;
     Kernels kernels = Kernels::kExact;
   };

@@ -51,7 +51,9 @@ TEST(StepTimes, a_kind_that_never_ran_is_predicted_by_the_rates_of_others) {
   const double near =
       static_cast<double>(times.predict_ns(9)) / static_cast<double>(took_ns(other));
   EXPECT_NEAR(near, 1.0, 0.2);
-  times.note(9, 123);
+  times.note(9, 2 * 123);
+  EXPECT_EQ(times.predict_ns(9), 2 * 123u);
+  times.note(9, 123);  // the first one recorded its plan, and says nothing of the others
   EXPECT_EQ(times.predict_ns(9), 123u);
 }
 
