@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The figures of fast numerics: what a token of a ghost takes, of what reading its weights takes.
+"""The figures of fast numerics: what a token of a ghost takes, of what reading its weights takes,
+and what a prompt and an encoder take, of eager.
 
 Nothing that computes a token can take less than the floor: the seconds in which as many threads
 read as many bytes, by a sum of float32 that is measured between the arms.
@@ -15,13 +16,14 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.append(str(ROOT / "tests" / "e2e"))
 
-from ghost_models import both, generate, gpt2, qwen, token_seconds  # noqa: E402
+from ghost_models import both, generate, gpt2, minilms, qwen, token_seconds  # noqa: E402
 from private_daemon import THREADS, running  # noqa: E402
 from report import Entry, entry, report, seconds_of  # noqa: E402
 
 REPETITIONS = 5
 CONTEXT = 128
 READS = 5
+WARM = 5  # runs, until an encoder is captured and its plans are there
 
 
 def bytes_of(model: Any) -> int:
@@ -55,6 +57,53 @@ def decode(name: str, make: Callable[[], Any]) -> Iterator[Entry]:
         djinn.config.numerics = "exact"
 
 
+def against_eager(
+    name: str, eager: Callable[[], Any], found: Callable[[], Any], ghost: Any
+) -> Iterator[Entry]:
+    """Arms alternate: eager, and the ghost, exact and fast."""
+    import djinn
+
+    def measure(numerics: str) -> float:
+        djinn.config.numerics = numerics
+        return seconds_of(found)
+
+    for numerics in ("exact", "fast"):
+        djinn.config.numerics = numerics
+        for _ in range(WARM):
+            eager(), found()
+    told = djinn.explain(ghost)
+    assert told["tier"] in (1, 2) and "fast" in told["numerics"], told
+    for _ in range(REPETITIONS * 4):
+        here, exact, fast = seconds_of(eager), measure("exact"), measure("fast")
+        yield entry(name, fast, of_eager=fast / here, of_exact=fast / exact)
+    djinn.config.numerics = "exact"
+
+
+def prefill(name: str, make: Callable[[], Any]) -> Iterator[Entry]:
+    import torch
+
+    ids = torch.randint(3, 500, (1, CONTEXT))
+    with both(make) as (local, ghost):
+        yield from against_eager(
+            name, lambda: generate(local, ids, 1), lambda: generate(ghost, ids, 1), ghost
+        )
+
+
+def minilm(name: str, tokens: int) -> Iterator[Entry]:
+    import torch
+
+    ids = torch.randint(1000, 2000, (1, tokens))
+    inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+    with minilms() as (local, ghost), torch.no_grad():
+        there = {name: one.to(ghost.device) for name, one in inputs.items()}
+        yield from against_eager(
+            name,
+            lambda: local(**inputs),
+            lambda: ghost(**there).last_hidden_state.cpu(),
+            ghost,
+        )
+
+
 def main() -> None:
     import torch
 
@@ -71,6 +120,18 @@ def main() -> None:
             {
                 f"fast/{name}": lambda name=name, make=make: decode(f"fast/{name}", make)
                 for name, make in models.items()
+            }
+            | {
+                f"fast/prefill_{name}": lambda name=name: prefill(
+                    f"fast/prefill_{name}", models[name]
+                )
+                for name in ("gpt2_float32", "qwen_float32", "qwen_bfloat16")
+            }
+            | {
+                f"fast/minilm_{tokens}": lambda tokens=tokens: minilm(
+                    f"fast/minilm_{tokens}", tokens
+                )
+                for tokens in (16, 128)
             }
         )
 

@@ -20,4 +20,7 @@ static_assert(kIsaLevels == static_cast<uint8_t>(IsaLevel::kAvx512Bf16) + 1);
 // The highest that this machine has.
 [[nodiscard]] IsaLevel best_isa_level();
 
+// The vendor, which other libraries choose their kernels by.
+[[nodiscard]] bool is_amd();
+
 }  // namespace djinn::kernels
