@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The figures of fast numerics: what a token of a ghost takes, of what reading its weights takes.
+"""The figures of fast numerics: what a token of a ghost takes, of what reading its weights takes,
+and what a prompt and an encoder take, of eager.
 
 Nothing that computes a token can take less than the floor: the seconds in which as many threads
 read as many bytes, by a sum of float32 that is measured between the arms.
@@ -11,7 +12,6 @@ import statistics
 import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,53 +19,34 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.append(str(ROOT / "tests" / "e2e"))
 
-from ghost_models import both, generate, gpt2, qwen, token_seconds  # noqa: E402
+from ghost_models import both, generate, gpt2, minilms, qwen, token_seconds  # noqa: E402
 from private_daemon import THREADS, running  # noqa: E402
 from report import Entry, entry, report, seconds_of  # noqa: E402
 
 REPETITIONS = 5
 CONTEXT = 128
 READS = 5
+WARM = 5  # runs, until an encoder is captured and its plans are there
 
 
 def bytes_of(model: Any) -> int:
     return sum(one.numel() * one.element_size() for one in model.parameters())
 
 
-def float32(model: Any) -> Any:
-    return model.float()
+def qwen_float32() -> Any:
+    return qwen().float()
 
 
-def bfloat16(model: Any) -> Any:
-    return model.bfloat16()
+def gpt2_bfloat16() -> Any:
+    return gpt2().bfloat16()
 
 
-@dataclass(frozen=True)
-class Arm:
-    """A model, and the options of the djinnd that it is on."""
-
-    make: Callable[[], Any]
-    cast: Callable[[Any], Any]
-    options: tuple[str, ...] = ()
-
-
-ARMS = {
-    "fast/qwen_bfloat16": Arm(qwen, bfloat16),
-    "fast/qwen_float32": Arm(qwen, float32),
-    "fast/gpt2_float32": Arm(gpt2, float32),
-    "fast/gpt2_bfloat16": Arm(gpt2, bfloat16),
-    "fast/qwen_bfloat16_avx2": Arm(qwen, bfloat16, ("--isa", "avx2")),
-}
-
-
-def decode(name: str) -> Iterator[Entry]:
+def decode(name: str, make: Callable[[], Any]) -> Iterator[Entry]:
     import djinn
     import torch
 
-    torch.set_num_threads(THREADS)
-    arm = ARMS[name]
     ids = torch.randint(3, 500, (1, CONTEXT))
-    with both(lambda: arm.cast(arm.make())) as (local, ghost):
+    with both(make) as (local, ghost):
         read = torch.ones(bytes_of(local) // 4)
         seconds: dict[str, list[float]] = {"exact": [], "fast": [], "floor": []}
 
@@ -86,20 +67,86 @@ def decode(name: str) -> Iterator[Entry]:
             yield entry(name, fast, of_floor=fast / floor, of_exact=fast / exact)
 
 
-def decode_with_a_daemon(name: str) -> list[Entry]:
-    with running(*ARMS[name].options) as daemon:
+def against_eager(
+    name: str, eager: Callable[[], Any], found: Callable[[], Any], ghost: Any
+) -> Iterator[Entry]:
+    """Arms alternate: eager, and the ghost, exact and fast."""
+    import djinn
+
+    def measure(numerics: str) -> float:
+        djinn.config.numerics = numerics
+        return seconds_of(found)
+
+    for numerics in ("exact", "fast"):
+        djinn.config.numerics = numerics
+        for _ in range(WARM):
+            eager(), found()
+    told = djinn.explain(ghost)
+    assert told["tier"] in (1, 2) and "fast" in told["numerics"], told
+    for _ in range(REPETITIONS * 4):
+        here, exact, fast = seconds_of(eager), measure("exact"), measure("fast")
+        yield entry(name, fast, of_eager=fast / here, of_exact=fast / exact)
+    djinn.config.numerics = "exact"
+
+
+def prefill(name: str, make: Callable[[], Any]) -> Iterator[Entry]:
+    import torch
+
+    ids = torch.randint(3, 500, (1, CONTEXT))
+    with both(make) as (local, ghost):
+        yield from against_eager(
+            name, lambda: generate(local, ids, 1), lambda: generate(ghost, ids, 1), ghost
+        )
+
+
+def minilm(name: str, tokens: int) -> Iterator[Entry]:
+    import torch
+
+    ids = torch.randint(1000, 2000, (1, tokens))
+    inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+    with minilms() as (local, ghost), torch.no_grad():
+        there = {name: one.to(ghost.device) for name, one in inputs.items()}
+        yield from against_eager(
+            name,
+            lambda: local(**inputs),
+            lambda: ghost(**there).last_hidden_state.cpu(),
+            ghost,
+        )
+
+
+# What gives a benchmark's entries when it is told the name.
+BENCHMARKS: dict[str, Callable[[str], Iterator[Entry]]] = {
+    "fast/qwen_bfloat16": partial(decode, make=qwen),
+    "fast/qwen_float32": partial(decode, make=qwen_float32),
+    "fast/gpt2_float32": partial(decode, make=gpt2),
+    "fast/gpt2_bfloat16": partial(decode, make=gpt2_bfloat16),
+    "fast/qwen_bfloat16_avx2": partial(decode, make=qwen),
+    "fast/prefill_gpt2_float32": partial(prefill, make=gpt2),
+    "fast/prefill_qwen_float32": partial(prefill, make=qwen_float32),
+    "fast/prefill_qwen_bfloat16": partial(prefill, make=qwen),
+    "fast/minilm_16": partial(minilm, tokens=16),
+    "fast/minilm_128": partial(minilm, tokens=128),
+}
+
+
+def with_a_daemon(name: str) -> list[Entry]:
+    import torch
+
+    torch.set_num_threads(THREADS)
+    options = ("--isa", "avx2") if name.endswith("_avx2") else ()
+    with running(*options) as daemon:
         os.environ["DJINN_HOST"] = daemon.host
-        return list(decode(name))
+        return list(BENCHMARKS[name](name))
 
 
 def in_a_process(name: str) -> list[Entry]:
     """A process has one djinnd for its ghosts."""
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
-        return pool.submit(decode_with_a_daemon, name).result()
+        return pool.submit(with_a_daemon, name).result()
 
 
 def main() -> None:
-    report({name: partial(in_a_process, name) for name in ARMS})
+    report({name: partial(in_a_process, name) for name in BENCHMARKS})
 
 
 if __name__ == "__main__":

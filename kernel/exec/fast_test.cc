@@ -348,12 +348,12 @@ TEST(FastOnly, a_graph_without_a_fast_form_is_refused_with_the_reasons) {
 }
 
 TEST(FastOnly, a_graph_of_whose_products_with_weights_one_stays_is_refused) {
-  World world({{"w", noise({4, 8}, 1)}});
+  World world({{"w", noise({4, 8}, 1).to(at::kBFloat16)}});
   const auto graph = [](int64_t rows) {
     GraphBuilder b;
-    const auto x = b.input("x", DType::kFloat32, {2, 8});
-    const auto more = b.input("more", DType::kFloat32, {rows, 8});
-    const auto w = b.weight("w", DType::kFloat32, {4, 8});
+    const auto x = b.input("x", DType::kBFloat16, {2, 8});
+    const auto more = b.input("more", DType::kBFloat16, {rows, 8});
+    const auto w = b.weight("w", DType::kBFloat16, {4, 8});
     b.output(b.call("aten::linear", {arg(x), arg(w)}));
     b.output(b.call("aten::linear", {arg(more), arg(w)}));
     b.graph.numerics = srg::Numerics::kFastOnly;

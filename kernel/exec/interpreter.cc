@@ -268,7 +268,7 @@ class Company {
     const size_t count = program_.steps.size();
     for (size_t at = 0;;) {
       const size_t next = next_meeting(at);
-      for_each_share(static_cast<int64_t>(runs_.size()), [&](int64_t i) {
+      for_each_share(static_cast<int64_t>(runs_.size()), [&](int64_t i, int64_t) {
         const c10::InferenceMode inference_mode;
         const GuardedCalls guarded;
         go_on(static_cast<size_t>(i), at, next);

@@ -36,14 +36,27 @@ constexpr int64_t kShareBytes = 128 * 1024;
 int64_t share_of(const ProductWork& work) {
   const int64_t element_bytes = work.element == kernels::Element::kFloat32 ? 4 : 2;
   const int64_t outputs = kShareBytes / (work.call.inputs * element_bytes);
+  if (work.turns) return kernels::kTurnedOutputs;
   if (work.call.rows == 1) return std::max<int64_t>(outputs, 1);
   constexpr int64_t kTile = kernels::kTileOutputs;
   return std::max<int64_t>((outputs + kTile / 2) / kTile, 1) * kTile;
 }
 
 int64_t shares_of(const ProductWork& work) {
-  if (!work.inputs_dense) return 0;
+  if (!work.inputs_dense && !work.turns) return 0;
   return (work.call.outputs + work.share - 1) / work.share;
+}
+
+// Computes what the share's number among the work's tells.
+void run_share(const ProductWork& work, int64_t share, int64_t thread) {
+  const kernels::LinearKernels& linear = fast_kernels().linear;
+  const auto element = static_cast<size_t>(work.element);
+  const int64_t begin = share * work.share;
+  const int64_t end = std::min(begin + work.share, work.call.outputs);
+  if (!work.turns) return linear.outputs_first[element](work.call, begin, end);
+  kernels::Linear call = work.call;
+  call.scratch = work.scratch + thread * kernels::turned_floats(call.inputs);
+  linear.turned[element](call, begin, end);
 }
 
 // `count` works, of which work(i) is one: those with dense inputs are shared out among the threads
@@ -57,16 +70,13 @@ void run_works(size_t count, const F& work) {
     it.call.rows = static_cast<int64_t>(it.rows.size());
     it.share = share_of(it);
     shares += shares_of(it);
-    if (!it.inputs_dense) run_inputs_first(it);
+    if (!it.inputs_dense && !it.turns) run_inputs_first(it);
   }
   if (shares == 0) return;
-  for_each_share(shares, [&](int64_t share) {
+  for_each_share(shares, [&](int64_t share, int64_t thread) {
     size_t i = 0;
     for (; share >= shares_of(work(i)); ++i) share -= shares_of(work(i));
-    const ProductWork& it = work(i);
-    const kernels::LinearKernel kernel =
-        fast_kernels().linear.outputs_first[static_cast<size_t>(it.element)];
-    kernel(it.call, share * it.share, std::min((share + 1) * it.share, it.call.outputs));
+    run_share(work(i), share, thread);
   });
 }
 
@@ -75,7 +85,7 @@ bool have_one_matrix(const ProductWork& a, const ProductWork& b) {
   return a.call.weight == b.call.weight && a.call.weight_stride == b.call.weight_stride &&
          a.call.bias == b.call.bias && a.call.inputs == b.call.inputs &&
          a.call.outputs == b.call.outputs && a.element == b.element &&
-         a.inputs_dense == b.inputs_dense;
+         a.inputs_dense == b.inputs_dense && a.turns == b.turns;
 }
 
 }  // namespace

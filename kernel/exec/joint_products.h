@@ -22,7 +22,9 @@ struct ProductWork {
   c10::SmallVector<kernels::LinearRow, 8> rows;
   kernels::Element element{};
   bool inputs_dense = false;
-  int64_t share = 0;  // outputs that a thread takes at once, where the inputs are dense
+  bool turns = false;        // inputs that are not dense, for many rows
+  float* scratch = nullptr;  // then: [threads, turned_floats(inputs)]
+  int64_t share = 0;         // outputs that a thread takes at once, but for parts of chunks
 };
 
 // A product that is ours, and what its work points to.
@@ -30,7 +32,7 @@ struct Product {
   at::Tensor input;
   std::optional<at::Tensor> bias;
   at::Tensor result;
-  std::optional<at::Tensor> parts;
+  std::optional<at::Tensor> parts;  // or scratch
   ProductWork work;
 };
 

@@ -26,6 +26,10 @@ struct Level {
     const __m128 pairs = _mm_add_ps(halves, _mm_movehl_ps(halves, halves));
     return _mm_cvtss_f32(_mm_add_ss(pairs, _mm_movehdup_ps(pairs)));
   }
+  template <typename V>
+  static void hold(V& vector) {
+    asm("" : "+x"(vector));
+  }
   static Vector sums(const Vector* v) {
     Vector four[4];
     DJINN_UNROLL

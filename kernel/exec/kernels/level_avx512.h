@@ -29,6 +29,10 @@ struct Level {
     const __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
     return _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)));
   }
+  template <typename V>
+  static void hold(V& vector) {
+    asm("" : "+v"(vector));
+  }
   static Vector sums(const Vector* v) {
     Vector four[4];
     DJINN_UNROLL

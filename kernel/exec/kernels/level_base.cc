@@ -23,6 +23,8 @@ struct Level {
   static Vector add(Vector a, Vector b) { return a + b; }
   static Vector fma(Vector a, Vector b, Vector c) { return a * b + c; }
   static float sum(Vector v) { return (v[0] + v[2]) + (v[1] + v[3]); }
+  template <typename V>
+  static void hold(V&) {}
   static Vector sums(const Vector* v) { return Vector{sum(v[0]), sum(v[1]), sum(v[2]), sum(v[3])}; }
 };
 

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Linear: a few rows times a matrix of weights, as a token step has them. The weights are read once
-// for all rows, and nothing is packed: a dot product reads them as they lie.
+// Linear: rows times a matrix of weights. The few rows of a token step read the weights once for
+// all of them, as they lie; more rows, a prompt's or an encoder's, read a tile of them that stays
+// in the second cache.
 //
 // invariant (the row contract): what a row gets depends on that row, the weights, the bias and the
 // instruction level alone: neither on the other rows, nor on how the outputs are shared out among
-// threads. Each output is summed over K in one fixed order.
+// threads. Each output is summed over K in one fixed order: one where the outputs are first, or are
+// turned so, and one where the inputs are.
 #pragma once
 
 #include <stdint.h>
@@ -32,6 +34,8 @@ struct Linear {
   const void* bias = nullptr;    // [outputs], or none
   int64_t inputs = 0;
   int64_t outputs = 0;
+  int64_t weight_begin = 0;  // outputs first: the output that the first row of weights gives
+  void* scratch = nullptr;   // turned: kTurnedOutputs rows of weights, of the thread
 };
 
 // Where the inputs are first, memory is one stream for each thread if each reads whole rows of
@@ -49,6 +53,17 @@ inline constexpr int64_t kChunkInputs = 64;
 // several rows a share of the outputs is best a multiple.
 inline constexpr int64_t kTileOutputs = 64;
 
+// Inputs first, and many rows: how many outputs at once have their weights turned.
+inline constexpr int64_t kTurnedOutputs = 64;
+// How far apart they lie, in elements: not as pages do, whatever the inputs are.
+[[nodiscard]] constexpr int64_t turned_stride(int64_t inputs) {
+  return inputs + 32;
+}
+// What they take, in floats.
+[[nodiscard]] constexpr int64_t turned_floats(int64_t inputs) {
+  return kTurnedOutputs * turned_stride(inputs);
+}
+
 // Computes a share of a call. Any thread; threads may share a call.
 using LinearKernel = void (*)(const Linear& call, int64_t begin, int64_t end);
 
@@ -56,6 +71,7 @@ struct LinearKernels {                    // by Element
   LinearKernel outputs_first[kElements];  // the outputs [begin, end)
   LinearKernel inputs_first[kElements];   // the parts of the chunks [begin, end)
   LinearKernel sum_chunks[kElements];     // behind that, the outputs [begin, end); begin % 16 == 0
+  LinearKernel turned[kElements];         // inputs first as outputs first: the outputs [begin, end)
 };
 
 }  // namespace djinn::kernels

@@ -25,6 +25,12 @@ inline void prefetch(const T* at) {
 
 // --- outputs first: dot products
 
+// Of output n.
+template <typename T>
+inline const T* weights_of(const Linear& call, int64_t n) {
+  return static_cast<const T*>(call.weight) + (n - call.weight_begin) * call.weight_stride;
+}
+
 // One row, which is bound by memory: one row of weights after the other is one stream of it.
 template <typename T>
 void one_row(const Linear& call, const LinearRow& row, int64_t begin, int64_t end) {
@@ -32,7 +38,7 @@ void one_row(const Linear& call, const LinearRow& row, int64_t begin, int64_t en
   const T* const x = static_cast<const T*>(row.x);
   const T* const bias = static_cast<const T*>(call.bias);
   for (int64_t n = begin; n < end; ++n) {
-    const T* const w = static_cast<const T*>(call.weight) + n * call.weight_stride;
+    const T* const w = weights_of<T>(call, n);
     Vector sums = Level::zero();
     int64_t k = 0;
     for (; k + D::kStep <= call.inputs; k += D::kStep) {
@@ -134,8 +140,10 @@ struct Tile {
   [[gnu::always_inline]] inline void step(const Operand (&x)[M], const Operand (&weights)[W]) {
     DJINN_UNROLL
     for (int m = 0; m < M; ++m) {
+      Operand row = x[m];
+      if constexpr (W > 1) Level::hold(row);
       DJINN_UNROLL
-      for (int i = 0; i < W; ++i) sums[m * W + i] = D::step(sums[m * W + i], x[m], weights[i]);
+      for (int i = 0; i < W; ++i) sums[m * W + i] = D::step(sums[m * W + i], row, weights[i]);
     }
   }
 
@@ -198,7 +206,7 @@ struct Block {
     } else if (n >= end) {
       k = 0;
     }
-    return static_cast<const T*>(call.weight) + n * call.weight_stride + k;
+    return weights_of<T>(call, n) + k;
   }
 
   template <int kWeights>
@@ -209,8 +217,7 @@ struct Block {
     for (int i = 0; i < tile.kCount; ++i) {
       tile.sums[i] = x.begin == 0 ? Level::zero() : sums_waiting[i];
     }
-    const T* const w = static_cast<const T*>(call.weight) + n * call.weight_stride;
-    tile.add(x, w, call.weight_stride, ahead);
+    tile.add(x, weights_of<T>(call, n), call.weight_stride, ahead);
     if (x.end == call.inputs) return tile.finish(call, row, n);
     DJINN_UNROLL
     for (int i = 0; i < tile.kCount; ++i) sums_waiting[i] = tile.sums[i];
@@ -346,6 +353,88 @@ void outputs_first(const Linear& call, int64_t begin, int64_t end) {
   }
 }
 
+// --- inputs first, turned
+
+// As many rows of elements as fit a small vector, for each element size.
+template <int kBytes>
+struct Square;
+template <>
+struct Square<4> {
+  typedef uint32_t Row __attribute__((vector_size(16)));
+  static Row low(Row a, Row b) { return __builtin_shufflevector(a, b, 0, 4, 1, 5); }
+  static Row high(Row a, Row b) { return __builtin_shufflevector(a, b, 2, 6, 3, 7); }
+};
+template <>
+struct Square<2> {
+  typedef uint16_t Row __attribute__((vector_size(16)));
+  static Row low(Row a, Row b) { return __builtin_shufflevector(a, b, 0, 8, 1, 9, 2, 10, 3, 11); }
+  static Row high(Row a, Row b) {
+    return __builtin_shufflevector(a, b, 4, 12, 5, 13, 6, 14, 7, 15);
+  }
+};
+
+// Turns a square: interleaving each row of the first half with its like of the second, as often as
+// halving leaves rows, takes each element to its place.
+template <typename T>
+inline void turn_square(const T* from, int64_t from_stride, T* to, int64_t to_stride) {
+  using S = Square<sizeof(T)>;
+  constexpr int kSide = 16 / sizeof(T);
+  typename S::Row rows[kSide], next[kSide];
+  DJINN_UNROLL
+  for (int i = 0; i < kSide; ++i) memcpy(&rows[i], from + i * from_stride, sizeof rows[i]);
+  DJINN_UNROLL
+  for (int left = kSide; left > 1; left /= 2) {
+    DJINN_UNROLL
+    for (int i = 0; i < kSide / 2; ++i) {
+      next[2 * i] = S::low(rows[i], rows[i + kSide / 2]);
+      next[2 * i + 1] = S::high(rows[i], rows[i + kSide / 2]);
+    }
+    DJINN_UNROLL
+    for (int i = 0; i < kSide; ++i) rows[i] = next[i];
+  }
+  DJINN_UNROLL
+  for (int i = 0; i < kSide; ++i) memcpy(to + i * to_stride, &rows[i], sizeof rows[i]);
+}
+
+// from [inputs, outputs], whose rows lie from_stride apart; to [outputs, inputs], to_stride apart.
+// Whole lines are written, and what is read next is fetched: each of its rows is on another page.
+template <typename T>
+void turn(const T* from, int64_t from_stride, int64_t inputs, int64_t outputs, T* to,
+          int64_t to_stride) {
+  constexpr int64_t kSide = 16 / sizeof(T), kLine = kLineBytes / sizeof(T);
+  const int64_t whole_inputs = inputs / kLine * kLine, whole_outputs = outputs / kSide * kSide;
+  for (int64_t k = 0; k < whole_inputs; k += kLine) {
+    for (int64_t next = k + kLine; next < smaller(inputs, k + 2 * kLine); ++next) {
+      for (int64_t n = 0; n < outputs; n += kLine) {
+        __builtin_prefetch(from + next * from_stride + n);
+      }
+    }
+    for (int64_t n = 0; n < whole_outputs; n += kSide) {
+      for (int64_t i = k; i < k + kLine; i += kSide) {
+        turn_square(from + i * from_stride + n, from_stride, to + n * to_stride + i, to_stride);
+      }
+    }
+  }
+  for (int64_t k = 0; k < inputs; ++k) {
+    const int64_t done = k < whole_inputs ? whole_outputs : 0;
+    for (int64_t n = done; n < outputs; ++n) to[n * to_stride + k] = from[k * from_stride + n];
+  }
+}
+
+template <typename T>
+void turned(const Linear& call, int64_t begin, int64_t end) {
+  Linear part = call;
+  part.weight = call.scratch;
+  part.weight_stride = turned_stride(call.inputs);
+  for (int64_t n = begin; n < end; n += kTurnedOutputs) {
+    const int64_t part_end = smaller(end, n + kTurnedOutputs);
+    turn(static_cast<const T*>(call.weight) + n, call.weight_stride, call.inputs, part_end - n,
+         static_cast<T*>(call.scratch), part.weight_stride);
+    part.weight_begin = n;
+    outputs_first<T>(part, n, part_end);
+  }
+}
+
 using Chunk = void (*)(const Linear& call, int64_t row, int64_t chunk);
 
 template <typename T>
@@ -364,7 +453,8 @@ void inputs_first(const Linear& call, int64_t begin, int64_t end) {
 constexpr LinearKernels kLinearOfThisLevel = {
     {&outputs_first<float>, &outputs_first<BFloat16>, &outputs_first<Float16>},
     {&inputs_first<float>, &inputs_first<BFloat16>, &inputs_first<Float16>},
-    {&sum_chunks<float>, &sum_chunks<BFloat16>, &sum_chunks<Float16>}};
+    {&sum_chunks<float>, &sum_chunks<BFloat16>, &sum_chunks<Float16>},
+    {&turned<float>, &turned<BFloat16>, &turned<Float16>}};
 
 }  // namespace
 }  // namespace djinn::kernels

@@ -50,11 +50,14 @@ struct Case {
     call.outputs = outputs;
     const LinearKernels& kernels = kernels_of(level).linear;
     const auto number = static_cast<size_t>(element);
-    for (int64_t chunk = chunks; !outputs_first && chunk > 0; --chunk) {
+    for (int64_t chunk = chunks; !outputs_first && !turns && chunk > 0; --chunk) {
       kernels.inputs_first[number](call, chunk - 1, chunk);
     }
-    const LinearKernel kernel =
-        outputs_first ? kernels.outputs_first[number] : kernels.sum_chunks[number];
+    std::vector<float> scratch(static_cast<size_t>(turned_floats(x.columns)), NAN);
+    call.scratch = scratch.data();
+    const LinearKernel kernel = outputs_first ? kernels.outputs_first[number]
+                                : turns       ? kernels.turned[number]
+                                              : kernels.sum_chunks[number];
     cuts.push_back(outputs);
     int64_t from = 0;
     for (const int64_t cut : cuts) {
@@ -77,7 +80,7 @@ struct Case {
   }
 
   Element element;
-  bool outputs_first;
+  bool outputs_first, turns = false;
   Matrix x, w, bias;
 };
 
@@ -131,6 +134,26 @@ TEST_P(LinearTest, a_row_is_the_same_alone_and_among_others_however_the_outputs_
           }
         }
       }
+    }
+  }
+}
+
+// So weights may lie either way, and the tests above are of both.
+TEST_P(LinearTest, turned_weights_give_the_bits_of_weights_that_lie_so) {
+  const auto [element, outputs_first] = GetParam();
+  if (outputs_first) return;
+  for (const int64_t inputs : {1, 40, 333, 3100}) {
+    constexpr int64_t kOutputs = 150;
+    Case it(element, false, 34, inputs, kOutputs), same(element, true, 34, inputs, kOutputs);
+    it.turns = true;
+    same.x.bytes = it.x.bytes;
+    same.bias.bytes = it.bias.bytes;
+    for (int64_t k = 0; k < inputs; ++k) {
+      for (int64_t n = 0; n < kOutputs; ++n) store(element, same.w.at(n, k), it.w.get(k, n));
+    }
+    for (const IsaLevel level : levels()) {
+      EXPECT_EQ(it.run(level, 0, 34, {64, 70, 139}).bytes, same.run(level, 0, 34).bytes)
+          << name_of(level) << ", " << inputs << " inputs";
     }
   }
 }

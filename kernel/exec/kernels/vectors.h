@@ -11,6 +11,8 @@
 //   kRegisters            how many vectors the machine holds
 //   zero, broadcast, load_floats, store_floats, add, fma, sum
 //                         sum: of the lanes, in a fixed order
+//   hold(V&)              of a vector that was loaded: it stays in a register, and is not loaded
+//                         for each use
 //   sums(const Vector*)   of kLanes vectors, the sum of each in its lane, with the bits of `sum`
 // and for each element type T a struct Dot<T>:
 //   Operand, kStep        elements that one step multiplies

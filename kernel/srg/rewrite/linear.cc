@@ -77,8 +77,8 @@ bool is_computable(DType dtype) {
   return dtype == DType::kFloat32 || dtype == DType::kBFloat16 || dtype == DType::kFloat16;
 }
 
-// Tells whether the value has more rows than the kernel takes, whatever the symbols are. One whose
-// sizes are not known has perhaps fewer.
+// Tells whether the value has more rows than kernels of 16 bits take, whatever the symbols are. One
+// whose sizes are not known has perhaps fewer.
 bool has_many_rows(const Value& value) {
   if (value.storage == kLocalStorage && !value.claims_sizes) return false;
   int64_t rows = 1;
@@ -103,7 +103,9 @@ std::string_view why_not(const Graph& graph, const Product& product,
   }
   if (!is_computable(matrix->dtype)) return "its dtype has no kernel";
   if (matrix->row_stride != 1 && matrix->column_stride != 1) return "its weight has gaps";
-  if (has_many_rows(graph.values[product.input])) return "it has more than 32 rows";
+  if (matrix->dtype != DType::kFloat32 && has_many_rows(graph.values[product.input])) {
+    return "it has more than 32 rows";
+  }
   if (product.input == product.weight) return "it multiplies the weight by itself";
   return {};
 }

@@ -17,7 +17,7 @@
 
 namespace djinn::srg {
 
-// Of djinn::linear_rows: more rows are PyTorch's.
+// Of djinn::linear_rows: more rows are PyTorch's, but for float32 on some machines.
 inline constexpr int64_t kLinearRowsMax = 32;
 
 struct Rewriting {
