@@ -10,6 +10,7 @@ namespace {
 // The mean is of about so many of the last steps: a model that came back into caches, or a longer
 // sequence, shows soon.
 constexpr uint64_t kSteps = 8;
+constexpr uint64_t kSure = 3;
 
 size_t place_of(uint64_t kind, size_t places) {
   // Fibonacci hashing (Knuth, The Art of Computer Programming, volume 3, section 6.4).
@@ -23,13 +24,14 @@ void StepTimes::Mean::note(uint64_t measured_ns) {
   ns = measured_ns > ns ? ns + (measured_ns - ns) / count : ns - (ns - measured_ns) / count;
 }
 
-bool StepTimes::knows(uint64_t kind) const {
+bool StepTimes::is_sure(uint64_t kind) const {
   const Mean& mean = places_[place_of(kind, kPlaces)];
-  return mean.kind == kind && mean.count > 0;
+  return mean.kind == kind && mean.count >= kSure;
 }
 
 uint64_t StepTimes::predict_ns(uint64_t kind) const {
-  return knows(kind) ? places_[place_of(kind, kPlaces)].ns : all_.ns;
+  const Mean& mean = places_[place_of(kind, kPlaces)];
+  return mean.kind == kind && mean.count > 0 ? mean.ns : all_.ns;
 }
 
 void StepTimes::note(uint64_t kind, uint64_t measured_ns) {

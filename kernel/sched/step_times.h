@@ -16,7 +16,8 @@ namespace djinn::sched {
 class StepTimes {
  public:
   [[nodiscard]] uint64_t predict_ns(uint64_t kind) const;
-  [[nodiscard]] bool knows(uint64_t kind) const;
+  // Several of the kind were measured; the first one may have been cold.
+  [[nodiscard]] bool is_sure(uint64_t kind) const;
   void note(uint64_t kind, uint64_t measured_ns);
 
  private:
