@@ -35,6 +35,10 @@ constexpr size_t kColdAtOnce = 2;
 constexpr uint64_t kMailboxKey = 0;   // no session has id 0
 constexpr size_t kEventsAtOnce = 64;  // those beyond end the next sleep
 
+// A step that is likely to take so long is not begun inside a pause; one that is has so much time
+// at most, and a unit of the processor.
+constexpr uint64_t kLongNs = 8 * sched::kUnitNs;
+constexpr uint64_t kInsideNsMax = 3 * sched::kUnitNs;
 // Units of the baton that a run has while other workers wait. Whoever comes after it finds cold
 // caches, so a run that ends within two is not cut.
 constexpr uint32_t kUnitsOfRun = 2;
@@ -245,18 +249,20 @@ void LaneLoop::enqueue(Seat& seat, sched::Arrival arrival, uint64_t now_ns) {
   }
   seat.batch_key = runner_->batch_key_of(*seat.session);
   seat.predicted_ns = times_.predict_ns(seat.kind);
-  if (!times_.knows(seat.kind)) seat.predicted_ns = std::min(seat.predicted_ns, sched::kUnitNs);
+  if (!times_.is_sure(seat.kind)) {
+    seat.predicted_ns = std::min(seat.predicted_ns, sched::kUnitNs);
+  }
   state_.queue.enqueue({seat.session->id(), arrival, seat.predicted_ns, seat.batch_key,
                         is_long(seat, kind.is_token)},
                        now_ns);
 }
 
-// A step that makes a token is never long, however large its model is: it is a unit. What was never
-// seen is not taken for long.
+// A step that makes a token is never long, however large its model is: it is a unit. What may not
+// be long is not taken for long, since it would be held: to abandon it costs less.
 bool LaneLoop::is_long(const Seat& seat, bool is_token) const {
   if (seat.is_too_long) return true;
   if (is_token || (seat.token_kind != 0 && seat.kind == seat.token_kind)) return false;
-  return seat.predicted_ns > sched::kUnitNs;
+  return seat.predicted_ns > kLongNs;
 }
 
 Result<bool> LaneLoop::can_go_on(Seat& seat) {
@@ -425,7 +431,7 @@ bool LaneLoop::run_unit(const std::vector<SessionId>& unit, uint64_t begun_ns) {
 // --- slices
 
 LaneLoop::Slice LaneLoop::slice_of(const Seat& seat, uint64_t begun_ns) const {
-  const uint64_t inside_ns = std::max(seat.predicted_ns, sched::kUnitNs);
+  const uint64_t inside_ns = std::clamp(seat.predicted_ns, sched::kUnitNs, kInsideNsMax);
   return {begun_ns, 0, begun_ns + (runner_->is_paused() ? inside_ns : sched::kUnitNs), 0};
 }
 

@@ -120,11 +120,13 @@ class Pauses : public ::testing::Test {
     const Call call{5, 77};
     ASSERT_EQ(run(call), "");
     const at::Tensor result = world.output(0);
-    if (inside.defined()) ASSERT_TRUE(same_bytes(result, inside));
+    if (inside.defined()) {
+      ASSERT_TRUE(same_bytes(result, inside));
+    }
     inside = result;
     at::Tensor x = noise({kElements}, 5);
     ASSERT_EQ(run(1, x, runs_inside++ % 2 == 0), "");
-    ASSERT_TRUE(same_bytes(world.output(1), x.neg().relu() + x));
+    ASSERT_TRUE(same_bytes(world.output(1), x.neg().relu().add(x)));
     ASSERT_EQ(run(2, x), "");
     world.lane->resume();
   }
@@ -221,7 +223,7 @@ TEST_F(Pauses, nobodys_bytes_count_for_the_quota_of_another) {
 
 TEST_F(Pauses, an_error_inside_and_a_run_that_is_given_up_are_each_ones_own) {
   at::Tensor x = noise({kElements}, 3);
-  const at::Tensor expected = x.neg().relu() + x;
+  const at::Tensor expected = x.neg().relu().add(x);
   size_t count = 0;
   watch(
       [&](std::string_view op) {

@@ -10,6 +10,7 @@ namespace {
 // The mean is of about so many of the last steps: a model that came back into caches, or a longer
 // sequence, shows soon.
 constexpr uint64_t kSteps = 8;
+constexpr uint64_t kSure = 3;
 
 size_t place_of(uint64_t kind, size_t places) {
   // Fibonacci hashing (Knuth, The Art of Computer Programming, volume 3, section 6.4).
@@ -36,6 +37,11 @@ uint64_t StepTimes::predict_ns(uint64_t kind) const {
 bool StepTimes::knows(uint64_t kind) const {
   const Place& place = places_[place_of(kind, kPlaces)];
   return place.mean.kind == kind && (place.mean.count > 0 || place.work);
+}
+
+bool StepTimes::is_sure(uint64_t kind) const {
+  const Mean& mean = places_[place_of(kind, kPlaces)].mean;
+  return mean.kind == kind && mean.count >= kSure;
 }
 
 void StepTimes::expect(uint64_t kind, const Work& work, Kernels kernels) {

@@ -25,6 +25,8 @@ class StepTimes {
   [[nodiscard]] uint64_t predict_ns(uint64_t kind) const;
   // Some of the kind ran, or it is expected.
   [[nodiscard]] bool knows(uint64_t kind) const;
+  // Several of the kind were measured; the first one may have been cold.
+  [[nodiscard]] bool is_sure(uint64_t kind) const;
   // What steps of a kind compute that is not known yet.
   void expect(uint64_t kind, const Work& work, Kernels kernels);
   void note(uint64_t kind, uint64_t measured_ns);

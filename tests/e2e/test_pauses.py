@@ -38,7 +38,7 @@ X = (np.arange(640 * 640, dtype=np.float32).reshape(640, 640) % 7 - 3) / 700
 class Lane:
     """A session with long runs, and one that generates, of one user."""
 
-    def __init__(self, daemon: Daemon, model: Path, products: int = 400) -> None:
+    def __init__(self, daemon: Daemon, model: Path, products: int = 200) -> None:
         self.daemon = daemon
         self.long = daemon.connect("long")
         self.other = daemon.connect("other")
@@ -212,7 +212,7 @@ def test_a_client_that_dies_while_its_run_is_paused_leaves_nothing(lane: Lane) -
 
 def test_two_long_runs_and_a_sentence_starve_nobody(lane: Lane) -> None:
     with lane.daemon.connect("second") as second:
-        program = second.define(matmuls(400))
+        program = second.define(matmuls(200))
 
         def run() -> bytes:
             return bytes(next(iter(program(x=X).values())).tobytes())
