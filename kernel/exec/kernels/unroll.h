@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
+// DJINN_UNROLL, before a loop over a constant count: sums are in registers where it is unrolled,
+// which -O2 alone does not do.
 #pragma once
 
-// Sums are in registers where loops over them are unrolled, which -O2 alone does not do.
 #define DJINN_UNROLL _Pragma("GCC unroll 32")
