@@ -88,13 +88,16 @@ def window_of(model: Any) -> int:
     return window if is_used and window > 0 else 0
 
 
-def windows_of(cache: DynamicCache, window: int) -> tuple[int, ...]:
-    """What it keeps of each layer, 0 for all; none: it keeps all of all."""
+def windows_of(model: Any, cache: DynamicCache, window: int) -> tuple[int, ...]:
+    """What it keeps of each layer, 0 for all; none: it keeps all of all. A layer of chunks keeps
+    all, since rows are no longer than a chunk (positions_of())."""
+    chunk = getattr(model.config.get_text_config(decoder=True), "attention_chunk_size", None)
     windows = []
     for layer in cache.__dict__["layers"]:
         if type(layer) not in (DynamicLayer, GrowingLayer, DynamicSlidingWindowLayer):
             raise NotInDaemon(f"its cache has a {type(layer).__name__}")
-        windows.append(getattr(layer, "sliding_window", 0))
+        kept = getattr(layer, "sliding_window", 0)
+        windows.append(0 if kept == chunk else kept)
     if any(one not in (0, window) for one in windows):
         raise NotInDaemon("its cache has other sliding windows than its configuration")
     return tuple(windows) if any(windows) else ()
@@ -238,7 +241,7 @@ def job_of(call: Call, banks: int = 1) -> Job:
     if held is not None and past and held.padding != padding:
         raise NotInDaemon("its rows are padded otherwise than in its cache")
     window = window_of(model)
-    kind = Kind(rows, any(padding), past > 0, most, window, windows_of(cache, window))
+    kind = Kind(rows, any(padding), past > 0, most, window, windows_of(model, cache, window))
     found = programs(model, kind, past, tokens, total)
     outlives = bool(config.return_dict_in_generate) or getattr(cache, "_is_user_defined", False)
     job = Job(cache, prompt, past, tokens, padding, found, total, outlives, banks)
