@@ -47,6 +47,7 @@ class Lane:
         self.small = self.other.define(SMALL)
         self.tokens = self.generate()
         self.result = self.run()
+        self.steps = 0  # of the other session, when its worker was killed last
 
     def run(self) -> bytes:
         return bytes(next(iter(self.program(x=X).values())).tobytes())
@@ -70,10 +71,13 @@ class Lane:
     def kill_at_a_pause(self, worker: int) -> set[int]:
         """Gives the worker, if the long run was paused for a step of the other session."""
         with stopped([worker]):
-            is_running = [self.report(one)["running"] for one in (self.long, self.other)]
-            if is_running != [False, True]:
+            reports = [self.report(one) for one in (self.long, self.other)]
+            # The step that runs is the other's, whose deaths count while it makes no progress.
+            goes_on = reports[1]["steps"] > self.steps
+            if [one["running"] for one in reports] != [False, True] or not goes_on:
                 return set()
             os.kill(worker, signal.SIGKILL)
+            self.steps = reports[1]["steps"]
             return {worker}
 
     def close(self) -> None:
