@@ -19,10 +19,10 @@ struct StepKind {
 };
 
 // By operation and program; of a generation the first step is told from the others, and by the
-// length of its prompt. A graph that is run once is of a kind of its session's own, by its size. The
-// client's word in the ring is believed, and what its block says: whatever that is, it is charged
-// for the time that the step takes. Precondition: its ring has found a submission that is not
-// complete. Lane's thread.
+// length of its prompt. A graph that is run once is of a kind of its session's own, by its size.
+// The client's word in the ring is believed, and what its block says: whatever that is, it is
+// charged for the time that the step takes. Precondition: its ring has found a submission that is
+// not complete. Lane's thread.
 [[nodiscard]] StepKind kind_of_next_step(Session& session);
 
 struct ExpectedStep {
