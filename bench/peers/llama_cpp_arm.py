@@ -3,13 +3,13 @@
 
 import json
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import gguf
 import numpy as np
 from arm import Generate, serve
 from llama_cpp import Llama
-from safetensors import safe_open
 
 CONTEXT = 512
 ARCHITECTURES = {"qwen2": gguf.MODEL_ARCH.QWEN2, "gpt2": gguf.MODEL_ARCH.GPT2}
@@ -41,6 +41,22 @@ def layers_of(config: dict) -> int:
     return config["n_layer"] if config["model_type"] == "gpt2" else config["num_hidden_layers"]
 
 
+def tensors_of(path: Path) -> Iterator[tuple[str, np.ndarray]]:
+    """In float32, of a file of safetensors, which numpy has no bfloat16 for."""
+    data = np.memmap(path, np.uint8, "r")
+    begin = 8 + int.from_bytes(data[:8].tobytes(), "little")
+    header = json.loads(data[8:begin].tobytes())
+    header.pop("__metadata__", None)
+    for name, one in header.items():
+        raw = data[begin + one["data_offsets"][0] : begin + one["data_offsets"][1]]
+        if one["dtype"] == "BF16":
+            values = (raw.view(np.uint16).astype(np.uint32) << 16).view(np.float32)
+        else:
+            assert one["dtype"] == "F32", name
+            values = raw.view(np.float32)
+        yield name, values.reshape(one["shape"])
+
+
 def convert(directory: str, dtype: str, path: Path) -> None:
     """The tensors as they are but for vectors, which llama.cpp wants in float32."""
     config = json.loads((Path(directory) / "config.json").read_text())
@@ -52,18 +68,15 @@ def convert(directory: str, dtype: str, path: Path) -> None:
         "bfloat16": gguf.GGMLQuantizationType.BF16,
         "float32": gguf.GGMLQuantizationType.F32,
     }[dtype]
-    with safe_open(Path(directory) / "model.safetensors", "pt") as file:
-        for name in list(file.keys()):
-            tensor = file.get_tensor(name).float().numpy()
-            if name.endswith(TRANSPOSED):
-                tensor = np.ascontiguousarray(tensor.T)
-            told = names.get_name(name, try_suffixes=(".weight", ".bias"))
-            assert told is not None, name
-            if tensor.ndim == 1:
-                writer.add_tensor(told, tensor)
-            else:
-                data = gguf.quants.quantize(tensor, wanted)
-                writer.add_tensor(told, data, raw_dtype=wanted)
+    for name, tensor in tensors_of(Path(directory) / "model.safetensors"):
+        told = names.get_name(name, try_suffixes=(".weight", ".bias"))
+        assert told is not None, name
+        if name.endswith(TRANSPOSED):
+            tensor = np.ascontiguousarray(tensor.T)
+        if tensor.ndim == 1:
+            writer.add_tensor(told, tensor)
+        else:
+            writer.add_tensor(told, gguf.quants.quantize(tensor, wanted), raw_dtype=wanted)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
