@@ -12,7 +12,7 @@ constexpr SessionId kOne{1};
 constexpr SessionId kOther{2};
 constexpr AwaitedGrant kSlab{ipc::GrantKind::kSlab, {}};
 constexpr AwaitedGrant kRefsOfOne{ipc::GrantKind::kRefs, kOne};
-constexpr AwaitedModel kModel{ModelId{3}};
+constexpr AwaitedModel kAwaitedModel{ModelId{3}};
 
 class WaitsTest : public ::testing::Test {
  protected:
@@ -32,12 +32,12 @@ class WaitsTest : public ::testing::Test {
 };
 
 TEST_F(WaitsTest, a_session_goes_on_when_what_it_awaits_has_come_and_for_no_other_news) {
-  wait(kOne, {kModel});
+  wait(kOne, {kAwaitedModel});
   arrive(kSlab);
   arrive(AwaitedModel{ModelId{4}});
   arrive(AwaitedSequence{kOne, {3, 1}});
   EXPECT_TRUE(waits_.is_waiting(kOne));
-  arrive(kModel);
+  arrive(kAwaitedModel);
   EXPECT_FALSE(waits_.is_waiting(kOne));
 }
 
@@ -65,8 +65,8 @@ TEST_F(WaitsTest, one_of_several_that_has_come_is_enough_to_try_again) {
 
 TEST_F(WaitsTest, what_came_while_its_step_still_ran_is_not_missed) {
   waits_.begin_step();
-  EXPECT_EQ(waits_.await(kModel), Pending{});
-  waits_.arrived(kModel);
+  EXPECT_EQ(waits_.await(kAwaitedModel), Pending{});
+  waits_.arrived(kAwaitedModel);
   EXPECT_EQ(wakes_, 1);
   EXPECT_TRUE(waits_.has_arrivals());
   waits_.suspend(kOne);
@@ -78,7 +78,7 @@ TEST_F(WaitsTest, what_came_while_its_step_still_ran_is_not_missed) {
 TEST_F(WaitsTest, what_a_step_before_awaited_is_not_awaited_by_the_next) {
   waits_.begin_step();
   EXPECT_EQ(waits_.await(kSlab), Pending{}) << "and it ended otherwise";
-  wait(kOne, {kModel});
+  wait(kOne, {kAwaitedModel});
   arrive(kSlab);
   EXPECT_TRUE(waits_.is_waiting(kOne));
 }
