@@ -118,7 +118,7 @@ SCHEDULE: dict[str, Shape] = {
             "deadline_ns": "integer",
             "predicted_ns": "integer",
             "measured_ns": "integer",
-            "paused": "id or null",
+            "paused": "null or id",
         }
     ],
 }
