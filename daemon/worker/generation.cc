@@ -255,9 +255,8 @@ Part part_of(const ipc::GenerateBlock& block, bool first, uint64_t past) {
 
 // Gives the values of the program's symbols as Binder::begin() takes them: those without a role
 // have the block's, in their order, and nothing is given from the first on that it has none for.
-std::span<const int64_t> symbols_of(const exec::Program& program, const ipc::GenerateBlock& block) {
-  static thread_local std::vector<int64_t> values;
-  values.clear();
+std::vector<int64_t> symbols_of(const exec::Program& program, const ipc::GenerateBlock& block) {
+  std::vector<int64_t> values;
   auto next = block.symbols.begin();
   for (const srg::Symbol& symbol : program.graph().symbols) {
     const bool is_plain = symbol.role == srg::SymbolRole::kPlain;
@@ -274,9 +273,9 @@ Outcome<void> bind_inputs(Step& step, Binder& binder, const Part& part, const Se
   for (const ipc::InputBinding& input : part.inputs) DJINN_CHECK(binder.bind(step, input));
   DJINN_CHECK(binder.bind_sequence(use));
   DJINN_CHECK(binder.check_complete());
-  DJINN_CHECK(binder.prepare_refs(step, {}));
+  Outcome<void> prepared = binder.prepare_refs(step, {});
   step.doomed.clear();
-  return {};
+  return prepared;
 }
 
 Error given_up() {

@@ -6,6 +6,7 @@
 #include <bit>
 #include <vector>
 
+#include "daemon/worker/generation.h"
 #include "ipc/binding.h"
 #include "ipc/limits.h"
 
@@ -47,23 +48,31 @@ std::optional<RunSize> size_of_run(Session& session, const ipc::Submission& subm
   return RunSize{{submission.program}, block->sequence, std::move(block->symbols)};
 }
 
-RunSize size_of_token(const ipc::GenerateBlock& block, bool first) {
-  if (!first) return {{block.decode}, block.sequence, {}, block.rows, 1};
-  return {{block.prefill}, block.sequence, {}, block.rows, block.prompt_tokens};
+int64_t tokens_of_group(Session& session, SequenceHandle handle) {
+  const auto group = session.find_sequence(handle);
+  return group ? static_cast<int64_t>(session.sequence_entry(**group).length) : 0;
+}
+
+// Of a generation, and not its first.
+bool makes_token(const Session& session) {
+  return session.progression.token_ns != 0 && session.generation;
+}
+
+// Precondition: it makes one.
+ProgramId program_of_token(Session& session) {
+  const ipc::GenerateBlock& block = *session.generation;
+  return token_program(block, static_cast<uint64_t>(tokens_of_group(session, block.sequence)));
 }
 
 // What the session has of a generation before its first token may be of the one before.
 std::optional<RunSize> size_of_generation(Session& session, const ipc::Submission& submission) {
-  if (session.progression.token_ns != 0 && session.generation) {
-    return size_of_token(*session.generation, false);
+  if (makes_token(session)) {
+    const ipc::GenerateBlock& block = *session.generation;
+    return RunSize{program_of_token(session), block.sequence, {}, block.rows, 1};
   }
   const auto block = ipc::decode_generate(copy_block(session, submission));
-  return block ? std::optional(size_of_token(*block, true)) : std::nullopt;
-}
-
-int64_t tokens_of_group(Session& session, SequenceHandle handle) {
-  const auto group = session.find_sequence(handle);
-  return group ? static_cast<int64_t>(session.sequence_entry(**group).length) : 0;
+  if (!block) return std::nullopt;
+  return RunSize{{block->prefill}, block->sequence, {}, block->rows, block->prompt_tokens};
 }
 
 // Values that nobody has told, and those out of their range, are the nearest that may be.
@@ -87,14 +96,9 @@ uint64_t length_class(uint64_t tokens) {
   return bits <= 3 ? tokens : bits << 8 | tokens >> (bits - 3);
 }
 
-// Of a generation, and not its first.
-bool makes_token(const Session& session) {
-  return session.progression.token_ns != 0 && session.generation;
-}
-
 // Where the block says nonsense, a kind of its session's own: the step will fail.
 uint64_t kind_of_generation(Session& session, const ipc::Submission& submission) {
-  if (makes_token(session)) return mixed(1, session.generation->decode);
+  if (makes_token(session)) return mixed(1, program_of_token(session).value);
   const auto run = size_of_generation(session, submission);
   if (!run) return mixed(2, session.id().value);
   const auto tokens = static_cast<uint64_t>(run->rows) * static_cast<uint64_t>(run->tokens);
