@@ -59,7 +59,9 @@ void give(BatonPage& page) {
 bool take_baton(BatonPage& page, uint32_t slot, uint64_t virtual_ns) {
   DJINN_ASSERT(slot < kBatonSlots);
   uint32_t free = 0;
-  if (!page.holder.compare_exchange_strong(free, slot + 1)) return false;
+  const bool taken = page.holder.compare_exchange_strong(free, slot + 1);
+  // Who was to give it may have died on the way.
+  if (!taken && free != slot + 1) return false;
   page.virtual_ns.store(virtual_ns, std::memory_order_relaxed);
   page.changes.fetch_add(1, std::memory_order_relaxed);
   return true;

@@ -47,6 +47,11 @@ uint64_t Baton::take(uint64_t now_ns) {
   const uint64_t others = page->virtual_ns.load(std::memory_order_relaxed);
   virtual_ns_ = std::max(virtual_ns_, others - std::min(others, kUnitNs));
   holds_ = ipc::take_baton(*page, slot_, virtual_ns_);
+  if (in_line_) {
+    const bool is_given = page->slots[slot_].turn.load() == word(ipc::BatonTurn::kGiven);
+    if (holds_ || is_given) holds_ |= leave_line(*page);
+    return 0;
+  }
   if (holds_) return 0;
   holds_ = wait(*page, now_ns);
   taken_ns_ = clock_.monotonic_ns();
@@ -55,36 +60,44 @@ uint64_t Baton::take(uint64_t now_ns) {
   return slept_ns;
 }
 
-// Gives whether it has it in the end.
+// Gives whether it has it in the end; else it is in line, and goes on beside the holder.
 bool Baton::wait(ipc::BatonPage& page, uint64_t now_ns) {
-  const uint32_t change = page.changes.load();
-  if (lost_patience_ && change == with_change_) return false;
-  lost_patience_ = false;
+  const bool is_known = lost_patience_ && page.changes.load() == with_change_;
   ipc::BatonSlot& own = page.slots[slot_];
   own.virtual_ns.store(virtual_ns_);
   own.turn.store(word(ipc::BatonTurn::kWaits));
   page.waiting.fetch_or(ipc::baton_bit(slot_));
-  const uint64_t end_ns = now_ns + kPatienceNs;
-  bool taken = false;
-  for (uint64_t at = now_ns; at < end_ns; at = clock_.monotonic_ns()) {
+  in_line_ = true;
+  const uint64_t end_ns = now_ns + (is_known ? 0 : kPatienceNs);
+  bool taken = ipc::take_baton(page, slot_, virtual_ns_);
+  for (uint64_t at = now_ns; at < end_ns && !taken; at = clock_.monotonic_ns()) {
+    if (own.turn.load() != word(ipc::BatonTurn::kWaits)) break;
+    const bool is_over = sleep_on(own.turn, word(ipc::BatonTurn::kWaits), end_ns - at);
     taken = ipc::take_baton(page, slot_, virtual_ns_);
-    if (taken || own.turn.load() != word(ipc::BatonTurn::kWaits)) break;
-    if (sleep_on(own.turn, word(ipc::BatonTurn::kWaits), end_ns - at)) break;
+    if (is_over) break;
   }
-  page.waiting.fetch_and(~ipc::baton_bit(slot_));
-  const uint32_t turn = own.turn.exchange(word(ipc::BatonTurn::kNone));
-  if (taken || turn == word(ipc::BatonTurn::kGiven)) return true;
-  ++overruns_;
+  if (taken || own.turn.load() == word(ipc::BatonTurn::kGiven)) return leave_line(page) || taken;
+  if (!is_known) ++overruns_;
   lost_patience_ = true;
   with_change_ = page.changes.load();
   return false;
 }
 
+// Gives whether it was given the baton.
+bool Baton::leave_line(ipc::BatonPage& page) {
+  in_line_ = false;
+  page.waiting.fetch_and(~ipc::baton_bit(slot_));
+  const uint32_t turn = page.slots[slot_].turn.exchange(word(ipc::BatonTurn::kNone));
+  return turn == word(ipc::BatonTurn::kGiven);
+}
+
 void Baton::pass(uint64_t now_ns) {
+  ipc::BatonPage* const page = this->page();
+  if (in_line_) holds_ |= leave_line(*page);
   if (!holds_) return;
   holds_ = false;
   virtual_ns_ += now_ns - std::min(now_ns, taken_ns_);
-  ipc::pass_baton(*page(), slot_);
+  ipc::pass_baton(*page, slot_);
 }
 
 bool Baton::is_due(uint32_t units) const {

@@ -5,7 +5,7 @@
 // computes at a time, and they take turns.
 //
 //   take     before a unit of work. Free: a compare-and-swap. Held: sleeps until it is given, or
-//            its patience has run out, and then computes beside the holder
+//            its patience has run out, and then computes beside the holder, still in line
 //   due      it has had its time, and somebody waits
 //   pass     when there is nothing to do, or it is due
 //
@@ -52,15 +52,19 @@ class Baton {
   [[nodiscard]] uint64_t waited_ns() const { return waited_ns_; }
   [[nodiscard]] uint64_t overruns() const { return overruns_; }
   [[nodiscard]] bool holds() const { return holds_; }
+  // It holds it, or is in line.
+  [[nodiscard]] bool takes_part() const { return holds_ || in_line_; }
 
  private:
   [[nodiscard]] ipc::BatonPage* page() const;
   bool wait(ipc::BatonPage& page, uint64_t now_ns);
+  bool leave_line(ipc::BatonPage& page);
 
   const Clock& clock_;
   pal::Mapping mapping_;
   uint32_t slot_ = 0;
   bool holds_ = false;
+  bool in_line_ = false;
   uint64_t taken_ns_ = 0;
   uint64_t virtual_ns_ = 0;     // what it has had
   bool lost_patience_ = false;  // with the holder of that change

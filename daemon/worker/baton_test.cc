@@ -138,6 +138,30 @@ TEST_F(BatonTest, a_holder_that_keeps_it_costs_others_their_patience_once) {
   EXPECT_TRUE(baton->holds());
 }
 
+TEST_F(BatonTest, who_computes_beside_the_holder_is_in_line_and_is_given_it) {
+  ASSERT_TRUE(ipc::take_baton(page(), 9, 0));
+  const auto baton = joined(0);
+  baton->take(now());
+  ASSERT_FALSE(baton->holds());
+  EXPECT_EQ(page().waiting.load(), ipc::baton_bit(0)) << "so the holder sees that it is due";
+  ipc::pass_baton(page(), 9);
+  EXPECT_EQ(page().holder.load(), 1u);
+  baton->take(now());
+  EXPECT_TRUE(baton->holds());
+  EXPECT_EQ(page().waiting.load(), 0u);
+}
+
+TEST_F(BatonTest, who_was_given_it_while_it_computed_and_has_nothing_to_do_passes_it_on) {
+  ASSERT_TRUE(ipc::take_baton(page(), 9, 0));
+  const auto baton = joined(0);
+  baton->take(now());
+  ipc::pass_baton(page(), 9);
+  EXPECT_TRUE(baton->takes_part());
+  baton->pass(now());
+  EXPECT_EQ(page().holder.load(), 0u);
+  EXPECT_FALSE(baton->takes_part());
+}
+
 TEST_F(BatonTest, one_that_is_gone_leaves_it_to_who_waits) {
   ASSERT_TRUE(ipc::take_baton(page(), 9, 0));
   std::thread waits([&] {

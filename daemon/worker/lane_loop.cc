@@ -167,7 +167,7 @@ void LaneLoop::work() {
     const bool mail = run_mailbox() != Mail::kNone;
     const bool worked = run_turn();
     if (!mail && !worked) {
-      if (baton_.holds()) baton_.pass(clock_.monotonic_ns());
+      if (baton_.takes_part()) baton_.pass(clock_.monotonic_ns());
       if (spin.wait()) continue;
       if (!state_.queue.has_ready()) {
         sleep();
@@ -285,6 +285,9 @@ Result<bool> LaneLoop::can_go_on(Seat& seat) {
 }
 
 Status LaneLoop::look_at(Seat& seat, uint64_t now_ns) {
+  if (seat.standing == Standing::kQueued && seat.session->is_cancelled()) {
+    state_.queue.let_go(seat.session->id());  // to end it takes no time
+  }
   DJINN_TRY(const bool goes_on, can_go_on(seat));
   if (goes_on) {
     const bool was_idle = seat.standing == Standing::kIdle;
@@ -328,6 +331,9 @@ void LaneLoop::look_for_work(uint64_t now_ns) {
       move(cold_, next_cold_, hot_);
     }
   }
+  if (broken.empty()) return;
+  std::optional<Runner::Pause> pause;  // what is given up beside a run is not that run's
+  if (runner_->is_between_operators() && !runner_->is_paused()) pause.emplace(*runner_);
   for (const auto& [id, error] : broken) {
     if (seats_.contains(id)) set_aside(id, error);  // one that has just cooled was looked at twice
   }
@@ -346,18 +352,26 @@ void LaneLoop::look_around(uint64_t now_ns) {
   look_for_work(now_ns);
 }
 
+// Gives how long that took. Who came meanwhile may be before who was there.
+uint64_t LaneLoop::take_turn(uint64_t now_ns) {
+  const uint64_t slept_ns = baton_.take(now_ns);
+  counts_.note_turn(slept_ns, baton_.overruns());
+  if (slept_ns > 0) look_around(now_ns + slept_ns);
+  return slept_ns;
+}
+
 bool LaneLoop::run_turn() {
-  const uint64_t now_ns = clock_.monotonic_ns();
+  uint64_t now_ns = clock_.monotonic_ns();
   look_around(now_ns);
   if (state_.queue.is_worth_waiting(now_ns)) {
     waits_for_client_ = true;
     return false;
   }
+  if (!state_.queue.has_ready()) return false;
+  now_ns += take_turn(now_ns);
   const auto picked = state_.queue.pick(now_ns);
   if (!picked) return false;
-  const uint64_t slept_ns = baton_.take(now_ns);
-  counts_.note_turn(slept_ns, baton_.overruns());
-  const bool worked = run_unit(unit_of(*picked, now_ns), now_ns + slept_ns);
+  const bool worked = run_unit(unit_of(*picked, now_ns), now_ns);
   if (baton_.is_due(1)) baton_.pass(clock_.monotonic_ns());
   return worked;
 }
@@ -526,6 +540,7 @@ bool LaneLoop::run_others(Session& session, std::optional<Runner::Pause>& pause)
     if (*picked == id) return true;
     if (!pause) pause.emplace(*runner_);
     run_unit(unit_of(*picked, now_ns), now_ns);
+    counts_.note_turn(baton_.pass_if_due(1), baton_.overruns());
   }
   queue.resume(id, clock_.monotonic_ns());
   return goes_on;
@@ -603,6 +618,7 @@ void LaneLoop::clear_binders() {
 // Also gives back what the lane's heap keeps for its next run.
 void LaneLoop::erase_session(SessionId id) {
   DJINN_ASSERT(!runner_ || !runner_->is_aside(id));
+  DJINN_ASSERT(!runner_ || !runner_->is_between_operators() || runner_->is_paused());
   clear_binders();
   state_.lane.trim();  // outputs may lie in the session's memory
   if (const auto found = state_.sessions.find(id); found != state_.sessions.end()) {

@@ -169,6 +169,7 @@ class LaneLoop {
   bool goes_on_inside();
   // As Runner::BetweenOperators; the same, of one's parts.
   bool between_operators(Session& session);
+  uint64_t take_turn(uint64_t now_ns);
   void pass_turn_if_due();
   bool run_jobs_aside();
   void charge_slice(SessionId id, uint64_t now_ns);

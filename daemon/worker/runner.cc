@@ -158,6 +158,7 @@ Runner::Advance Runner::end(Begun& begun, const Outcome<Ending>& ending, uint64_
   if (abandons || ending.is_pending()) {
     if (tools_.lane.stats().begun != begun_before) counts_.note_repetition();
     session.waits = ending.is_pending() || begun.waited;
+    if (is_paused()) session.beginnings.reset();  // found with less memory than there is
     give_up_for_now(begun);
     return abandons ? Advance::kAbandoned : Advance::kWaiting;
   }
@@ -184,10 +185,10 @@ bool Runner::is_to_abandon(const Begun& begun, const Outcome<Ending>& ending) co
 
 // --- pauses
 
-Runner::Pause::Pause(Runner& runner)
-    : runner_(runner), awaited_(runner.tools_.waits.set_aside()), no_trial_(runner.tools_.grants) {
+Runner::Pause::Pause(Runner& runner) : runner_(runner), no_trial_(runner.tools_.grants) {
   DJINN_ASSERT(runner.asks_ != nullptr && runner.aside_ == nullptr && !runner.has_joined());
   runner.aside_ = runner.asks_;
+  runner.tools_.waits.set_aside();
   runner.aside_->step.session.state().suspend();
   runner.tools_.lane.pause();
   runner.tools_.programs.pause();
@@ -197,7 +198,7 @@ Runner::Pause::~Pause() {
   DJINN_ASSERT(!runner_.has_joined());
   runner_.tools_.programs.resume();
   runner_.tools_.lane.resume();
-  runner_.tools_.waits.take_up(std::move(awaited_));
+  runner_.tools_.waits.take_up();
   std::exchange(runner_.aside_, nullptr)->step.session.state().resume();
 }
 

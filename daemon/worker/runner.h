@@ -67,10 +67,11 @@ class Runner {
 
    private:
     Runner& runner_;
-    std::vector<Awaited> awaited_;
     Grants::NoTrial no_trial_;
   };
   [[nodiscard]] bool is_paused() const { return aside_ != nullptr; }
+  // Whether a step is computing and asks what is to be done meanwhile.
+  [[nodiscard]] bool is_between_operators() const { return asks_ != nullptr; }
   // Whether the step that is set aside is the session's; whether it has bound that group of its.
   [[nodiscard]] bool is_aside(SessionId session) const;
   [[nodiscard]] bool is_used_aside(SessionId session, SequenceHandle sequence) const;

@@ -13,6 +13,9 @@
 namespace djinn::worker {
 namespace {
 
+// Of a larger graph nobody computes what a step takes before it has run once.
+constexpr size_t kValuesMax = 16 * 1024;
+
 uint64_t mixed(uint64_t a, uint64_t b) {
   // The finalizer of SplitMix64 (Steele, Lea, Flood, 2014), so that near numbers end up far apart.
   uint64_t x = a * 0x9e3779b97f4a7c15 + b;
@@ -131,7 +134,7 @@ std::optional<ExpectedStep> expected_step(Session& session, const ProgramTable& 
     run = size_of_generation(session, submission);
   }
   const exec::Program* const program = run ? programs.peek(run->program) : nullptr;
-  if (program == nullptr) return std::nullopt;
+  if (program == nullptr || program->graph().values.size() > kValuesMax) return std::nullopt;
   const auto symbols = symbols_of(program->graph(), *run, tokens_of_group(session, run->sequence));
   return ExpectedStep{sched::work_at(program->graph(), symbols),
                       program->fast_nodes() > 0 ? sched::Kernels::kFast : sched::Kernels::kExact};

@@ -9,14 +9,14 @@
 namespace djinn::worker {
 
 Pending Waits::await(const Awaited& what) {
-  of_step_.push_back(what);
+  of_step_.what.push_back(what);
   return {};
 }
 
 void Waits::suspend(SessionId session) {
-  DJINN_ASSERT(!of_step_.empty());
-  waiting_[session] = std::move(of_step_);
-  of_step_.clear();
+  DJINN_ASSERT(!of_step_.what.empty());
+  if (!of_step_.came) waiting_[session] = std::move(of_step_.what);
+  of_step_ = {};
 }
 
 void Waits::take_arrivals() {
@@ -26,9 +26,11 @@ void Waits::take_arrivals() {
     const std::lock_guard lock(mutex_);
     arrivals.swap(arrivals_);
   }
-  std::erase_if(waiting_, [&](const auto& entry) {
-    return std::ranges::find_first_of(entry.second, arrivals) != entry.second.end();
-  });
+  const auto has_come = [&](const std::vector<Awaited>& what) {
+    return std::ranges::find_first_of(what, arrivals) != what.end();
+  };
+  std::erase_if(waiting_, [&](const auto& entry) { return has_come(entry.second); });
+  for (OfStep* const step : {&of_step_, &aside_}) step->came |= has_come(step->what);
 }
 
 void Waits::arrived(const Awaited& what) {

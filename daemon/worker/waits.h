@@ -54,14 +54,15 @@ class Waits {
 
   // --- lane's thread
   // The next step awaits nothing yet.
-  void begin_step() { of_step_.clear(); }
+  void begin_step() { of_step_ = {}; }
   // The step is set aside with what it has awaited so far: others' begin until it is taken up
   // again.
-  [[nodiscard]] std::vector<Awaited> set_aside() { return std::exchange(of_step_, {}); }
-  void take_up(std::vector<Awaited> of_step) { of_step_ = std::move(of_step); }
+  void set_aside() { aside_ = std::exchange(of_step_, {}); }
+  void take_up() { of_step_ = std::exchange(aside_, {}); }
   // The step cannot go on before that has arrived.
   Pending await(const Awaited& what);
-  // The session's step has ended as pending, and its session waits for what that step awaited.
+  // The session's step has ended as pending, and its session waits for what that step awaited,
+  // unless some of it has come while the step went on.
   void suspend(SessionId session);
   // The session waits for nothing any more, or is gone.
   void forget(SessionId session) { waiting_.erase(session); }
@@ -76,7 +77,12 @@ class Waits {
 
  private:
   std::function<void()> wake_;
-  std::vector<Awaited> of_step_;
+  struct OfStep {
+    std::vector<Awaited> what;
+    bool came = false;  // some of it
+  };
+  OfStep of_step_;
+  OfStep aside_;
   std::map<SessionId, std::vector<Awaited>> waiting_;
   std::mutex mutex_;
   std::vector<Awaited> arrivals_;

@@ -75,6 +75,26 @@ TEST_F(WaitsTest, what_came_while_its_step_still_ran_is_not_missed) {
   EXPECT_FALSE(waits_.is_waiting(kOne));
 }
 
+TEST_F(WaitsTest, what_came_and_was_taken_while_its_step_still_ran_is_not_missed) {
+  waits_.begin_step();
+  EXPECT_EQ(waits_.await(kAwaitedModel), Pending{});
+  arrive(kAwaitedModel);
+  waits_.suspend(kOne);
+  EXPECT_FALSE(waits_.is_waiting(kOne));
+}
+
+TEST_F(WaitsTest, what_came_while_its_step_was_set_aside_is_not_missed) {
+  waits_.begin_step();
+  EXPECT_EQ(waits_.await(kAwaitedModel), Pending{});
+  waits_.set_aside();
+  wait(kOther, {kSlab});
+  arrive(kAwaitedModel);
+  EXPECT_TRUE(waits_.is_waiting(kOther));
+  waits_.take_up();
+  waits_.suspend(kOne);
+  EXPECT_FALSE(waits_.is_waiting(kOne));
+}
+
 TEST_F(WaitsTest, what_a_step_before_awaited_is_not_awaited_by_the_next) {
   waits_.begin_step();
   EXPECT_EQ(waits_.await(kSlab), Pending{}) << "and it ended otherwise";

@@ -232,6 +232,16 @@ void Queue::resume(SessionId session, uint64_t now_ns) {
   take(session, account_of(session), now_ns, PickReason::kSlice);
 }
 
+void Queue::let_go(SessionId session) {
+  Account& account = account_of(session);
+  if (account.place != Place::kHeld) return;
+  held_.erase(session);
+  lend(account, -weight_of(account));
+  account.place = Place::kAsleep;
+  account.is_long = false;
+  activate(session, account);
+}
+
 bool Queue::must_give_up() const {
   const auto is_idle = [this](SessionId session) {
     return accounts_.at(session).service == ServiceClass::kIdle;

@@ -128,6 +128,8 @@ class Queue {
   // The run with slices is of the class idle, and one of another class is held: to give it up, and
   // to begin it again when no other can run, is what its class is for.
   [[nodiscard]] bool must_give_up() const;
+  // Its step, if it is held, is not long any more.
+  void let_go(SessionId session);
 
   // The last kDecisions ones, the oldest first.
   [[nodiscard]] std::vector<Decision> decisions() const;
