@@ -318,6 +318,32 @@ TEST_F(PausedLaneTest, a_session_whose_client_leaves_while_its_run_is_paused_goe
   EXPECT_EQ(other->completion(), ErrorCode::kOk);
 }
 
+TEST_F(PausedLaneTest, a_session_that_breaks_the_protocol_is_set_aside_beside_a_run_that_goes_on) {
+  const auto breaks = attach(2);
+  const auto is_long = computing(1);
+  command({ipc::WakeLane{}});
+  heard<ipc::LaneAwake>();
+  breaks->control().submissions_published.word = UINT64_MAX;
+  EXPECT_EQ(heard<ipc::SessionBroken>().session, breaks->id);
+  EXPECT_FALSE(*is_long->ring.take());
+  give_up(*is_long);
+}
+
+// It was begun inside the other's pause, and is held until that one ends.
+TEST_F(PausedLaneTest, a_run_that_is_held_is_given_up_at_once) {
+  const auto first = computing(1);
+  const auto second = computing(2);
+  const auto is_held = [&] {
+    const auto taken = decisions();
+    const auto of_second = [&](const auto& one) { return one.session == second->id; };
+    return std::ranges::any_of(taken, of_second) && taken.back().session == first->id;
+  };
+  while (!is_held()) std::this_thread::yield();
+  give_up(*second);
+  EXPECT_FALSE(*first->ring.take());
+  give_up(*first);
+}
+
 TEST_F(PausedLaneTest, the_lane_answers_between_two_operators) {
   const auto is_long = computing(1);
   command({ipc::WakeLane{}});
