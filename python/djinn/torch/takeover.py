@@ -73,7 +73,7 @@ from .later import (
     show_own_mask,
 )
 from .state import DEVICE, NotInDaemon
-from .stopping import ASKED
+from .stopping import ASKED, check_ends
 
 # Of a generation whose layers keep no tokens: it has a group for the tokens themselves.
 NO_LAYERS = (1, 1, 1, torch.float32)
@@ -275,6 +275,7 @@ class Taken:
     at_token: list[torch.Tensor]
     symbols: list[int]
     layers: list[Any]  # of the cache, those that keep tokens
+    undo: Callable[[], None] = lambda: None  # the call's cache becomes what it was
 
 
 def _check(call: Call) -> None:
@@ -285,6 +286,7 @@ def _check(call: Call) -> None:
         if not is_of_transformers(call.model, name):
             raise NotInDaemon(f"it has a {name} of its own")
     check_rows(len(call.ids))
+    check_ends(call.criteria, len(call.ids), _outlives(call))
     for name in ("output_attentions", "output_hidden_states"):
         if getattr(config, name, False):
             raise NotInDaemon(f"{name} is asked for")
@@ -338,11 +340,15 @@ def take_over(call: Call) -> Taken:
         raise NotInDaemon(known.captured[key])
     cache = call.kwargs[cache_name(call.kwargs)]
     before = copy.deepcopy(cache.__dict__)
-    try:
-        return _taken(call, cache)
-    except BaseException as error:
+
+    def undo() -> None:
         cache.__dict__.clear()
         cache.__dict__.update(before)
+
+    try:
+        return replace(_taken(call, cache), undo=undo)
+    except BaseException as error:
+        undo()
         if isinstance(error, NotInDaemon) and not isinstance(error, ForThisCall):
             known.captured[key] = str(error)
         raise
