@@ -118,11 +118,11 @@ REPRODUCED = (
 )
 
 
-def is_of_transformers(model: Any, name: str) -> bool:
+def is_of_transformers(model: Any, name: str, within: str = "transformers.") -> bool:
     """Whether its method of that name is code of transformers, whichever class's."""
     method = getattr(model, name)
     is_own = getattr(method, "__self__", None) is model
-    return is_own and _home_of(method).startswith("transformers.")
+    return is_own and _home_of(method).startswith(within)
 
 
 def _home_of(method: Any) -> str:

@@ -19,6 +19,7 @@ from functools import partial
 from typing import Any
 
 import torch
+from torch.utils import _pytree as pytree
 from transformers.cache_utils import (
     Cache,
     DynamicCache,
@@ -72,6 +73,7 @@ from .later import (
     own_layers,
     show_own_mask,
 )
+from .replay import PLAIN
 from .state import DEVICE, NotInDaemon
 from .stopping import ASKED, check_ends
 
@@ -285,6 +287,10 @@ def _check(call: Call) -> None:
     for name in OWN_WAYS:  # a program's code may look at more than is seen of it
         if not is_of_transformers(call.model, name):
             raise NotInDaemon(f"it has a {name} of its own")
+    goes_on = "_has_unfinished_sequences"  # which djinnd does not call
+    if not is_of_transformers(call.model, goes_on, "transformers.generation."):
+        raise NotInDaemon(f"it has a {goes_on} of its own")
+    _check_arguments(call.kwargs)
     check_rows(len(call.ids))
     check_ends(call.criteria, len(call.ids), _outlives(call))
     for name in ("output_attentions", "output_hidden_states"):
@@ -307,6 +313,15 @@ def _check(call: Call) -> None:
     total, most = most_of(call.criteria, prompt), positions_of(call.model)
     if total > most:
         raise NotInDaemon(too_many(total, most))
+
+
+def _check_arguments(kwargs: dict[str, Any]) -> None:
+    """What the model's Python makes of anything else, as of a generator that it takes from, cannot
+    be undone."""
+    for name, tree in kwargs.items():
+        for one in pytree.tree_leaves(tree, is_leaf=lambda part: isinstance(part, Cache)):
+            if not isinstance(one, (torch.Tensor, Cache, *PLAIN)):
+                raise NotInDaemon(f"its {name} holds a {type(one).__name__}")
 
 
 def _outlives(call: Call) -> bool:
