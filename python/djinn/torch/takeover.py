@@ -277,7 +277,7 @@ class Taken:
     at_token: list[torch.Tensor]
     symbols: list[int]
     layers: list[Any]  # of the cache, those that keep tokens
-    undo: Callable[[], None] = lambda: None  # the call's cache becomes what it was
+    undo: Callable[[], None] = lambda: None  # the call's cache and modules become what they were
 
 
 def _check(call: Call) -> None:
@@ -345,7 +345,8 @@ def _kind(kwargs: dict[str, Any]) -> tuple[Any, ...]:
 
 def take_over(call: Call) -> Taken:
     """Computes the prompt here, and gives what djinnd's loop goes on from. Where that cannot be,
-    the call's cache is as it was; why is remembered, for the prompt was computed for nothing."""
+    the call's cache and the model's modules are as they were; why is remembered, for the prompt was
+    computed for nothing."""
     _check(call)
     model = call.model
     known = state.known_of(model)
@@ -355,16 +356,19 @@ def take_over(call: Call) -> Taken:
         raise NotInDaemon(known.captured[key])
     cache = call.kwargs[cache_name(call.kwargs)]
     before = copy.deepcopy(cache.__dict__)
+    restore = state.attributes_of(model)
 
     def undo() -> None:
         cache.__dict__.clear()
         cache.__dict__.update(before)
+        restore()
 
     try:
         return replace(_taken(call, cache), undo=undo)
     except BaseException as error:
         undo()
         if isinstance(error, NotInDaemon) and not isinstance(error, ForThisCall):
+            state.refresh(model, known)
             known.captured[key] = str(error)
         raise
 
@@ -373,6 +377,7 @@ def _taken(call: Call, cache: Cache) -> Taken:
     model = call.model
     with torch.no_grad():
         output = model._prefill(call.ids, call.config, dict(call.kwargs), is_first_iteration=True)
+        state.refresh(model, state.known_of(model))  # programs are of what it left in the modules
         kwargs = model._update_model_kwargs_for_generation(
             output, dict(call.kwargs), is_encoder_decoder=model.config.is_encoder_decoder
         )
