@@ -123,8 +123,9 @@ def copied(tensor: torch.Tensor) -> torch.Tensor:
 
 def note_attention(model: Any, layers: list[Any]) -> None:
     """What kind of attention the layers are for."""
+    text = model.config.get_text_config(decoder=True)  # a composite model has one for each part
     for layer in layers:
-        layer.sees_slots = model.config._attn_implementation == "sdpa"
+        layer.sees_slots = text._attn_implementation == "sdpa"
 
 
 def group_layer(index: int, past: int, capacity: int, window: int) -> GroupLayer:
