@@ -191,7 +191,7 @@ def _grows(seen: Seen) -> bool:
 def _counts(seen: Seen) -> bool:
     a, b = seen.first, seen.second
     is_whole = a.dtype in (torch.int64, torch.int32)
-    return is_whole and a.shape == b.shape and a.shape[-1] == 1 and _is_equal(a + 1, b)
+    return is_whole and a.dim() and a.shape == b.shape and a.shape[-1] == 1 and _is_equal(a + 1, b)
 
 
 def _take_mask(inputs: Inputs, name: str, mask: torch.Tensor) -> None:
@@ -224,6 +224,8 @@ def _take_positions(inputs: Inputs, name: str, positions: torch.Tensor, roles: "
     """Those of the group's rows, with what is between them and these."""
     of_group = inputs.past - torch.tensor(inputs.padding)[:, None]
     apart = positions.cpu() - of_group
+    if positions.dim() < 2 and apart.numel() != positions.numel():
+        raise ForThisCall(f"{name} counts for several rows at once")
     inputs.keys.append((name, "positions", positions.dtype, tuple(positions.shape)))
     if not apart.any() and positions.dim() == 2:
         inputs.makers.append((name, lambda size, _: roles["positions"].to(positions.dtype)))
@@ -231,7 +233,8 @@ def _take_positions(inputs: Inputs, name: str, positions: torch.Tensor, roles: "
     number = inputs.add(Beside(apart.to(DEVICE)))
 
     def make(size: Size, tensors: list[torch.Tensor]) -> torch.Tensor:
-        return (roles["positions"] + tensors[number]).to(positions.dtype)
+        made = (roles["positions"] + tensors[number]).to(positions.dtype)
+        return made if positions.dim() > 1 else made.reshape(positions.shape)
 
     inputs.makers.append((name, make))
 
