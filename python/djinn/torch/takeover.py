@@ -43,6 +43,7 @@ from .capture import (
     moved,
     note_attention,
     recorded_at,
+    remember_refusal,
     remembered,
     slots_of,
     stretch_of,
@@ -343,6 +344,15 @@ def _kind(kwargs: dict[str, Any]) -> tuple[Any, ...]:
     return tuple((name, of(kwargs[name])) for name in names)
 
 
+def _lengths(call: Call) -> tuple[Any, ...]:
+    """What refusals may depend on beside what is given."""
+    window, prompt = window_of(call.model), call.ids.shape[1]
+    last = most_of(call.criteria, prompt) - 2
+    cache = call.kwargs[cache_name(call.kwargs)]
+    is_users = bool(getattr(cache, "_is_user_defined", False))
+    return (stretch_of(window, prompt, 1), stretch_of(window, last, 1), is_users)
+
+
 def take_over(call: Call) -> Taken:
     """Computes the prompt here, and gives what djinnd's loop goes on from. Where that cannot be,
     the call's cache and the model's modules are as they were; why is remembered, for the prompt was
@@ -351,7 +361,7 @@ def take_over(call: Call) -> Taken:
     model = call.model
     known = state.known_of(model)
     state.refresh(model, known)
-    key = ("taken over", len(call.ids), _kind(call.kwargs), state.context())
+    key = ("taken over", len(call.ids), _kind(call.kwargs), _lengths(call), state.context())
     if key in known.captured:
         raise NotInDaemon(known.captured[key])
     cache = call.kwargs[cache_name(call.kwargs)]
@@ -369,7 +379,7 @@ def take_over(call: Call) -> Taken:
         undo()
         if isinstance(error, NotInDaemon) and not isinstance(error, ForThisCall):
             state.refresh(model, known)
-            known.captured[key] = str(error)
+            remember_refusal(known, key, str(error))
         raise
 
 
