@@ -188,7 +188,7 @@ def attributes_of(model: Any) -> Callable[[], None]:
     before = [
         (held, {name: one for name, one in held.items() if name != WATCH})
         for one in model.modules()
-        for held in (one.__dict__, one._buffers)
+        for held in (one.__dict__, one._buffers, one._parameters)
     ]
 
     def restore() -> None:
