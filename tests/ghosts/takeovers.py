@@ -15,12 +15,15 @@ from typing import Any
 import compare
 import djinn
 import loads
+import pytest
 import torch
 import zoo
+from djinn.torch import generation
+from djinn.torch.state import NotInDaemon
 from loads import Case
 from transformers import DynamicCache, PreTrainedModel
 from transformers.generation.streamers import BaseStreamer
-from users import both, kill_worker, killed, tier
+from users import both, kill_worker, killed, tier, word_tokenizer
 
 CASES: dict[str, Case] = {}
 # A window; a table of positions; attention with linear biases; an encoder; images for the prompt,
@@ -194,6 +197,28 @@ def what_is_refused_leaves_the_callers_cache_as_it_was(scratch: Path) -> None:
             )
             said.append([ids.cpu(), *tensors(cache)])
         assert tier(other) == 0 and "looks at a value" in djinn.explain(other)["why"]
+        same(*said)
+
+
+@case
+def a_generation_that_is_refused_behind_its_prompt_begins_anew(scratch: Path) -> None:
+    one, other = both("t5", scratch)
+    stop = f"w{int(generate('t5', one, 'batch')[1, 9])}"
+    words = word_tokenizer()
+    words.add_tokens(["abcdef"])  # transformers tells by it how words are joined
+    of_string = {"stop_strings": stop, "tokenizer": words, "min_new_tokens": 0}
+
+    def no_group(*_: Any) -> None:
+        raise NotInDaemon("no sequence group is to be had")
+
+    for options, group_for in ((of_string, generation.group_for), ({}, no_group)):
+        said = []
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(generation, "group_for", group_for)
+            for model in (one, other):
+                result = generate("t5", model, "batch", return_dict_in_generate=True, **options)
+                said.append([result.sequences.cpu(), *tensors([result.past_key_values])])
+        assert tier(other) == 0, djinn.explain(other)
         same(*said)
 
 

@@ -123,8 +123,9 @@ def copied(tensor: torch.Tensor) -> torch.Tensor:
 
 def note_attention(model: Any, layers: list[Any]) -> None:
     """What kind of attention the layers are for."""
+    text = model.config.get_text_config(decoder=True)  # a composite model has one for each part
     for layer in layers:
-        layer.sees_slots = model.config._attn_implementation == "sdpa"
+        layer.sees_slots = text._attn_implementation == "sdpa"
 
 
 def group_layer(index: int, past: int, capacity: int, window: int) -> GroupLayer:
@@ -369,12 +370,21 @@ def remembered(model: Any, key: Any, make: Callable[[], Any]) -> Any:
             known.captured[key] = make()
         except NotInDaemon as reason:
             known.captured[key] = str(reason)  # the exception would hold the model
-        for oldest in list(known.captured)[:-KINDS_MAX]:
-            del known.captured[oldest]
+        _trim(known)
     found = known.captured[key]
     if isinstance(found, str):
         raise NotInDaemon(found)
     return found
+
+
+def remember_refusal(known: state.Known, key: Any, why: str) -> None:
+    known.captured[key] = why
+    _trim(known)
+
+
+def _trim(known: state.Known) -> None:
+    for oldest in list(known.captured)[:-KINDS_MAX]:
+        del known.captured[oldest]
 
 
 __all__ = [
@@ -390,5 +400,5 @@ __all__ = [
         "dims_of",
     ),
     *("geometry_of", "group_layer", "moved", "note_attention", "programs", "recorded_at"),
-    *("remembered", "slots_of", "stretch_of", "united"),
+    *("remember_refusal", "remembered", "slots_of", "stretch_of", "united"),
 ]

@@ -27,7 +27,7 @@ from .job import Call, Job, group_for, job_of
 from .options import options_of
 from .state import DEVICE, NotInDaemon
 from .steps import over_steps
-from .stopping import Rows
+from .stopping import Rows, check_ends
 from .takeover import Taken, give_back, take_over
 
 
@@ -101,7 +101,11 @@ def _taken_over(call: Call) -> Any:
     """The prompt is computed here, and djinnd goes on from there."""
     _check_options(call)
     taken = take_over(call)
-    return _in_daemon(call, taken.job, taken)
+    try:
+        return _in_daemon(call, taken.job, taken)
+    except BaseException:
+        taken.undo()  # as if it had not begun
+        raise
 
 
 def _check_options(call: Call) -> None:
@@ -140,12 +144,6 @@ def _check_streamer(streamer: Any) -> None:
 def _check_draws(call: Call) -> None:
     if call.config.do_sample and call.ids.device != DEVICE:
         raise NotInDaemon("its ids are on the CPU, so tokens are drawn there, as without djinn")
-
-
-def _check_rows(job: Job, rows: Rows) -> None:
-    """djinnd goes on with a row that ended here, and its cache would hold that."""
-    if job.outlives and rows.end_alone:
-        raise NotInDaemon("a stop string ends one of several rows, and their cache is kept")
 
 
 def _check_history(job: Job, input_ids: torch.Tensor, options: dict[str, Any]) -> None:
@@ -192,8 +190,8 @@ def _in_daemon(call: Call, job: Job, taken: Taken | None = None) -> Any:
     most = job.total - job.past - job.tokens
     options = options_of(call.config, call.processors, call.criteria, job.prompt, most)
     _check_history(job, call.ids, options)
+    check_ends(call.criteria, len(call.ids), job.outlives)
     rows = Rows(call.ids.cpu(), call.criteria, options["pad_token"], streamer)
-    _check_rows(job, rows)
     sequences = _generate(call.model, job, rows, options, streamer, taken).to(call.ids.device)
     if not call.config.return_dict_in_generate:
         return sequences

@@ -75,8 +75,8 @@ def positions_of(model: Any) -> int:
     chunk = getattr(text, "attention_chunk_size", None)
     if isinstance(chunk, int) and chunk > 0:
         most = min(most, chunk)
-    if _home_of(model.prepare_inputs_for_generation) in BEGIN_ANEW:
-        most = min(most, getattr(text, "original_max_position_embeddings", most))
+    if _home_of(model.prepare_inputs_for_generation) in (*BEGIN_ANEW, *BEGIN_ANEW_WITH_IMAGES):
+        most = min(most, getattr(text, "original_max_position_embeddings", None) or most)
     return most
 
 
@@ -111,6 +111,7 @@ BEGIN_ANEW = (
     "transformers.models.phi3.modeling_phi3",
     "transformers.models.phimoe.modeling_phimoe",
 )
+BEGIN_ANEW_WITH_IMAGES = ("transformers.models.phi4_multimodal.modeling_phi4_multimodal",)
 REPRODUCED = (
     "transformers.generation.utils",
     "transformers.models.bloom.modeling_bloom",  # differs for a StaticCache
@@ -118,11 +119,11 @@ REPRODUCED = (
 )
 
 
-def is_of_transformers(model: Any, name: str) -> bool:
+def is_of_transformers(model: Any, name: str, within: str = "transformers.") -> bool:
     """Whether its method of that name is code of transformers, whichever class's."""
     method = getattr(model, name)
     is_own = getattr(method, "__self__", None) is model
-    return is_own and _home_of(method).startswith("transformers.")
+    return is_own and _home_of(method).startswith(within)
 
 
 def _home_of(method: Any) -> str:

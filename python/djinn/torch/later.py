@@ -161,13 +161,17 @@ def _next_two(call: Call, ids: torch.Tensor, kwargs: dict[str, Any], past: int) 
     """What the model's Python makes for the next two tokens."""
     asked = []
     name = cache_name(kwargs)
+    last = ids[:, -1:]
+    vocabulary = call.model.config.get_text_config(decoder=True).vocab_size
     for more in (1, 2):
-        ids = torch.cat([ids, ids[:, -1:]], dim=1)
+        token = (last + more) % vocabulary
+        ids = torch.cat([ids, token], dim=1)
         longer = _like(kwargs[name], lambda one, more=more: layer_like(one, 0, past + more - 1, 0))
         given = {**kwargs, name: longer}
         found = call.model.prepare_inputs_for_generation(ids, next_sequence_length=1, **given)
         asked.append({key: one for key, one in found.items() if one is not longer})
         asked[-1]["of the cache"] = next(key for key, one in found.items() if one is longer)
+        asked[-1]["of the token"] = token
         kwargs = call.model._update_model_kwargs_for_generation(
             {}, dict(kwargs), is_encoder_decoder=call.model.config.is_encoder_decoder
         )
@@ -191,7 +195,7 @@ def _grows(seen: Seen) -> bool:
 def _counts(seen: Seen) -> bool:
     a, b = seen.first, seen.second
     is_whole = a.dtype in (torch.int64, torch.int32)
-    return is_whole and a.shape == b.shape and a.shape[-1] == 1 and _is_equal(a + 1, b)
+    return is_whole and a.dim() and a.shape == b.shape and a.shape[-1] == 1 and _is_equal(a + 1, b)
 
 
 def _take_mask(inputs: Inputs, name: str, mask: torch.Tensor) -> None:
@@ -224,6 +228,8 @@ def _take_positions(inputs: Inputs, name: str, positions: torch.Tensor, roles: "
     """Those of the group's rows, with what is between them and these."""
     of_group = inputs.past - torch.tensor(inputs.padding)[:, None]
     apart = positions.cpu() - of_group
+    if positions.dim() < 2 and apart.numel() != positions.numel():
+        raise ForThisCall(f"{name} counts for several rows at once")
     inputs.keys.append((name, "positions", positions.dtype, tuple(positions.shape)))
     if not apart.any() and positions.dim() == 2:
         inputs.makers.append((name, lambda size, _: roles["positions"].to(positions.dtype)))
@@ -231,7 +237,8 @@ def _take_positions(inputs: Inputs, name: str, positions: torch.Tensor, roles: "
     number = inputs.add(Beside(apart.to(DEVICE)))
 
     def make(size: Size, tensors: list[torch.Tensor]) -> torch.Tensor:
-        return (roles["positions"] + tensors[number]).to(positions.dtype)
+        made = (roles["positions"] + tensors[number]).to(positions.dtype)
+        return made if positions.dim() > 1 else made.reshape(positions.shape)
 
     inputs.makers.append((name, make))
 
@@ -286,17 +293,17 @@ def inputs_of(call: Call, kwargs: dict[str, Any], past: int, roles: "Roles") -> 
     except Exception as error:  # the model's own, of arguments that are not quite its loop's
         why = f"what its later tokens are given cannot be told: {first_line(error)}"
         raise NotInDaemon(why) from error
-    name = first.pop("of the cache")
+    name, token = first.pop("of the cache"), first.pop("of the token")
+    other = second.pop("of the token")
     if second.pop("of the cache") != name or first.keys() != second.keys():
         raise NotInDaemon("its forwards are given other arguments with each token")
     inputs = Inputs(len(call.ids), past, [0] * len(call.ids), source)
-    last = call.ids[:, -1:].to(DEVICE)  # which stands for the two tokens
     own = "decoder_input_ids" if call.model.config.is_encoder_decoder else "input_ids"
     later: list[Callable[[], None]] = []  # positions are told by the padding, which a mask tells
     for key, one in first.items():
         seen = Seen(one, second[key])
         if key == own:
-            if not (_is_equal(one, last) and _is_equal(seen.second, last)):
+            if not (_is_equal(one, token) and _is_equal(seen.second, other)):
                 raise NotInDaemon("its forwards are given other ids than the last token's")
             inputs.makers.append((key, lambda size, _: roles["ids"]))
         elif not isinstance(one, torch.Tensor):

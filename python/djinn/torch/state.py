@@ -5,7 +5,7 @@ import gc
 import itertools
 import threading
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -183,20 +183,31 @@ def _default_device(mode: Any) -> str:
     return str(mode.device)
 
 
+def attributes_of(model: Any) -> Callable[[], None]:
+    """The result takes back what a forward leaves in its modules, as states of a recurrence."""
+    before = [
+        (held, {name: one for name, one in held.items() if name != WATCH})
+        for one in model.modules()
+        for held in (one.__dict__, one._buffers, one._parameters)
+    ]
+
+    def restore() -> None:
+        for held, was in before:
+            for name in [name for name in held if name not in was and name != WATCH]:
+                del held[name]
+            held.update({name: one for name, one in was.items() if held.get(name) is not one})
+
+    return restore
+
+
 @contextmanager
 def _as_they_were(model: Any) -> Iterator[None]:
-    """What a forward leaves in its modules, as states of a recurrence, is taken back: under capture
-    it has no value, and the next call would find it."""
-    before = [
-        (held, dict(held)) for one in model.modules() for held in (one.__dict__, one._buffers)
-    ]
+    """Under capture what a forward leaves has no value, and the next call would find it."""
+    restore = attributes_of(model)
     try:
         yield
     finally:
-        for held, was in before:
-            for name in [name for name in held if name not in was]:
-                del held[name]
-            held.update({name: one for name, one in was.items() if held.get(name) is not one})
+        restore()
 
 
 @contextmanager

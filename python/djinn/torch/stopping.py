@@ -10,8 +10,17 @@ from typing import Any
 import torch
 from transformers.generation import stopping_criteria
 
+from .state import NotInDaemon
+
 # Criteria that look at nothing of the device.
 ASKED = (stopping_criteria.StopStringCriteria, stopping_criteria.MaxTimeCriteria)
+
+
+def check_ends(criteria: Any, rows: int, outlives: bool) -> None:
+    """djinnd goes on with a row that ended here, and its cache would hold that."""
+    strings = stopping_criteria.StopStringCriteria
+    if outlives and rows > 1 and any(type(one) is strings for one in criteria):
+        raise NotInDaemon("a stop string ends one of several rows, and their cache is kept")
 
 
 class Rows:
@@ -30,12 +39,6 @@ class Rows:
     def is_asked(self) -> bool:
         """Whether they want to see each token."""
         return self._criteria is not None or self._streamer is not None
-
-    @property
-    def end_alone(self) -> bool:
-        """Whether one of several may end before the others."""
-        strings = stopping_criteria.StopStringCriteria
-        return len(self.ids) > 1 and any(type(one) is strings for one in self._criteria or ())
 
     @property
     def ended(self) -> bool:
@@ -64,4 +67,4 @@ class Rows:
         return self.ids
 
 
-__all__ = ["ASKED", "Rows"]
+__all__ = ["ASKED", "Rows", "check_ends"]

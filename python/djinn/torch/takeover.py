@@ -19,6 +19,7 @@ from functools import partial
 from typing import Any
 
 import torch
+from torch.utils import _pytree as pytree
 from transformers.cache_utils import (
     Cache,
     DynamicCache,
@@ -42,6 +43,7 @@ from .capture import (
     moved,
     note_attention,
     recorded_at,
+    remember_refusal,
     remembered,
     slots_of,
     stretch_of,
@@ -72,8 +74,9 @@ from .later import (
     own_layers,
     show_own_mask,
 )
+from .replay import PLAIN
 from .state import DEVICE, NotInDaemon
-from .stopping import ASKED
+from .stopping import ASKED, check_ends
 
 # Of a generation whose layers keep no tokens: it has a group for the tokens themselves.
 NO_LAYERS = (1, 1, 1, torch.float32)
@@ -275,6 +278,7 @@ class Taken:
     at_token: list[torch.Tensor]
     symbols: list[int]
     layers: list[Any]  # of the cache, those that keep tokens
+    undo: Callable[[], None] = lambda: None  # the call's cache and modules become what they were
 
 
 def _check(call: Call) -> None:
@@ -284,7 +288,12 @@ def _check(call: Call) -> None:
     for name in OWN_WAYS:  # a program's code may look at more than is seen of it
         if not is_of_transformers(call.model, name):
             raise NotInDaemon(f"it has a {name} of its own")
+    goes_on = "_has_unfinished_sequences"  # which djinnd does not call
+    if not is_of_transformers(call.model, goes_on, "transformers.generation."):
+        raise NotInDaemon(f"it has a {goes_on} of its own")
+    _check_arguments(call.kwargs)
     check_rows(len(call.ids))
+    check_ends(call.criteria, len(call.ids), _outlives(call))
     for name in ("output_attentions", "output_hidden_states"):
         if getattr(config, name, False):
             raise NotInDaemon(f"{name} is asked for")
@@ -307,6 +316,15 @@ def _check(call: Call) -> None:
         raise NotInDaemon(too_many(total, most))
 
 
+def _check_arguments(kwargs: dict[str, Any]) -> None:
+    """What the model's Python makes of anything else, as of a generator that it takes from, cannot
+    be undone."""
+    for name, tree in kwargs.items():
+        for one in pytree.tree_leaves(tree, is_leaf=lambda part: isinstance(part, Cache)):
+            if not isinstance(one, (torch.Tensor, Cache, *PLAIN)):
+                raise NotInDaemon(f"its {name} holds a {type(one).__name__}")
+
+
 def _outlives(call: Call) -> bool:
     cache = call.kwargs[cache_name(call.kwargs)]
     is_users = getattr(cache, "_is_user_defined", False)
@@ -326,25 +344,42 @@ def _kind(kwargs: dict[str, Any]) -> tuple[Any, ...]:
     return tuple((name, of(kwargs[name])) for name in names)
 
 
+def _lengths(call: Call) -> tuple[Any, ...]:
+    """What refusals may depend on beside what is given."""
+    window, prompt = window_of(call.model), call.ids.shape[1]
+    last = most_of(call.criteria, prompt) - 2
+    cache = call.kwargs[cache_name(call.kwargs)]
+    is_users = bool(getattr(cache, "_is_user_defined", False))
+    return (stretch_of(window, prompt, 1), stretch_of(window, last, 1), is_users)
+
+
 def take_over(call: Call) -> Taken:
     """Computes the prompt here, and gives what djinnd's loop goes on from. Where that cannot be,
-    the call's cache is as it was; why is remembered, for the prompt was computed for nothing."""
+    the call's cache and the model's modules are as they were; why is remembered, for the prompt was
+    computed for nothing."""
     _check(call)
     model = call.model
     known = state.known_of(model)
     state.refresh(model, known)
-    key = ("taken over", len(call.ids), _kind(call.kwargs), state.context())
+    key = ("taken over", len(call.ids), _kind(call.kwargs), _lengths(call), state.context())
     if key in known.captured:
         raise NotInDaemon(known.captured[key])
     cache = call.kwargs[cache_name(call.kwargs)]
     before = copy.deepcopy(cache.__dict__)
-    try:
-        return _taken(call, cache)
-    except BaseException as error:
+    restore = state.attributes_of(model)
+
+    def undo() -> None:
         cache.__dict__.clear()
         cache.__dict__.update(before)
+        restore()
+
+    try:
+        return replace(_taken(call, cache), undo=undo)
+    except BaseException as error:
+        undo()
         if isinstance(error, NotInDaemon) and not isinstance(error, ForThisCall):
-            known.captured[key] = str(error)
+            state.refresh(model, known)
+            remember_refusal(known, key, str(error))
         raise
 
 
@@ -352,6 +387,7 @@ def _taken(call: Call, cache: Cache) -> Taken:
     model = call.model
     with torch.no_grad():
         output = model._prefill(call.ids, call.config, dict(call.kwargs), is_first_iteration=True)
+        state.refresh(model, state.known_of(model))  # programs are of what it left in the modules
         kwargs = model._update_model_kwargs_for_generation(
             output, dict(call.kwargs), is_encoder_decoder=model.config.is_encoder_decoder
         )
