@@ -197,7 +197,7 @@ TEST_F(ControlLoopTest, a_step_keeps_no_bytes_of_models_that_it_does_not_use) {
   EXPECT_EQ(session->completion(), ErrorCode::kNotFound) << "nothing is left of it";
 }
 
-TEST_F(ControlLoopTest, a_step_keeps_the_bytes_that_it_uses_until_it_ends) {
+TEST_F(ControlLoopTest, a_step_is_abandoned_before_the_bytes_that_it_uses_go) {
   const auto session = attach(1);
   ASSERT_EQ(add_model(), ErrorCode::kOk);
   srg::GraphBuilder g("test");
@@ -211,16 +211,18 @@ TEST_F(ControlLoopTest, a_step_keeps_the_bytes_that_it_uses_until_it_ends) {
     run_program(*session);
     while (session->op() != "fake::wait") std::this_thread::yield();
     command(said);
-    command({ipc::GetWorkerStats{}});
-    heard<ipc::WorkerStats>();  // and nothing before it
-    session->ring.cancel_through(session->last_run);
-    EXPECT_EQ(session->completion(), ErrorCode::kCancelled);
   };
   command_in_a_step({ipc::ParkModel{kModel}});
   EXPECT_EQ(heard<ipc::ModelParked>().model, kModel);
+  EXPECT_EQ(heard<ipc::ModelWanted>().model, kModel) << "the step is to be done again";
+  session->ring.cancel_through(session->last_run);
+  command({ipc::WakeLane{}});
+  heard<ipc::LaneAwake>();
+  EXPECT_EQ(session->completion(), ErrorCode::kCancelled);
   ASSERT_EQ(add_model(), ErrorCode::kOk);
   command_in_a_step({ipc::DropModel{kModel}});
   EXPECT_EQ(heard<ipc::ModelDropped>().model, kModel);
+  EXPECT_EQ(session->completion(), ErrorCode::kNotFound);
 }
 
 TEST_F(ControlLoopTest, a_run_whose_model_is_lost_says_why) {
