@@ -71,13 +71,16 @@ def measure_generating(name: str, directory: Path, report: dict[str, Any]) -> No
         )
 
 
-def programs(daemon: Daemon) -> list[dict[str, Any]]:
+def programs(daemon: Daemon, directory: Path) -> list[dict[str, Any]]:
+    """Of the model in the directory: sessions of other tests may be on their way out."""
+
     def told(*words: str) -> list[dict[str, Any]]:
         command = [str(BIN / "djinnctl"), "-H", daemon.host, "--json", *words]
         return json.loads(subprocess.run(command, capture_output=True, check=True).stdout)["items"]
 
-    mine = [one["id"] for one in told("programs") if one["sessions"] > 0]
-    return [told("show", "--graph", one)[0] for one in mine]
+    models = {one["id"] for one in told("ps") if str(directory) in (one["path"] or "")}
+    mine = [one for one in told("programs") if one["sessions"] > 0 and one["model"] in models]
+    return [told("show", "--graph", one["id"])[0] for one in mine]
 
 
 def measure(name: str, daemon: Daemon, scratch: Path) -> None:
@@ -95,7 +98,7 @@ def measure(name: str, daemon: Daemon, scratch: Path) -> None:
         ids = zoo.words(1, zoo.TOKENS).to(ghost.device)
         ghost.generate(ids, do_sample=False, max_new_tokens=4, min_new_tokens=4)
         assert djinn.explain(ghost)["tier"] == 2, djinn.explain(ghost)
-        report["programs"] = programs(daemon)
+        report["programs"] = programs(daemon, directory)
         djinn.disable()
         measure_generating(name, directory, report)
     else:
@@ -105,7 +108,7 @@ def measure(name: str, daemon: Daemon, scratch: Path) -> None:
             for _ in range(3):
                 ghost(**there)
         assert djinn.explain(ghost)["tier"] == 1, djinn.explain(ghost)
-        report["programs"] = programs(daemon)
+        report["programs"] = programs(daemon, directory)
         djinn.disable()
         model = here(name, directory)
         for program in report["programs"]:
