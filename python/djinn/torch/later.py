@@ -195,7 +195,8 @@ def _grows(seen: Seen) -> bool:
 def _counts(seen: Seen) -> bool:
     a, b = seen.first, seen.second
     is_whole = a.dtype in (torch.int64, torch.int32)
-    return is_whole and a.dim() and a.shape == b.shape and a.shape[-1] == 1 and _is_equal(a + 1, b)
+    is_one = a.dim() > 0 and a.shape[-1] == 1
+    return is_whole and is_one and a.shape == b.shape and _is_equal(a + 1, b)
 
 
 def _take_mask(inputs: Inputs, name: str, mask: torch.Tensor) -> None:
