@@ -86,6 +86,7 @@ def programs(daemon: Daemon, directory: Path) -> list[dict[str, Any]]:
 def measure(name: str, daemon: Daemon, scratch: Path) -> None:
     import torch
 
+    torch.set_num_threads(1)  # a fork has none of the threads that its parent had
     os.environ["DJINN_HOST"] = daemon.host
     djinn = compare.import_torch_device()
     djinn.enable()
