@@ -110,6 +110,8 @@ def with_clients(users: list[User | None], **options: Any) -> Iterator[Clients]:
         qwen().save_pretrained(directory)
         for path in (daemon.directory, Path(directory)):
             path.chmod(0o755)
+        for path in Path(directory).iterdir():
+            path.chmod(0o644)
         yield Clients(stack, directory, users)
 
 
