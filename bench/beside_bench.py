@@ -2,7 +2,6 @@
 """A session that decodes beside another one's prompt of 1,024 tokens, a 0.5B model: its longest gap
 between two tokens, in units, and its tokens a second, of those alone."""
 
-import multiprocessing
 import os
 import statistics
 import sys
@@ -21,6 +20,7 @@ sys.path.append(str(ROOT / "tests" / "e2e"))
 from ghost_models import generate, qwen  # noqa: E402
 from private_daemon import running  # noqa: E402
 from report import Entry, entry, report  # noqa: E402
+from spawned import spawned  # noqa: E402
 
 REPETITIONS = 3
 UNIT = 0.020  # seconds, or a step where that takes longer (kernel/sched/queue.h)
@@ -78,18 +78,9 @@ class Pair:
 
     def __init__(self, stack: ExitStack, directory: str, numerics: str) -> None:
         self.tokens = BESIDE[numerics]
-        spawning = multiprocessing.get_context("spawn")
-        pipes: list[Connection] = []
-        for seed in range(2):
-            here, there = spawning.Pipe()
-            process = spawning.Process(
-                target=client, args=(there, directory, numerics, seed), daemon=True
-            )
-            process.start()
-            stack.callback(process.join, 30)
-            stack.callback(here.send, None)
-            pipes.append(here)
-        self.decoder, self.prompt = pipes
+        self.decoder, self.prompt = (
+            spawned(stack, client, directory, numerics, seed) for seed in range(2)
+        )
         self.prompt.send("prompt")  # its plans are there before it is measured
         self.prompt.recv()
         self.alone()

@@ -2,17 +2,13 @@
 """The models that are generated with, here and as ghosts, and what a token takes."""
 
 import importlib.util
-import statistics
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from report import seconds_of
-
-PAIRS, SECONDS = 25, 1.0  # of a short and a long generation, until either is reached
-SHORT, LONG = 8, 40  # tokens of two generations: their difference is the loop alone
+from report import token_seconds_of
 
 
 def tiny_llama(layers: int = 4) -> Any:
@@ -105,10 +101,4 @@ def generate(model: Any, ids: Any, tokens: int, **options: Any) -> Any:
 
 
 def token_seconds(model: Any, ids: Any, **options: Any) -> float:
-    """A difference of medians: one of single runs is noise where a token takes microseconds."""
-    short: list[float] = []
-    long: list[float] = []
-    while not long or (len(long) < PAIRS and sum(long) < SECONDS):
-        short.append(seconds_of(lambda: generate(model, ids, SHORT, **options)))
-        long.append(seconds_of(lambda: generate(model, ids, LONG, **options)))
-    return (statistics.median(long) - statistics.median(short)) / (LONG - SHORT)
+    return token_seconds_of(lambda tokens: generate(model, ids, tokens, **options))

@@ -17,8 +17,6 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.append(str(ROOT / "tests" / "e2e"))
 
 from ghost_models import (  # noqa: E402
-    LONG,
-    SHORT,
     both,
     generate,
     gpt2,
@@ -28,7 +26,7 @@ from ghost_models import (  # noqa: E402
     token_seconds,
 )
 from private_daemon import THREADS, running  # noqa: E402
-from report import Entry, entry, report, seconds_of  # noqa: E402
+from report import LONG, SHORT, Entry, entry, report, seconds_of  # noqa: E402
 
 REPETITIONS = 5
 ALONE_TOKENS = 160

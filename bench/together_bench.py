@@ -3,7 +3,6 @@
 tokens a second of all, of one alone, in one run whose arms alternate. together/processes_N are of
 one user and share steps; together/users_2, which needs root, are of two and have a worker each."""
 
-import multiprocessing
 import os
 import pwd
 import statistics
@@ -23,6 +22,7 @@ from ghost_models import generate, qwen  # noqa: E402
 from other_user import User  # noqa: E402
 from private_daemon import running  # noqa: E402
 from report import Entry, entry, report, seconds_of  # noqa: E402
+from spawned import spawned  # noqa: E402
 
 REPETITIONS = 3
 COUNTS = (2, 8)
@@ -60,18 +60,10 @@ class Clients:
     """Processes, of which some generate at once."""
 
     def __init__(self, stack: ExitStack, directory: str, users: list[User | None]) -> None:
-        spawning = multiprocessing.get_context("spawn")
         self.pipes: list[Connection] = []
         for seed, user in enumerate(users):
-            here, there = spawning.Pipe()
-            process = spawning.Process(
-                target=client, args=(there, directory, seed, user), daemon=True
-            )
-            process.start()
-            stack.callback(process.join, 30)
-            stack.callback(here.send, None)
-            self.pipes.append(here)
-            here.recv()
+            self.pipes.append(spawned(stack, client, directory, seed, user))
+            self.pipes[-1].recv()
 
     def seconds(self, count: int, tokens: int) -> list[float]:
         for pipe in self.pipes[:count]:
