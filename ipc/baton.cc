@@ -13,10 +13,6 @@
 namespace djinn::ipc {
 namespace {
 
-constexpr uint32_t word(BatonTurn turn) {
-  return static_cast<uint32_t>(turn);
-}
-
 // Wakes who sleeps on the word, in whatever process; waits for nobody.
 void wake(std::atomic<uint32_t>& turn) {
   ::syscall(SYS_futex, &turn, FUTEX_WAKE, 1, nullptr, nullptr, 0);
@@ -73,10 +69,21 @@ void pass_baton(BatonPage& page, uint32_t slot) {
   if (page.holder.compare_exchange_strong(held, 0)) give(page);
 }
 
-void leave_baton(BatonPage& page, uint32_t slot) {
+void enter_baton_line(BatonPage& page, uint32_t slot, uint64_t virtual_ns) {
+  DJINN_ASSERT(slot < kBatonSlots);
+  page.slots[slot].virtual_ns.store(virtual_ns);
+  page.slots[slot].turn.store(word(BatonTurn::kWaits));
+  page.waiting.fetch_or(baton_bit(slot));
+}
+
+bool leave_baton_line(BatonPage& page, uint32_t slot) {
   DJINN_ASSERT(slot < kBatonSlots);
   page.waiting.fetch_and(~baton_bit(slot));
-  page.slots[slot].turn.store(word(BatonTurn::kNone));
+  return page.slots[slot].turn.exchange(word(BatonTurn::kNone)) == word(BatonTurn::kGiven);
+}
+
+void leave_baton(BatonPage& page, uint32_t slot) {
+  leave_baton_line(page, slot);
   pass_baton(page, slot);
 }
 

@@ -26,6 +26,10 @@ inline constexpr uint32_t kBatonSlots = 64;  // a bit each; no device has more w
 
 enum class BatonTurn : uint32_t { kNone = 0, kWaits = 1, kGiven = 2 };
 
+[[nodiscard]] constexpr uint32_t word(BatonTurn turn) {
+  return static_cast<uint32_t>(turn);
+}
+
 struct alignas(64) BatonSlot {
   std::atomic<uint32_t> turn;        // BatonTurn; a futex
   std::atomic<uint64_t> virtual_ns;  // what it has had, when it began to wait
@@ -46,6 +50,9 @@ static_assert(std::atomic<uint32_t>::is_always_lock_free &&
 // Lets it go, and gives it to whoever waits and has had least; does nothing where the slot does not
 // hold it.
 void pass_baton(BatonPage& page, uint32_t slot);
+// Who waits stands in line. Leaving it gives whether the baton was given to the slot meanwhile.
+void enter_baton_line(BatonPage& page, uint32_t slot, uint64_t virtual_ns);
+bool leave_baton_line(BatonPage& page, uint32_t slot);
 // djinnd's, of a worker that is gone.
 void leave_baton(BatonPage& page, uint32_t slot);
 

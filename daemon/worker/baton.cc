@@ -15,10 +15,6 @@
 namespace djinn::worker {
 namespace {
 
-constexpr uint32_t word(ipc::BatonTurn turn) {
-  return static_cast<uint32_t>(turn);
-}
-
 // Gives whether it was so long.
 bool sleep_on(std::atomic<uint32_t>& turn, uint32_t while_it_is, uint64_t ns_max) {
   const timespec limit{static_cast<time_t>(ns_max / 1'000'000'000),
@@ -63,20 +59,18 @@ uint64_t Baton::take(uint64_t now_ns) {
 // Gives whether it has it in the end; else it is in line, and goes on beside the holder.
 bool Baton::wait(ipc::BatonPage& page, uint64_t now_ns) {
   const bool is_known = lost_patience_ && page.changes.load() == with_change_;
-  ipc::BatonSlot& own = page.slots[slot_];
-  own.virtual_ns.store(virtual_ns_);
-  own.turn.store(word(ipc::BatonTurn::kWaits));
-  page.waiting.fetch_or(ipc::baton_bit(slot_));
+  std::atomic<uint32_t>& turn = page.slots[slot_].turn;
+  ipc::enter_baton_line(page, slot_, virtual_ns_);
   in_line_ = true;
   const uint64_t end_ns = now_ns + (is_known ? 0 : kPatienceNs);
   bool taken = ipc::take_baton(page, slot_, virtual_ns_);
   for (uint64_t at = now_ns; at < end_ns && !taken; at = clock_.monotonic_ns()) {
-    if (own.turn.load() != word(ipc::BatonTurn::kWaits)) break;
-    const bool is_over = sleep_on(own.turn, word(ipc::BatonTurn::kWaits), end_ns - at);
+    if (turn.load() != word(ipc::BatonTurn::kWaits)) break;
+    const bool is_over = sleep_on(turn, word(ipc::BatonTurn::kWaits), end_ns - at);
     taken = ipc::take_baton(page, slot_, virtual_ns_);
     if (is_over) break;
   }
-  if (taken || own.turn.load() == word(ipc::BatonTurn::kGiven)) return leave_line(page) || taken;
+  if (taken || turn.load() == word(ipc::BatonTurn::kGiven)) return leave_line(page) || taken;
   if (!is_known) ++overruns_;
   lost_patience_ = true;
   with_change_ = page.changes.load();
@@ -86,9 +80,7 @@ bool Baton::wait(ipc::BatonPage& page, uint64_t now_ns) {
 // Gives whether it was given the baton.
 bool Baton::leave_line(ipc::BatonPage& page) {
   in_line_ = false;
-  page.waiting.fetch_and(~ipc::baton_bit(slot_));
-  const uint32_t turn = page.slots[slot_].turn.exchange(word(ipc::BatonTurn::kNone));
-  return turn == word(ipc::BatonTurn::kGiven);
+  return ipc::leave_baton_line(page, slot_);
 }
 
 void Baton::pass(uint64_t now_ns) {
