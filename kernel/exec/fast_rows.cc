@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // djinn::rms_norm(Tensor x, Tensor weight, float epsilon, bool from_one, bool contiguous) -> Tensor
+// djinn::layer_norm(Tensor x, Tensor? weight, Tensor? bias, float epsilon) -> Tensor
 // djinn::gate(Tensor x, Tensor? factor, str activation, bool factor_first) -> Tensor
 // djinn::rope(Tensor x, Tensor cos, Tensor sin) -> Tensor
 //
@@ -17,6 +18,7 @@
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/empty_strided.h>
 #include <ATen/ops/gelu.h>
+#include <ATen/ops/layer_norm.h>
 #include <ATen/ops/pow.h>
 #include <ATen/ops/silu.h>
 #include <ATen/ops/tanh.h>
@@ -107,9 +109,64 @@ at::Tensor rms_norm(const at::Tensor& given, const at::Tensor& weight, double ep
   return lying_as(rms_norm_as_before(on_meta(given), on_meta(weight), epsilon, from_one, false), y);
 }
 
+// --- djinn::layer_norm
+
+using Vector = std::optional<at::Tensor>;
+
+at::Tensor layer_norm_as_before(const at::Tensor& x, const Vector& weight, const Vector& bias,
+                                double epsilon) {
+  return at::layer_norm(x, {x.size(-1)}, weight, bias, epsilon);
+}
+
+bool is_dense_like(const Vector& vector, const at::Tensor& x) {
+  return !vector || (vector->scalar_type() == x.scalar_type() && vector->dim() == 1 &&
+                     vector->size(0) == x.size(-1) && vector->stride(0) == 1);
+}
+
+at::Tensor layer_norm(const at::Tensor& given, const Vector& weight, const Vector& bias,
+                      double epsilon) {
+  const auto element = element_of(given.scalar_type());
+  if (!element || given.dim() < 1 || given.numel() == 0 || !is_dense_like(weight, given) ||
+      !is_dense_like(bias, given)) {
+    leave_if_it_splits(given);
+    return layer_norm_as_before(given, weight, bias, epsilon);
+  }
+  const at::Tensor x = dense_rows(given);
+  const at::Tensor y = at::empty(x.sizes(), x.options());
+  kernels::LayerNorm call;
+  call.x = x.const_data_ptr();
+  call.x_stride = row_stride(x).value();
+  call.weight = weight ? weight->const_data_ptr() : nullptr;
+  call.bias = bias ? bias->const_data_ptr() : nullptr;
+  call.epsilon = static_cast<float>(epsilon);
+  call.y = y.mutable_data_ptr();
+  call.y_stride = y.size(-1);
+  call.width = x.size(-1);
+  const kernels::LayerNormKernel kernel =
+      fast_kernels().rows.layer_norm[static_cast<size_t>(*element)];
+  at::parallel_for(0, rows_of(x), std::max<int64_t>(kGrain / call.width, 1),
+                   [&](int64_t begin, int64_t end) { kernel(call, begin, end); });
+  return y;
+}
+
 // --- djinn::gate
 
-constexpr std::string_view kSilu = "silu";  // the other one is gelu's with tanh
+kernels::Activation activation_named(c10::string_view name) {
+  if (name == "silu") return kernels::Activation::kSilu;
+  return name == "gelu" ? kernels::Activation::kGelu : kernels::Activation::kGeluTanh;
+}
+
+at::Tensor activated(const at::Tensor& x, kernels::Activation activation) {
+  switch (activation) {
+    case kernels::Activation::kSilu:
+      return at::silu(x);
+    case kernels::Activation::kGelu:
+      return at::gelu(x);
+    case kernels::Activation::kGeluTanh:
+      break;
+  }
+  return at::gelu(x, "tanh");
+}
 
 // Takes integers, too, as its nodes do, and gives float32 of them.
 at::Tensor composed_gelu(const at::Tensor& x) {
@@ -118,11 +175,11 @@ at::Tensor composed_gelu(const at::Tensor& x) {
 }
 
 at::Tensor gate_as_before(const at::Tensor& x, const std::optional<at::Tensor>& factor,
-                          c10::string_view activation, bool factor_first) {
+                          c10::string_view name, bool factor_first) {
   if (!factor && !x.is_floating_point()) return composed_gelu(x);
-  const at::Tensor activated = activation == kSilu ? at::silu(x) : at::gelu(x, "tanh");
-  if (!factor) return activated;
-  return factor_first ? *factor * activated : activated * *factor;
+  const at::Tensor y = activated(x, activation_named(name));
+  if (!factor) return y;
+  return factor_first ? *factor * y : y * *factor;
 }
 
 at::Tensor gate(const at::Tensor& given, const std::optional<at::Tensor>& given_factor,
@@ -137,8 +194,7 @@ at::Tensor gate(const at::Tensor& given, const std::optional<at::Tensor>& given_
   const at::Tensor factor = given_factor ? given_factor->contiguous() : at::Tensor();
   const at::Tensor y = at::empty(x.sizes(), x.options());
   kernels::Gate call;
-  call.activation =
-      activation == kSilu ? kernels::Activation::kSilu : kernels::Activation::kGeluTanh;
+  call.activation = activation_named(activation);
   call.x = x.const_data_ptr();
   call.factor = factor.defined() ? factor.const_data_ptr() : nullptr;
   call.y = y.mutable_data_ptr();
@@ -269,6 +325,10 @@ void define_fast_rows(OwnLibraries& libraries) {
       "rms_norm(Tensor x, Tensor weight, float epsilon, bool from_one, bool contiguous) -> Tensor");
   libraries.cpu.impl("rms_norm", &rms_norm);
   libraries.meta.impl("rms_norm", &rms_norm_as_before);
+  libraries.definition.def(
+      "layer_norm(Tensor x, Tensor? weight, Tensor? bias, float epsilon) -> Tensor");
+  libraries.cpu.impl("layer_norm", &layer_norm);
+  libraries.meta.impl("layer_norm", &layer_norm_as_before);
   libraries.definition.def(
       "gate(Tensor x, Tensor? factor, str activation, bool factor_first) -> Tensor");
   libraries.cpu.impl("gate", &gate);

@@ -45,7 +45,7 @@ class RandomGraph {
         cast();
         break;
       case 1:
-        norm();
+        random_.below(3) == 0 ? layer_norm() : norm();
         break;
       case 2:
         gate();
@@ -202,6 +202,20 @@ class RandomGraph {
     result_ = of;
   }
 
+  void layer_norm() {
+    const Sizes of = sizes(1 + random_.below(3));
+    width_ = rarely() ? one_of({1, 5}) : of.back();
+    const std::string in = type();
+    const auto vector = [&] {
+      return rarely() ? std::string("none") : "%w_" + (rarely() ? type() : in);
+    };
+    view("x", in, of);
+    const std::string weight = vector(), bias = vector();
+    body_ += fmt::format("%y = aten::layer_norm(%x, [{}], {}, {}, {}, true)\n", of.back(), weight,
+                         bias, rarely() ? "-1.0" : "1e-05");
+    result_ = of;
+  }
+
   void gate() {
     const Sizes of = sizes(random_.below(4));
     const std::string in = any_type();
@@ -216,10 +230,18 @@ class RandomGraph {
       result_ = of;
       return;
     }
+    static const std::vector<std::string> kActivations = {"aten::silu(%x)", "aten::gelu(%x)",
+                                                          "aten::gelu(%x, approximate=\"none\")",
+                                                          "aten::gelu(%x, approximate=\"tanh\")"};
+    const std::string& activation = kActivations[random_.below(kActivations.size())];
+    if (random_.below(3) == 0) {
+      body_ += "%y = " + activation + "\n";
+      result_ = of;
+      return;
+    }
     const Sizes other = rarely() ? broadcast(of) : of;
     view("f", rarely() ? any_type() : in, other);
-    body_ += random_.below(2) == 0 ? "%s = aten::silu(%x)\n"
-                                   : "%s = aten::gelu(%x, approximate=\"tanh\")\n";
+    body_ += "%s = " + activation + "\n";
     body_ += random_.below(2) == 0 ? "%y = aten::mul.Tensor(%s, %f)\n"
                                    : "%y = aten::mul.Tensor(%f, %s)\n";
     result_ = of;

@@ -169,6 +169,7 @@ constexpr auto kKeepBits = std::to_array<std::string_view>({
     "djinn::attend",
     "djinn::gate",
     "djinn::kv_append",
+    "djinn::layer_norm",
     "djinn::linear_rows",
     "djinn::linears",
     "djinn::rms_norm",

@@ -14,7 +14,7 @@ struct Row {
 };
 
 // The rows are sorted by name.
-constexpr std::array<Row, 238> kTable{{
+constexpr std::array<Row, 239> kTable{{
     {"aten::__and__", Family::kBinary},
     {"aten::__or__", Family::kBinary},
     {"aten::_adaptive_avg_pool2d", Family::kPooling},
@@ -249,6 +249,7 @@ constexpr std::array<Row, 238> kTable{{
     {"djinn::attention", Family::kAttention},
     {"djinn::gate", Family::kGate},
     {"djinn::kv_append", Family::kAppend},
+    {"djinn::layer_norm", Family::kNorm},
     {"djinn::linear_rows", Family::kLinear},
     {"djinn::linears", Family::kLinears},
     {"djinn::rms_norm", Family::kNorm},

@@ -27,11 +27,26 @@ struct RmsNorm {
 // Of the rows [begin, end).
 using RmsNormKernel = void (*)(const RmsNorm& call, int64_t begin, int64_t end);
 
+// y[m, k] = (x[m, k] - mean) / sqrt(mean over k of (x[m, k] - mean)^2 + epsilon) * weight[k] +
+// bias[k]: the layer norm (Ba, Kiros and Hinton, 2016). Rows are dense; strides are elements. y may
+// be x.
+struct LayerNorm {
+  const void* x = nullptr;  // [rows, width]
+  int64_t x_stride = 0;
+  const void* weight = nullptr;  // [width], or none: ones
+  const void* bias = nullptr;    // [width], or none
+  float epsilon = 0;
+  void* y = nullptr;  // [rows, width]
+  int64_t y_stride = 0;
+  int64_t width = 0;
+};
+// Of the rows [begin, end).
+using LayerNormKernel = void (*)(const LayerNorm& call, int64_t begin, int64_t end);
+
 //   kSilu       x / (1 + exp(-x))
-//   kGeluTanh   x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x^3))) (Hendrycks and Gimpel,
-//   2016)
-enum class Activation : uint8_t { kSilu, kGeluTanh };
-inline constexpr uint8_t kActivations = 2;
+//   kGelu       x times the normal distribution function of x (Hendrycks and Gimpel, 2016)
+//   kGeluTanh   x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x^3))), which is near it
+enum class Activation : uint8_t { kSilu, kGelu, kGeluTanh };
 
 // y[i] = activation(x[i]) * factor[i], or without a factor: the activation alone. y may be x.
 struct Gate {
@@ -56,6 +71,7 @@ using RopeKernel = void (*)(const Rope& row);
 
 struct RowKernels {
   RmsNormKernel rms_norm[kElements];  // by Element
+  LayerNormKernel layer_norm[kElements];
   GateKernel gate[kElements];
   RopeKernel rope[kElements];
 };

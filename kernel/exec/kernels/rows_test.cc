@@ -18,6 +18,8 @@
 namespace djinn::kernels {
 namespace {
 
+constexpr Activation kActivations[] = {Activation::kSilu, Activation::kGelu, Activation::kGeluTanh};
+
 class RowsTest : public ::testing::TestWithParam<Element> {
  protected:
   [[nodiscard]] Matrix filled(int64_t rows, int64_t columns, float scale = 1) const {
@@ -68,6 +70,88 @@ TEST_P(RowsTest, rms_norm_is_the_formula_rounded_once) {
   }
 }
 
+struct LayerNormed {
+  Matrix& x;
+  Matrix& weight;  // the first row; the second is the bias
+  bool has_weight = true, has_bias = true;
+
+  Matrix operator()(IsaLevel level, int64_t begin, int64_t end) const {
+    Matrix y(x.element, x.rows, x.columns);
+    LayerNorm call;
+    call.x = x.at(0, 0);
+    call.x_stride = x.stride();
+    call.weight = has_weight ? weight.at(0, 0) : nullptr;
+    call.bias = has_bias ? weight.at(1, 0) : nullptr;
+    call.epsilon = 1e-5f;
+    call.y = y.at(0, 0);
+    call.y_stride = y.stride();
+    call.width = x.columns;
+    kernels_of(level).rows.layer_norm[static_cast<size_t>(x.element)](call, begin, end);
+    return y;
+  }
+  // The numbers of a row.
+  [[nodiscard]] std::vector<double> exact(int64_t r) const {
+    const auto width = double(x.columns);
+    double mean = 0, variance = 0;
+    for (int64_t k = 0; k < x.columns; ++k) mean += x.get(r, k) / width;
+    for (int64_t k = 0; k < x.columns; ++k) variance += std::pow(x.get(r, k) - mean, 2) / width;
+    std::vector<double> row;
+    for (int64_t k = 0; k < x.columns; ++k) {
+      double value = (x.get(r, k) - mean) / std::sqrt(variance + 1e-5f);
+      if (has_weight) value *= weight.get(0, k);
+      if (has_bias) value += weight.get(1, k);
+      row.push_back(value);
+    }
+    return row;
+  }
+};
+
+TEST_P(RowsTest, layer_norm_is_the_formula_rounded_once) {
+  for (const int64_t width : {1, 3, 64, 100, 384, 1111}) {
+    Matrix x = filled(3, width), weight = filled(2, width);
+    for (const bool has_weight : {false, true}) {
+      const LayerNormed call{x, weight, has_weight, has_weight};
+      for (const IsaLevel level : levels()) {
+        Matrix y = call(level, 0, 3);
+        for (int64_t r = 0; r < 3; ++r) {
+          const std::vector<double> exact = call.exact(r);
+          for (int64_t k = 0; k < width; ++k) {
+            const double value = exact[static_cast<size_t>(k)];
+            ASSERT_NEAR(y.get(r, k), value, bound(value) + 1e-6)
+                << name_of(level) << ", width " << width;
+          }
+        }
+      }
+    }
+  }
+}
+
+// Rows whose numbers are far from zero and near each other lose what a sum of squares would lose.
+TEST_P(RowsTest, layer_norm_subtracts_the_mean_before_it_squares) {
+  Matrix x(GetParam(), 1, 64), weight = filled(2, 64);
+  for (int64_t k = 0; k < 64; ++k) store(GetParam(), x.at(0, k), float(1000 + (k % 2) * 8));
+  const LayerNormed call{x, weight, false, false};
+  for (const IsaLevel level : levels()) {
+    Matrix y = call(level, 0, 1);
+    for (int64_t k = 0; k < 64; ++k)
+      ASSERT_NEAR(y.get(0, k), k % 2 == 0 ? -1 : 1, 1e-5) << name_of(level);
+  }
+}
+
+// The row contract.
+TEST_P(RowsTest, a_row_of_a_layer_norm_is_the_same_alone_and_among_others) {
+  Matrix x = filled(5, 333), weight = filled(2, 333);
+  const LayerNormed call{x, weight};
+  for (const IsaLevel level : levels()) {
+    Matrix together = call(level, 0, 5);
+    for (int64_t r = 0; r < 5; ++r) {
+      Matrix alone = call(level, r, r + 1);
+      EXPECT_EQ(std::memcmp(alone.at(r, 0), together.at(r, 0), 333 * bytes_of(GetParam())), 0);
+      for (int64_t gap = 0; gap < kGap; ++gap) EXPECT_EQ(together.get(r, 333 + gap), 0.0f);
+    }
+  }
+}
+
 // The row contract.
 TEST_P(RowsTest, a_row_is_the_same_alone_and_among_others) {
   Matrix x = filled(5, 333), weight = filled(1, 333);
@@ -83,13 +167,14 @@ TEST_P(RowsTest, a_row_is_the_same_alone_and_among_others) {
 
 double activated(Activation activation, double x) {
   if (activation == Activation::kSilu) return x / (1 + std::exp(-x));
+  if (activation == Activation::kGelu) return 0.5 * x * std::erfc(-x / std::sqrt(2.0));
   return 0.5 * x * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
 }
 
 TEST_P(RowsTest, a_gate_is_the_formula_rounded_once_wherever_it_is_cut) {
   constexpr int64_t kCount = 1003;
   Matrix x = filled(1, kCount, 4), factor = filled(1, kCount + 1);
-  for (const Activation activation : {Activation::kSilu, Activation::kGeluTanh}) {
+  for (const Activation activation : kActivations) {
     for (const bool has_factor : {false, true}) {
       for (const IsaLevel level : levels()) {
         Matrix y(GetParam(), 1, kCount), cut(GetParam(), 1, kCount);
@@ -116,7 +201,7 @@ TEST_P(RowsTest, what_is_no_number_stays_none_and_large_ones_do_not_overflow) {
   Matrix x(GetParam(), 1, 20);
   const float given[] = {NAN, 60000, -60000, 200, -200, 0, -0.0f, INFINITY};
   for (int64_t k = 0; k < 20; ++k) store(GetParam(), x.at(0, k), given[k % 8]);
-  for (const Activation activation : {Activation::kSilu, Activation::kGeluTanh}) {
+  for (const Activation activation : kActivations) {
     for (const IsaLevel level : levels()) {
       Matrix y(GetParam(), 1, 20);
       kernels_of(level).rows.gate[number()]({activation, x.at(0, 0), nullptr, y.at(0, 0)}, 0, 20);

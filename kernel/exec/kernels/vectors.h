@@ -112,6 +112,15 @@ inline void store_part(T* to, Vector value, int64_t count) {
 
 // --- functions
 
+// The sum over i of coefficient[i] * x^i.
+template <int kCount>
+inline Vector polynomial(const float (&coefficient)[kCount], Vector x) {
+  Vector sum = Level::broadcast(coefficient[kCount - 1]);
+  DJINN_UNROLL
+  for (int i = kCount - 2; i >= 0; --i) sum = sum * x + coefficient[i];
+  return sum;
+}
+
 // e^x, to about one unit in the last place: 2^n * e^r with r within half of ln 2, by its Taylor
 // series to the seventh power, whose rest is below 2^-27. 2^n is two factors, so that results
 // beyond float become infinite, and those below it zero.
@@ -128,13 +137,9 @@ inline Vector exp_of(Vector x) {
   const Ints n = as_ints(shifted) - static_cast<int32_t>(0x4b400000);
   const Vector whole = shifted - kRounder;
   const Vector r = (x - whole * kLn2High) - whole * kLn2Low;
-  Vector sum = r * (1.0f / 5040) + 1.0f / 720;
-  sum = sum * r + 1.0f / 120;
-  sum = sum * r + 1.0f / 24;
-  sum = sum * r + 1.0f / 6;
-  sum = sum * r + 0.5f;
-  sum = sum * r + 1.0f;
-  sum = sum * r + 1.0f;
+  constexpr float kTaylor[] = {1.0f,      1.0f,       0.5f,       1.0f / 6,
+                               1.0f / 24, 1.0f / 120, 1.0f / 720, 1.0f / 5040};
+  const Vector sum = polynomial(kTaylor, r);
   const Ints half = n >> 1;
   return sum * as_floats((half + 127) << 23) * as_floats((n - half + 127) << 23);
 }

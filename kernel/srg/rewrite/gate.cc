@@ -2,10 +2,11 @@
 
 // An activation and the product behind it,
 //
-//   aten::silu(x) * y, aten::gelu(x, approximate="tanh") * y
+//   aten::silu(x) * y, aten::gelu(x) * y, aten::gelu(x, approximate="tanh") * y
 //
-// become djinn::gate(x, y, activation, whether y is the first factor), and the eight nodes that
-// compose gelu with tanh,
+// become djinn::gate(x, y, activation, whether y is the first factor). An activation without such a
+// product, of floats (PyTorch has an error for others), and the eight nodes that compose gelu with
+// tanh,
 //
 //   (x * 0.5) * (1 + tanh((x + x ^ 3 * 0.044715) * sqrt(2 / pi)))
 //
@@ -25,6 +26,7 @@ namespace djinn::srg {
 namespace {
 
 constexpr const char* kSilu = "silu";
+constexpr const char* kGelu = "gelu";
 constexpr const char* kGeluTanh = "gelu_tanh";
 
 struct Gated {
@@ -35,18 +37,24 @@ struct Gated {
   std::vector<NodeIndex> nodes;
 };
 
-// Gives the activation that makes the value, without a factor.
+// Gives the activation that the node is, without a factor.
+std::optional<Gated> activation_at(const Draft& draft, NodeIndex index) {
+  const Node& node = draft.node(index);
+  const auto x = value_at(node, 0);
+  if (!x) return {};
+  if (node.op == "aten::silu") return Gated{*x, None{}, kSilu, false, {index}};
+  if (node.op != "aten::gelu") return {};
+  const ArgumentValue* const given = argument_named(node, "approximate");
+  const auto* const approximate = given != nullptr ? std::get_if<std::string>(given) : nullptr;
+  if (approximate == nullptr && node.arguments.size() > 1) return {};
+  const bool has_tanh = approximate != nullptr && *approximate == "tanh";
+  return Gated{*x, None{}, has_tanh ? kGeluTanh : kGelu, false, {index}};
+}
+
+// The same of the one that makes the value, for its one reader.
 std::optional<Gated> activation_of(const Draft& draft, ValueId value) {
-  if (const auto silu = made_by(draft, value, "aten::silu")) {
-    if (const auto x = value_at(draft.node(*silu), 0))
-      return Gated{*x, None{}, kSilu, false, {*silu}};
-  }
-  const auto gelu = made_by(draft, value, "aten::gelu");
-  if (!gelu) return {};
-  const ArgumentValue* const approximate = argument_named(draft.node(*gelu), "approximate");
-  const auto x = value_at(draft.node(*gelu), 0);
-  if (!x || approximate == nullptr || *approximate != ArgumentValue(std::string("tanh"))) return {};
-  return Gated{*x, None{}, kGeluTanh, false, {*gelu}};
+  const auto maker = draft.lone_maker(value);
+  return maker ? activation_at(draft, *maker) : std::nullopt;
 }
 
 // Follows a node of that operator, with that number beside, to its other operand.
@@ -115,13 +123,25 @@ std::optional<Gated> gated_by(const Draft& draft, NodeIndex product) {
 
 // Of a node that is left: gives why, or nothing where it is no activation.
 std::string_view why_no_gate(const Node& node) {
-  if (node.op == "aten::silu") return "no product alone is behind it";
-  if (node.op == "aten::tanh") return "it is no part of gelu";
-  if (node.op != "aten::gelu") return {};
-  const ArgumentValue* const approximate = argument_named(node, "approximate");
-  const bool has_tanh =
-      approximate != nullptr && *approximate == ArgumentValue(std::string("tanh"));
-  return has_tanh ? "no product alone is behind it" : "it is gelu without tanh";
+  if (node.op == "aten::silu" || node.op == "aten::gelu")
+    return "its dtype is not known, or has no kernel";
+  return node.op == "aten::tanh" ? "it is no part of gelu" : "";
+}
+
+void fuse_gate(Draft& draft, PassReport& report, Gated gated, NodeIndex at) {
+  if (!draft.may_move(std::ranges::min(gated.nodes), at)) {
+    report.leave("something is written amid it");
+    return;
+  }
+  draft.fuse(gated.nodes, at,
+             {"djinn::gate",
+              {{"", ValueRef{gated.x}},
+               {"", std::move(gated.factor)},
+               {"", std::string(gated.activation)},
+               {"", gated.factor_first}},
+              draft.node(at).outputs,
+              {}});
+  ++report.fired;
 }
 
 }  // namespace
@@ -129,22 +149,13 @@ std::string_view why_no_gate(const Node& node) {
 PassReport rewrite_gates(Draft& draft) {
   PassReport report{"gated", 0, {}};
   for (NodeIndex i = 0; i < draft.node_count(); ++i) {
-    if (!draft.is_there(i)) continue;
-    auto gated = gated_by(draft, i);
-    if (!gated) continue;
-    if (!draft.may_move(std::ranges::min(gated->nodes), i)) {
-      report.leave("something is written amid it");
-      continue;
-    }
-    draft.fuse(gated->nodes, i,
-               {"djinn::gate",
-                {{"", ValueRef{gated->x}},
-                 {"", std::move(gated->factor)},
-                 {"", std::string(gated->activation)},
-                 {"", gated->factor_first}},
-                draft.node(i).outputs,
-                {}});
-    ++report.fired;
+    auto gated = draft.is_there(i) ? gated_by(draft, i) : std::nullopt;
+    if (gated) fuse_gate(draft, report, std::move(*gated), i);
+  }
+  for (NodeIndex i = 0; i < draft.node_count(); ++i) {
+    auto alone = draft.is_there(i) ? activation_at(draft, i) : std::nullopt;
+    if (alone && has_kernels(dtype_of(draft, alone->x)))
+      fuse_gate(draft, report, std::move(*alone), i);
   }
   for (NodeIndex i = 0; i < draft.node_count(); ++i) {
     const std::string_view reason = draft.is_there(i) ? why_no_gate(draft.node(i)) : "";

@@ -90,6 +90,15 @@ std::optional<View> view_of(const Draft& draft, ValueId value) {
   return View{*base, sizes->items, strides->items, *offset};
 }
 
+DType dtype_of(const Draft& draft, ValueId value) {
+  const auto view = view_of(draft, value);
+  return draft.value(view ? view->base : value).dtype;
+}
+
+bool has_kernels(DType dtype) {
+  return dtype == DType::kFloat32 || dtype == DType::kBFloat16 || dtype == DType::kFloat16;
+}
+
 std::optional<View> view_or_all_of(const Draft& draft, ValueId value) {
   if (auto view = view_of(draft, value)) return view;
   const std::vector<Expr>* const sizes = draft.contiguous_sizes(value);

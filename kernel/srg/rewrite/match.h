@@ -46,6 +46,12 @@ struct Cast {
 };
 [[nodiscard]] std::optional<Cast> cast_to(const Node& node, DType dtype);
 
+// Of a value, or of what it is a view of; kInvalid where nothing tells it.
+[[nodiscard]] DType dtype_of(const Draft& draft, ValueId value);
+
+// Whether the row kernels compute on it.
+[[nodiscard]] bool has_kernels(DType dtype);
+
 // What a view of a storage or of another value shows, in elements.
 struct View {
   ValueId base = 0;  // what it is a view of; the value itself where it is none

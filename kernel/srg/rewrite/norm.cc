@@ -9,6 +9,9 @@
 // becomes djinn::rms_norm(x, weight, epsilon, whether the weight is counted from 1 on, whether the
 // result is contiguous however x lies), which rounds once. Casts to the dtype that a value has
 // already are left out by models.
+//
+// The layer norm, aten::layer_norm over the last dimension, becomes djinn::layer_norm(x, weight or
+// none, bias or none, epsilon).
 #include <algorithm>
 #include <optional>
 #include <string_view>
@@ -183,12 +186,6 @@ std::optional<Norm> norm_rounded_once(const Draft& draft, NodeIndex last) {
   return {};
 }
 
-// kInvalid where nothing tells it.
-DType dtype_of(const Draft& draft, ValueId value) {
-  const auto view = view_of(draft, value);
-  return draft.value(view ? view->base : value).dtype;
-}
-
 // Completes what the last node says. Tells whether x, the weight and the result are of one dtype. A
 // float32 that is not narrowed makes the result one.
 bool has_one_dtype(const Draft& draft, Norm& norm, NodeIndex last) {
@@ -202,13 +199,36 @@ bool has_one_dtype(const Draft& draft, Norm& norm, NodeIndex last) {
   return dtype == DType::kFloat32 || (norm.is_widened && norm.is_narrowed);
 }
 
+// aten::layer_norm(x, sizes, weight, bias, epsilon, whether cuDNN may).
+std::optional<Node> layer_norm_of(const Draft& draft, const Node& node) {
+  if (node.op != "aten::layer_norm" || !value_at(node, 0)) return {};
+  const ExprList* const sizes = list_at(node, 1);
+  const auto epsilon = number_at(node, 4);
+  if (sizes == nullptr || sizes->items.size() != 1 || !epsilon) return {};
+  Node made{"djinn::layer_norm", {node.arguments[0]}, node.outputs, {}};
+  const DType dtype = dtype_of(draft, value_at(node, 0).value());
+  for (const size_t position : {2, 3}) {
+    const ArgumentValue* const given = argument_at(node, position);
+    if (given == nullptr) return {};
+    const auto vector = value_at(node, position);
+    if (vector ? !is_vector_of_weights(draft, *vector) || draft.value(*vector).dtype != dtype
+               : *given != ArgumentValue(None{})) {
+      return {};
+    }
+    made.arguments.push_back({"", *given});
+  }
+  made.arguments.push_back({"", *epsilon});
+  return made;
+}
+
 bool is_named_after(std::string_view op) {
   return op == "aten::mul.Tensor" || op == "aten::_to_copy";
 }
 
 // Of a node that is left: gives why, or nothing where it is no root or norm.
 std::string_view why_not(const Draft& draft, const Node& node) {
-  if (node.op == "aten::layer_norm" || node.op == "aten::rms_norm") return "it is one node already";
+  if (node.op == "aten::layer_norm") return "it is over several dimensions, or of mixed dtypes";
+  if (node.op == "aten::rms_norm") return "it is one node already";
   if (node.op != "aten::rsqrt") return {};
   std::vector<NodeIndex> nodes;
   const auto under = value_at(node, 0);
@@ -224,7 +244,12 @@ std::string_view why_not(const Draft& draft, const Node& node) {
 PassReport rewrite_norms(Draft& draft) {
   PassReport report{"norm", 0, {}};
   for (NodeIndex i = 0; i < draft.node_count(); ++i) {
-    if (!draft.is_there(i) || !is_named_after(draft.node(i).op)) continue;
+    if (!draft.is_there(i)) continue;
+    if (auto made = layer_norm_of(draft, draft.node(i))) {
+      draft.replace(i, std::move(*made));
+      ++report.fired;
+    }
+    if (!is_named_after(draft.node(i).op)) continue;
     auto norm = plain_norm(draft, i);
     if (!norm) norm = norm_rounded_once(draft, i);
     if (!norm || !has_one_dtype(draft, *norm, i)) continue;

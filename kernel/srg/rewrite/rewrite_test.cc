@@ -340,8 +340,15 @@ TEST(rewrite_norms, what_stays_has_a_reason) {
                    "%y = aten::relu(%n)\n"),
             "it subtracts the mean");
   EXPECT_EQ(reason("%y = aten::rsqrt(%f)\n"), "its root is of another form");
-  EXPECT_EQ(reason("%y = aten::layer_norm(%f, [64], %v, none, 1e-05, false)\n"),
-            "it is one node already");
+  const char* const other = "it is over several dimensions, or of mixed dtypes";
+  EXPECT_EQ(reason("%y = aten::layer_norm(%f, [64], %w, none, 1e-05, false)\n"), other);
+  EXPECT_EQ(reason("%y = aten::layer_norm(%f, [tokens, 64], none, none, 1e-05, false)\n"), other);
+  EXPECT_EQ(reason("%y = aten::rms_norm(%x, [64], %w, 1e-05)\n"), "it is one node already");
+}
+
+TEST(rewrite_norms, layer_norms_are_ours) {
+  const Rewriting layer = all_passes("%y = aten::layer_norm(%f, [64], %v, none, 1e-05, false)\n");
+  EXPECT_THAT(print_text(layer.graph), HasSubstr("%y = djinn::layer_norm(%f, %v, none, 1e-05)"));
 }
 
 TEST(rewrite_norms, what_is_like_one_stays) {
@@ -372,12 +379,18 @@ TEST(rewrite_gates, activations_take_the_product_behind_them_along) {
                                     "%y = aten::mul.Tensor(%g, %s)\n")
                              .graph),
               HasSubstr("%y = djinn::gate(%x, %g, \"gelu_tanh\", true)"));
-  const PassReport other =
-      pass(all_passes("%s = aten::gelu(%x)\n%y = aten::mul.Tensor(%s, %x)\n"), "gated");
-  EXPECT_EQ(other.fired, 0u);
-  EXPECT_EQ(other.reasons.begin()->first, "it is gelu without tanh");
-  EXPECT_EQ(pass(all_passes("%y = aten::silu(%x)\n"), "gated").reasons.begin()->first,
-            "no product alone is behind it");
+  EXPECT_THAT(print_text(all_passes("%s = aten::gelu(%x)\n%y = aten::mul.Tensor(%s, %x)\n").graph),
+              HasSubstr("%y = djinn::gate(%x, %x, \"gelu\", false)"));
+}
+
+TEST(rewrite_gates, activations_of_floats_need_no_product) {
+  EXPECT_THAT(print_text(all_passes("%y = aten::silu(%x)\n").graph),
+              HasSubstr("%y = djinn::gate(%x, none, \"silu\", false)"));
+  EXPECT_THAT(print_text(all_passes("%y = aten::gelu(%x, approximate=\"none\")\n").graph),
+              HasSubstr("%y = djinn::gate(%x, none, \"gelu\", false)"));
+  const Rewriting unknown = all_passes("%u = aten::relu(%x)\n%y = aten::gelu(%u)\n");
+  EXPECT_EQ(pass(unknown, "gated").reasons.begin()->first,
+            "its dtype is not known, or has no kernel");
 }
 
 std::string composed_gelu(const std::string& cubed_by) {
