@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// djinn::rms_norm(Tensor x, Tensor weight, float epsilon, bool from_one, bool contiguous) -> Tensor
+// djinn::rms_norm(Tensor x, Tensor? weight, float epsilon, bool from_one, bool contiguous)
+//     -> Tensor
 // djinn::layer_norm(Tensor x, Tensor? weight, Tensor? bias, float epsilon) -> Tensor
 // djinn::gate(Tensor x, Tensor? factor, str activation, bool factor_first) -> Tensor
-// djinn::rope(Tensor x, Tensor cos, Tensor sin) -> Tensor
+// djinn::rope(Tensor x, Tensor cos, Tensor sin, bool interleaved) -> Tensor
 //
 // Internal operators: what kernel/srg/rewrite makes of the nodes that compute a norm, an activation
 // with the product behind it, and a rotary position embedding. Tensors of other types, or that lie
@@ -21,6 +22,7 @@
 #include <ATen/ops/layer_norm.h>
 #include <ATen/ops/pow.h>
 #include <ATen/ops/silu.h>
+#include <ATen/ops/stack.h>
 #include <ATen/ops/tanh.h>
 
 #include <algorithm>
@@ -70,82 +72,81 @@ void leave_if_it_splits(const at::Tensor& tensor) {
   if (tensor.numel() > kFewElements) take_leave();
 }
 
-// --- djinn::rms_norm
-
-at::Tensor rms_norm_as_before(const at::Tensor& x, const at::Tensor& weight, double epsilon,
-                              bool from_one, bool contiguous) {
-  const at::Tensor wide = x.to(at::kFloat);
-  const at::Tensor mean = wide.square().mean(-1, true);
-  const at::Tensor normed = wide * (mean + epsilon).rsqrt();
-  const at::Tensor y = from_one ? (normed * (weight.to(at::kFloat) + 1)).to(x.scalar_type())
-                                : weight * normed.to(x.scalar_type());
-  return contiguous ? y.contiguous() : y;
-}
-
-at::Tensor rms_norm(const at::Tensor& given, const at::Tensor& weight, double epsilon,
-                    bool from_one, bool contiguous) {
-  const auto element = element_of(given.scalar_type());
-  if (!element || weight.scalar_type() != given.scalar_type() || given.dim() < 1 ||
-      given.numel() == 0 || weight.dim() != 1 || weight.size(0) != given.size(-1) ||
-      weight.stride(0) != 1) {
-    leave_if_it_splits(given);
-    return rms_norm_as_before(given, weight, epsilon, from_one, contiguous);
-  }
-  const at::Tensor x = dense_rows(given);
-  const at::Tensor y = at::empty(x.sizes(), x.options());
-  kernels::RmsNorm call;
-  call.x = x.const_data_ptr();
-  call.x_stride = row_stride(x).value();
-  call.weight = weight.const_data_ptr();
-  call.weight_offset = from_one ? 1.0f : 0.0f;
-  call.epsilon = static_cast<float>(epsilon);
-  call.y = y.mutable_data_ptr();
-  call.y_stride = y.size(-1);
-  call.width = x.size(-1);
-  const kernels::RmsNormKernel kernel = fast_kernels().rows.rms_norm[static_cast<size_t>(*element)];
-  at::parallel_for(0, rows_of(x), std::max<int64_t>(kGrain / call.width, 1),
-                   [&](int64_t begin, int64_t end) { kernel(call, begin, end); });
-  if (contiguous || lies_in_order(given)) return y;
-  return lying_as(rms_norm_as_before(on_meta(given), on_meta(weight), epsilon, from_one, false), y);
-}
-
-// --- djinn::layer_norm
-
+// A weight or a bias of a norm.
 using Vector = std::optional<at::Tensor>;
-
-at::Tensor layer_norm_as_before(const at::Tensor& x, const Vector& weight, const Vector& bias,
-                                double epsilon) {
-  return at::layer_norm(x, {x.size(-1)}, weight, bias, epsilon);
-}
 
 bool is_dense_like(const Vector& vector, const at::Tensor& x) {
   return !vector || (vector->scalar_type() == x.scalar_type() && vector->dim() == 1 &&
                      vector->size(0) == x.size(-1) && vector->stride(0) == 1);
 }
 
+bool has_rows(const at::Tensor& x) {
+  return element_of(x.scalar_type()) && x.dim() >= 1 && x.numel() > 0;
+}
+
+// Calls a kernel of x's rows.
+template <typename Kernel, typename Call>
+void compute_norm(const Kernel (&kernels)[kernels::kElements], Call& call, const at::Tensor& x,
+                  const at::Tensor& y, const Vector& weight, double epsilon) {
+  call.x = x.const_data_ptr();
+  call.x_stride = row_stride(x).value();
+  call.weight = weight ? weight->const_data_ptr() : nullptr;
+  call.epsilon = static_cast<float>(epsilon);
+  call.y = y.mutable_data_ptr();
+  call.y_stride = y.size(-1);
+  call.width = x.size(-1);
+  const Kernel kernel = kernels[static_cast<size_t>(element_of(x.scalar_type()).value())];
+  at::parallel_for(0, rows_of(x), std::max<int64_t>(kGrain / call.width, 1),
+                   [&](int64_t begin, int64_t end) { kernel(call, begin, end); });
+}
+
+// --- djinn::rms_norm
+
+at::Tensor rms_norm_as_before(const at::Tensor& x, const Vector& weight, double epsilon,
+                              bool from_one, bool contiguous) {
+  const at::Tensor wide = x.to(at::kFloat);
+  const at::Tensor mean = wide.square().mean(-1, true);
+  const at::Tensor normed = wide * (mean + epsilon).rsqrt();
+  const at::Tensor y = !weight     ? normed.to(x.scalar_type())
+                       : !from_one ? *weight * normed.to(x.scalar_type())
+                                   : (normed * (weight->to(at::kFloat) + 1)).to(x.scalar_type());
+  return contiguous ? y.contiguous() : y;
+}
+
+at::Tensor rms_norm(const at::Tensor& given, const Vector& weight, double epsilon, bool from_one,
+                    bool contiguous) {
+  if (!has_rows(given) || !is_dense_like(weight, given)) {
+    leave_if_it_splits(given);
+    return rms_norm_as_before(given, weight, epsilon, from_one, contiguous);
+  }
+  const at::Tensor x = dense_rows(given);
+  const at::Tensor y = at::empty(x.sizes(), x.options());
+  kernels::RmsNorm call;
+  call.weight_offset = from_one ? 1.0f : 0.0f;
+  compute_norm(fast_kernels().rows.rms_norm, call, x, y, weight, epsilon);
+  if (contiguous || lies_in_order(given)) return y;
+  const Vector weight_on_meta = weight ? Vector(on_meta(*weight)) : std::nullopt;
+  return lying_as(rms_norm_as_before(on_meta(given), weight_on_meta, epsilon, from_one, false), y);
+}
+
+// --- djinn::layer_norm
+
+at::Tensor layer_norm_as_before(const at::Tensor& x, const Vector& weight, const Vector& bias,
+                                double epsilon) {
+  return at::layer_norm(x, {x.size(-1)}, weight, bias, epsilon);
+}
+
 at::Tensor layer_norm(const at::Tensor& given, const Vector& weight, const Vector& bias,
                       double epsilon) {
-  const auto element = element_of(given.scalar_type());
-  if (!element || given.dim() < 1 || given.numel() == 0 || !is_dense_like(weight, given) ||
-      !is_dense_like(bias, given)) {
+  if (!has_rows(given) || !is_dense_like(weight, given) || !is_dense_like(bias, given)) {
     leave_if_it_splits(given);
     return layer_norm_as_before(given, weight, bias, epsilon);
   }
   const at::Tensor x = dense_rows(given);
   const at::Tensor y = at::empty(x.sizes(), x.options());
   kernels::LayerNorm call;
-  call.x = x.const_data_ptr();
-  call.x_stride = row_stride(x).value();
-  call.weight = weight ? weight->const_data_ptr() : nullptr;
   call.bias = bias ? bias->const_data_ptr() : nullptr;
-  call.epsilon = static_cast<float>(epsilon);
-  call.y = y.mutable_data_ptr();
-  call.y_stride = y.size(-1);
-  call.width = x.size(-1);
-  const kernels::LayerNormKernel kernel =
-      fast_kernels().rows.layer_norm[static_cast<size_t>(*element)];
-  at::parallel_for(0, rows_of(x), std::max<int64_t>(kGrain / call.width, 1),
-                   [&](int64_t begin, int64_t end) { kernel(call, begin, end); });
+  compute_norm(fast_kernels().rows.layer_norm, call, x, y, weight, epsilon);
   return y;
 }
 
@@ -208,10 +209,20 @@ at::Tensor gate(const at::Tensor& given, const std::optional<at::Tensor>& given_
 
 // --- djinn::rope
 
-at::Tensor rope_as_before(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin) {
+at::Tensor turned_halves(const at::Tensor& x) {
   const int64_t half = x.size(-1) / 2;
-  const at::Tensor turned = at::cat({-x.narrow(-1, half, half), x.narrow(-1, 0, half)}, -1);
-  return x * cos + turned * sin;
+  return at::cat({-x.narrow(-1, half, half), x.narrow(-1, 0, half)}, -1);
+}
+
+at::Tensor turned_pairs(const at::Tensor& x) {
+  const at::Tensor first = x.slice(-1, 0, std::nullopt, 2),
+                   second = x.slice(-1, 1, std::nullopt, 2);
+  return at::stack({-second, first}, -1).view(x.sizes());
+}
+
+at::Tensor rope_as_before(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin,
+                          bool interleaved) {
+  return x * cos + (interleaved ? turned_pairs(x) : turned_halves(x)) * sin;
 }
 
 // Tells whether each row of x, of [rows, heads, tokens, width], has a row of the other, broadcast.
@@ -229,12 +240,13 @@ bool keeps_its_order(const at::Tensor& x) {
   return x.is_non_overlapping_and_dense() && x.stride(3) == 1 && has_no_stride_of_zero(x);
 }
 
-at::Tensor rope(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin) {
+at::Tensor rope(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin,
+                bool interleaved) {
   const auto element = element_of(x.scalar_type());
   if (!element || x.dim() != 4 || x.numel() == 0 || x.size(3) % 2 != 0 || x.stride(3) != 1 ||
       !has_row_for_each(x, cos) || !has_row_for_each(x, sin)) {
     leave_if_it_splits(x);
-    return rope_as_before(x, cos, sin);
+    return rope_as_before(x, cos, sin, interleaved);
   }
   const bool in_order = lies_in_order(x), kept = !in_order && keeps_its_order(x);
   const at::Tensor y = kept ? at::empty_like(x) : at::empty(x.sizes(), x.options());
@@ -250,15 +262,16 @@ at::Tensor rope(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& si
   const auto* const cos_data = static_cast<const std::byte*>(cos.const_data_ptr());
   const auto* const sin_data = static_cast<const std::byte*>(sin.const_data_ptr());
   auto* const y_data = static_cast<std::byte*>(y.mutable_data_ptr());
-  at::parallel_for(0, x.size(0) * heads * tokens, std::max<int64_t>(kGrain / x.size(3), 1),
-                   [&](int64_t begin, int64_t end) {
-                     for (int64_t i = begin; i < end; ++i) {
-                       kernel({x_data + place(x, i), cos_data + place(cos, i),
-                               sin_data + place(sin, i), y_data + place(y, i), x.size(3)});
-                     }
-                   });
+  at::parallel_for(
+      0, x.size(0) * heads * tokens, std::max<int64_t>(kGrain / x.size(3), 1),
+      [&](int64_t begin, int64_t end) {
+        for (int64_t i = begin; i < end; ++i) {
+          kernel({x_data + place(x, i), cos_data + place(cos, i), sin_data + place(sin, i),
+                  y_data + place(y, i), x.size(3), interleaved});
+        }
+      });
   if (in_order || kept) return y;
-  return lying_as(rope_as_before(on_meta(x), on_meta(cos), on_meta(sin)), y);
+  return lying_as(rope_as_before(on_meta(x), on_meta(cos), on_meta(sin), interleaved), y);
 }
 
 }  // namespace
@@ -322,7 +335,8 @@ bool lies_in_order(const at::Tensor& tensor) {
 
 void define_fast_rows(OwnLibraries& libraries) {
   libraries.definition.def(
-      "rms_norm(Tensor x, Tensor weight, float epsilon, bool from_one, bool contiguous) -> Tensor");
+      "rms_norm(Tensor x, Tensor? weight, float epsilon, bool from_one, bool contiguous) -> "
+      "Tensor");
   libraries.cpu.impl("rms_norm", &rms_norm);
   libraries.meta.impl("rms_norm", &rms_norm_as_before);
   libraries.definition.def(
@@ -333,7 +347,7 @@ void define_fast_rows(OwnLibraries& libraries) {
       "gate(Tensor x, Tensor? factor, str activation, bool factor_first) -> Tensor");
   libraries.cpu.impl("gate", &gate);
   libraries.meta.impl("gate", &gate_as_before);
-  libraries.definition.def("rope(Tensor x, Tensor cos, Tensor sin) -> Tensor");
+  libraries.definition.def("rope(Tensor x, Tensor cos, Tensor sin, bool interleaved) -> Tensor");
   libraries.cpu.impl("rope", &rope);
   libraries.meta.impl("rope", &rope_as_before);
 }

@@ -184,7 +184,10 @@ class RandomGraph {
         "%n : float32[{2}] = aten::mul.Tensor(%{0}, %r)\n",
         h, rarely() ? kEpsilon[random_.below(kEpsilon.size())] : kEpsilon[0], shape(of),
         rarely() ? 2 : 1);
-    if (random_.below(2) == 0) {
+    if (random_.below(4) == 0) {
+      random_.below(2) == 0 ? make_cast("y", "n", rarely() ? type() : in, of)
+                            : void(body_ += "%y = aten::alias(%n)\n");
+    } else if (random_.below(2) == 0) {
       const bool narrows = weight != "float32" || rarely();
       if (narrows) make_cast("nn", "n", rarely() ? type() : weight, of);
       body_ += fmt::format("%y = aten::mul.Tensor(%w_{}, %{})\n", weight, narrows ? "nn" : "n");
@@ -254,13 +257,16 @@ class RandomGraph {
     const Sizes lie = strides(of);
     const int64_t offset = random_.below(5), half = of.back() / 2;
     const std::string in = any_type();
-    const auto part = [&](const std::string& name, Sizes sized, int64_t at) {
+    const bool interleaved = random_.below(2) == 0;
+    Sizes half_lie = lie;
+    if (interleaved) half_lie.back() *= 2;
+    const auto part = [&](const std::string& name, Sizes sized, const Sizes& strides, int64_t at) {
       body_ += fmt::format("%{} = aten::as_strided(%in_{}, [{}], [{}], {})\n", name, in,
-                           shape(sized), fmt::join(lie, ", "), at);
+                           shape(sized), fmt::join(strides, ", "), at);
     };
     Sizes halved = of;
     halved.back() = half;
-    part("x", of, offset);
+    part("x", of, lie, offset);
     Sizes tokens = of;
     if (of.size() == 4) tokens[0] = random_.below(2) == 0 ? 1 : of[0], tokens[1] = 1;
     if (rarely()) tokens = broadcast(tokens);
@@ -268,12 +274,15 @@ class RandomGraph {
     view("cos", angle, tokens);
     view("sin", rarely() ? any_type() : angle, rarely() ? broadcast(tokens) : tokens);
     body_ += "%c = aten::mul.Tensor(%x, %cos)\n";
-    part("x2", halved, offset + half * lie.back());
+    part("x2", halved, half_lie, offset + (interleaved ? 1 : half) * lie.back());
     body_ += "%neg = aten::neg(%x2)\n";
-    part("x1", halved, offset);
-    body_ +=
-        "%t = aten::cat([%neg, %x1], -1)\n%s = aten::mul.Tensor(%t, %sin)\n"
-        "%y = aten::add.Tensor(%c, %s, alpha=1)\n";
+    part("x1", halved, half_lie, offset);
+    body_ += interleaved ? fmt::format(
+                               "%st = aten::stack([%neg, %x1], -1)\n"
+                               "%t = aten::as_strided(%st, [{}], [{}], 0)\n",
+                               shape(of), contiguous(of))
+                         : "%t = aten::cat([%neg, %x1], -1)\n";
+    body_ += "%s = aten::mul.Tensor(%t, %sin)\n%y = aten::add.Tensor(%c, %s, alpha=1)\n";
     result_ = of;
   }
 

@@ -17,7 +17,7 @@ namespace djinn::kernels {
 struct RmsNorm {
   const void* x = nullptr;  // [rows, width]
   int64_t x_stride = 0;
-  const void* weight = nullptr;  // [width]
+  const void* weight = nullptr;  // [width], or none: the factor is 1
   float weight_offset = 0;
   float epsilon = 0;
   void* y = nullptr;  // [rows, width]
@@ -58,14 +58,16 @@ struct Gate {
 // Of the elements [begin, end).
 using GateKernel = void (*)(const Gate& call, int64_t begin, int64_t end);
 
-// y = x * cos + turned * sin, where turned is x's second half, negated, before its first: rotary
-// position embedding (Su et al., 2021) in the form whose halves are pairs.
+// y = x * cos + turned * sin: rotary position embedding (Su et al., 2021). turned is x's second
+// half, negated, before its first; or, interleaved, each second element, negated, before its
+// neighbour.
 struct Rope {
   const void* x = nullptr;  // [width]
   const void* cos = nullptr;
   const void* sin = nullptr;
   void* y = nullptr;  // not x
   int64_t width = 0;  // even
+  bool interleaved = false;
 };
 using RopeKernel = void (*)(const Rope& row);
 

@@ -45,8 +45,9 @@ void rms_norm(const RmsNorm& call, int64_t begin, int64_t end) {
     const float scale = 1.0f / __builtin_sqrtf(square + call.epsilon);
     for (int64_t k = 0; k < call.width; k += kLanes) {
       const int64_t left = call.width - k;
-      const Vector factor = load_part(weight + k, left) + call.weight_offset;
-      store_part(y + k, load_part(x + k, left) * scale * factor, left);
+      Vector value = load_part(x + k, left) * scale;
+      if (weight != nullptr) value = value * (load_part(weight + k, left) + call.weight_offset);
+      store_part(y + k, value, left);
     }
   }
 }
@@ -138,8 +139,34 @@ void gate(const Gate& call, int64_t begin, int64_t end) {
   }
 }
 
+// Each two neighbours change places, and what comes first is negated.
+inline Vector turned_pairs(Vector value) {
+  typedef uint64_t Pairs __attribute__((vector_size(sizeof(Vector))));
+  constexpr uint64_t kSign = 0x80000000;
+  Pairs pairs;
+  memcpy(&pairs, &value, sizeof pairs);
+  pairs = ((pairs >> 32) | (pairs << 32)) ^ kSign;
+  memcpy(&value, &pairs, sizeof value);
+  return value;
+}
+
+template <typename T>
+void rope_of_pairs(const Rope& row) {
+  const T* const x = static_cast<const T*>(row.x);
+  const T* const cos = static_cast<const T*>(row.cos);
+  const T* const sin = static_cast<const T*>(row.sin);
+  T* const y = static_cast<T*>(row.y);
+  for (int64_t k = 0; k < row.width; k += kLanes) {
+    const int64_t left = row.width - k;
+    const Vector value = load_part(x + k, left);
+    const Vector turned = turned_pairs(value) * load_part(sin + k, left);
+    store_part(y + k, Level::fma(value, load_part(cos + k, left), turned), left);
+  }
+}
+
 template <typename T>
 void rope(const Rope& row) {
+  if (row.interleaved) return rope_of_pairs<T>(row);
   const int64_t half = row.width / 2;
   const T* const x = static_cast<const T*>(row.x);
   const T* const cos = static_cast<const T*>(row.cos);

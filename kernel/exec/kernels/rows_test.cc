@@ -106,6 +106,21 @@ struct LayerNormed {
   }
 };
 
+TEST_P(RowsTest, rms_norm_without_a_weight_has_the_bits_of_ones) {
+  Matrix x = filled(1, 333), ones(GetParam(), 1, 333);
+  for (int64_t k = 0; k < 333; ++k) store(GetParam(), ones.at(0, k), 1);
+  for (const IsaLevel level : levels()) {
+    Matrix with = normed(level, x, ones, 0, 0, 1), without(GetParam(), 1, 333);
+    RmsNorm call;
+    call.x = x.at(0, 0);
+    call.epsilon = 1e-6f;
+    call.y = without.at(0, 0);
+    call.width = 333;
+    kernels_of(level).rows.rms_norm[number()](call, 0, 1);
+    EXPECT_EQ(with.bytes, without.bytes) << name_of(level);
+  }
+}
+
 TEST_P(RowsTest, layer_norm_is_the_formula_rounded_once) {
   for (const int64_t width : {1, 3, 64, 100, 384, 1111}) {
     Matrix x = filled(3, width), weight = filled(2, width);
@@ -217,21 +232,27 @@ TEST_P(RowsTest, what_is_no_number_stays_none_and_large_ones_do_not_overflow) {
   }
 }
 
-TEST_P(RowsTest, rope_turns_pairs_of_the_two_halves) {
+TEST_P(RowsTest, rope_turns_pairs_of_the_two_halves_or_of_neighbours) {
   for (const int64_t width : {2, 10, 64, 128, 250}) {
     Matrix x = filled(1, width), cos = filled(2, width), sin = filled(3, width);
-    for (const IsaLevel level : levels()) {
-      Matrix y(GetParam(), 1, width);
-      kernels_of(level).rows.rope[number()](
-          {x.at(0, 0), cos.at(1, 0), sin.at(2, 0), y.at(0, 0), width});
-      for (int64_t k = 0; k < width; ++k) {
-        const double turned = k < width / 2 ? -x.get(0, k + width / 2) : x.get(0, k - width / 2);
-        const double one = double(x.get(0, k)) * cos.get(1, k), other = turned * sin.get(2, k);
-        ASSERT_NEAR(y.get(0, k), one + other,
-                    bound(one + other) + (std::abs(one) + std::abs(other)) * std::ldexp(1.0, -23))
-            << name_of(level) << ", width " << width;
+    const auto turned = [&](bool interleaved, int64_t k) -> double {
+      if (interleaved) return k % 2 == 0 ? -x.get(0, k + 1) : x.get(0, k - 1);
+      return k < width / 2 ? -x.get(0, k + width / 2) : x.get(0, k - width / 2);
+    };
+    for (const bool interleaved : {false, true}) {
+      for (const IsaLevel level : levels()) {
+        Matrix y(GetParam(), 1, width);
+        kernels_of(level).rows.rope[number()](
+            {x.at(0, 0), cos.at(1, 0), sin.at(2, 0), y.at(0, 0), width, interleaved});
+        for (int64_t k = 0; k < width; ++k) {
+          const double one = double(x.get(0, k)) * cos.get(1, k);
+          const double other = turned(interleaved, k) * sin.get(2, k);
+          ASSERT_NEAR(y.get(0, k), one + other,
+                      bound(one + other) + (std::abs(one) + std::abs(other)) * std::ldexp(1.0, -23))
+              << name_of(level) << ", width " << width;
+        }
+        EXPECT_EQ(y.get(0, width), 0.0f);
       }
-      EXPECT_EQ(y.get(0, width), 0.0f);
     }
   }
 }

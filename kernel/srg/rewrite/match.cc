@@ -103,14 +103,19 @@ std::optional<View> view_or_all_of(const Draft& draft, ValueId value) {
   if (auto view = view_of(draft, value)) return view;
   const std::vector<Expr>* const sizes = draft.contiguous_sizes(value);
   if (sizes == nullptr) return {};
-  View all{value, *sizes, std::vector<Expr>(sizes->size()), 0};
+  auto strides = contiguous_strides(*sizes);
+  return strides ? std::optional(View{value, *sizes, *std::move(strides), 0}) : std::nullopt;
+}
+
+std::optional<std::vector<Expr>> contiguous_strides(const std::vector<Expr>& sizes) {
+  std::vector<Expr> strides(sizes.size());
   std::optional<Expr> next = 1;
-  for (size_t d = sizes->size(); d-- > 0;) {
+  for (size_t d = sizes.size(); d-- > 0;) {
     if (!next) return {};
-    all.strides[d] = *next;
-    next = product(*next, (*sizes)[d]);
+    strides[d] = *next;
+    next = product(*next, sizes[d]);
   }
-  return all;
+  return strides;
 }
 
 std::optional<Expr> product(const Expr& one, const Expr& other) {

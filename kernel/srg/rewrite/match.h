@@ -63,6 +63,8 @@ struct View {
 [[nodiscard]] std::optional<View> view_of(const Draft& draft, ValueId value);
 // The same, or all of a value of which a pass has found that it lies contiguous.
 [[nodiscard]] std::optional<View> view_or_all_of(const Draft& draft, ValueId value);
+// Nothing where one of them is no expression.
+[[nodiscard]] std::optional<std::vector<Expr>> contiguous_strides(const std::vector<Expr>& sizes);
 // Nothing where it is no expression, as a product of symbols is none.
 [[nodiscard]] std::optional<Expr> product(const Expr& one, const Expr& other);
 

@@ -3,12 +3,12 @@
 // The root mean square norm, as models compose it,
 //
 //   h = x in float32;  n = h * rsqrt(mean(h ^ 2, over the last dimension) + epsilon)
-//   weight * (n in x's dtype), (n * weight) in x's dtype, or (n * (weight + 1)) in x's dtype, the
-//   weight in the latter two perhaps in float32
+//   n in x's dtype, weight * (n in x's dtype), (n * weight) in x's dtype, or (n * (weight + 1)) in
+//   x's dtype, the weight in the latter two perhaps in float32
 //
-// becomes djinn::rms_norm(x, weight, epsilon, whether the weight is counted from 1 on, whether the
-// result is contiguous however x lies), which rounds once. Casts to the dtype that a value has
-// already are left out by models.
+// becomes djinn::rms_norm(x, weight or none, epsilon, whether the weight is counted from 1 on,
+// whether the result is contiguous however x lies), which rounds once. Casts to the dtype that a
+// value has already are left out by models.
 //
 // The layer norm, aten::layer_norm over the last dimension, becomes djinn::layer_norm(x, weight or
 // none, bias or none, epsilon).
@@ -25,7 +25,7 @@ namespace {
 
 struct Norm {
   ValueId x = 0;
-  ValueId weight = 0;
+  std::optional<ValueId> weight;
   double epsilon = 0;
   bool from_one = false;
   bool is_widened = false;   // h is x in float32, and not x itself
@@ -81,16 +81,16 @@ std::optional<MeanSquare> mean_square(const Draft& draft, ValueId value,
   return MeanSquare{*of, *epsilon};
 }
 
-// h * rsqrt(...): x and epsilon.
-std::optional<Norm> normed(const Draft& draft, ValueId value) {
-  const auto product = made_by(draft, value, "aten::mul.Tensor");
-  const auto pair = product ? operands(draft.node(*product)) : std::nullopt;
+// h * rsqrt(...), which the node is: x and epsilon.
+std::optional<Norm> normed_at(const Draft& draft, NodeIndex product) {
+  if (draft.node(product).op != "aten::mul.Tensor") return {};
+  const auto pair = operands(draft.node(product));
   if (!pair) return {};
   for (const auto& [h, root_value] : {*pair, Pair{pair->second, pair->first}}) {
     const auto root = made_by(draft, root_value, "aten::rsqrt");
     const auto under = root ? value_at(draft.node(*root), 0) : std::nullopt;
     Norm norm;
-    norm.nodes = {*product};
+    norm.nodes = {product};
     const auto square = under ? mean_square(draft, *under, norm.nodes) : std::nullopt;
     if (!square || square->of != h) continue;
     norm.nodes.push_back(*root);
@@ -106,6 +106,24 @@ std::optional<Norm> normed(const Draft& draft, ValueId value) {
     return norm;
   }
   return {};
+}
+
+// The same, made for one reader.
+std::optional<Norm> normed(const Draft& draft, ValueId value) {
+  const auto product = draft.lone_maker(value);
+  return product ? normed_at(draft, *product) : std::nullopt;
+}
+
+// n in x's dtype, which the node is.
+std::optional<Norm> bare_norm(const Draft& draft, NodeIndex last) {
+  if (auto norm = normed_at(draft, last)) return norm;
+  const auto from =
+      draft.node(last).op == "aten::_to_copy" ? value_at(draft.node(last), 0) : std::nullopt;
+  auto norm = from ? normed(draft, *from) : std::nullopt;
+  if (!norm) return {};
+  norm->is_cast = norm->is_narrowed = true;
+  norm->nodes.push_back(last);
+  return norm;
 }
 
 // weight * (n in x's dtype), whose product is the node.
@@ -189,8 +207,8 @@ std::optional<Norm> norm_rounded_once(const Draft& draft, NodeIndex last) {
 // Completes what the last node says. Tells whether x, the weight and the result are of one dtype. A
 // float32 that is not narrowed makes the result one.
 bool has_one_dtype(const Draft& draft, Norm& norm, NodeIndex last) {
-  const DType dtype = draft.value(norm.weight).dtype;
-  if (dtype_of(draft, norm.x) != dtype) return false;
+  const DType dtype = dtype_of(draft, norm.x);
+  if (norm.weight ? draft.value(*norm.weight).dtype != dtype : !has_kernels(dtype)) return false;
   if (norm.is_cast) {
     const auto cast = cast_to(draft.node(last), dtype);
     if (!cast) return false;
@@ -236,7 +254,31 @@ std::string_view why_not(const Draft& draft, const Node& node) {
   if (!square) return "its root is of another form";
   const auto maker = draft.maker(square->of);
   const bool subtracts = maker && draft.node(*maker).op == "aten::sub.Tensor";
-  return subtracts ? "it subtracts the mean" : "it has no weight, or one of another form or dtype";
+  return subtracts ? "it subtracts the mean" : "its weight is of another form or dtype";
+}
+
+void fuse_norm(Draft& draft, PassReport& report, std::optional<Norm> norm, NodeIndex last) {
+  if (!norm || !has_one_dtype(draft, *norm, last)) return;
+  if (!draft.may_move(std::ranges::min(norm->nodes), last)) {
+    report.leave("something is written amid it");
+    return;
+  }
+  ArgumentValue weight = None{};
+  if (norm->weight) weight = ValueRef{*norm->weight};
+  draft.fuse(norm->nodes, last,
+             {"djinn::rms_norm",
+              {{"", ValueRef{norm->x}},
+               {"", std::move(weight)},
+               {"", norm->epsilon},
+               {"", norm->from_one},
+               {"", norm->is_contiguous}},
+              draft.node(last).outputs,
+              {}});
+  const ValueId made = draft.node(last).outputs[0];
+  if (norm->is_contiguous && draft.value(made).claims_sizes) {
+    draft.note_contiguous(made, draft.value(made).sizes);
+  }
+  ++report.fired;
 }
 
 }  // namespace
@@ -252,25 +294,14 @@ PassReport rewrite_norms(Draft& draft) {
     if (!is_named_after(draft.node(i).op)) continue;
     auto norm = plain_norm(draft, i);
     if (!norm) norm = norm_rounded_once(draft, i);
-    if (!norm || !has_one_dtype(draft, *norm, i)) continue;
-    if (!draft.may_move(std::ranges::min(norm->nodes), i)) {
-      report.leave("something is written amid it");
-      continue;
+    fuse_norm(draft, report, std::move(norm), i);
+  }
+  // What is left has no weight, if it is a cast or is not cast.
+  for (const std::string_view op : {"aten::_to_copy", "aten::mul.Tensor"}) {
+    for (NodeIndex i = 0; i < draft.node_count(); ++i) {
+      if (!draft.is_there(i) || draft.node(i).op != op) continue;
+      fuse_norm(draft, report, bare_norm(draft, i), i);
     }
-    draft.fuse(norm->nodes, i,
-               {"djinn::rms_norm",
-                {{"", ValueRef{norm->x}},
-                 {"", ValueRef{norm->weight}},
-                 {"", norm->epsilon},
-                 {"", norm->from_one},
-                 {"", norm->is_contiguous}},
-                draft.node(i).outputs,
-                {}});
-    const ValueId made = draft.node(i).outputs[0];
-    if (norm->is_contiguous && draft.value(made).claims_sizes) {
-      draft.note_contiguous(made, draft.value(made).sizes);
-    }
-    ++report.fired;
   }
   for (NodeIndex i = 0; i < draft.node_count(); ++i) {
     const std::string_view reason = draft.is_there(i) ? why_not(draft, draft.node(i)) : "";

@@ -330,12 +330,22 @@ TEST(rewrite_norms, what_is_rounded_once_is_one_too) {
   }
 }
 
+TEST(rewrite_norms, one_may_have_no_weight) {
+  EXPECT_THAT(print_text(all_passes(mean_square("%f") + "%y = aten::relu(%n)\n").graph),
+              HasSubstr("%n : float32[1, tokens, 64] = djinn::rms_norm(%f, none, 1e-06, false, "
+                        "false)"));
+  EXPECT_THAT(
+      print_text(
+          all_passes(kToFloat + mean_square("%h") + kFromFloat + "%y = aten::relu(%nn)\n").graph),
+      HasSubstr("djinn::rms_norm(%x, none, 1e-06, false, true)"));
+}
+
 TEST(rewrite_norms, what_stays_has_a_reason) {
   const auto reason = [](const std::string& body) {
     return pass(all_passes(body), "norm").reasons.begin()->first;
   };
-  EXPECT_EQ(reason(mean_square("%f") + "%y = aten::relu(%n)\n"),
-            "it has no weight, or one of another form or dtype");
+  EXPECT_EQ(reason(kToFloat + mean_square("%h") + "%y = aten::mul.Tensor(%v, %n)\n"),
+            "its weight is of another form or dtype");
   EXPECT_EQ(reason("%d = aten::sub.Tensor(%f, %v, alpha=1)\n" + mean_square("%d") +
                    "%y = aten::relu(%n)\n"),
             "it subtracts the mean");
@@ -358,7 +368,7 @@ TEST(rewrite_norms, what_is_like_one_stays) {
         norm + "%y = aten::mul.Tensor(%x, %n)\n",                           // no weight
         norm + "%y = aten::mul.Tensor(%v, %n)\n%q = aten::relu(%r)\n",      // the root is used
         norm + "%q = aten::relu_(%f)\n%y = aten::mul.Tensor(%v, %n)\n"}) {  // written amid it
-    EXPECT_EQ(pass(all_passes(body), "norm").fired, 0u) << body;
+    EXPECT_THAT(print_text(all_passes(body).graph), HasSubstr("%y = aten::mul.Tensor(")) << body;
   }
   const std::string narrowed = norm +
                                "%o = aten::add.Tensor(%v, 1.0, alpha=1)\n"
@@ -430,11 +440,36 @@ std::string rope(const std::string& second_half) {
 TEST(rewrite_ropes, a_turn_of_the_halves_is_one_node) {
   const Rewriting turned = all_passes(rope("8"));
   EXPECT_EQ(nodes_of(turned), "aten::as_strided\naten::as_strided\ndjinn::rope\n");
-  EXPECT_THAT(print_text(turned.graph), HasSubstr("%y = djinn::rope(%b, %cos, %cos)"));
+  EXPECT_THAT(print_text(turned.graph), HasSubstr("%y = djinn::rope(%b, %cos, %cos, false)"));
   const PassReport other = pass(all_passes(rope("9")), "rope");
   EXPECT_EQ(other.fired, 0u) << "other halves";
   EXPECT_EQ(other.reasons.begin()->first,
-            "what is negated is no half of a head, or turned in another form");
+            "what is negated is no part of a head, or turned in another form");
+}
+
+TEST(rewrite_ropes, a_turn_of_neighbours_is_one_node) {
+  const auto turned = [](const std::string& second, const std::string& seen) {
+    return all_passes(
+        "%b = aten::as_strided(%x, [1, 4, tokens, 16], [64*tokens, 16, 64, 1], 0)\n"
+        "%cos = aten::as_strided(%f, [1, 1, tokens, 16], [64*tokens, 64*tokens, 64, 1], 0)\n"
+        "%c = aten::mul.Tensor(%b, %cos)\n"
+        "%x2 = aten::as_strided(%x, [1, 4, tokens, 8], [64*tokens, 16, 64, 2], " +
+        second +
+        ")\n"
+        "%neg = aten::neg(%x2)\n"
+        "%x1 = aten::as_strided(%x, [1, 4, tokens, 8], [64*tokens, 16, 64, 2], 0)\n"
+        "%t = aten::stack([%neg, %x1], -1)\n"
+        "%tt = aten::as_strided(%t, [1, 4, tokens, 16], [" +
+        seen +
+        "], 0)\n"
+        "%s = aten::mul.Tensor(%tt, %cos)\n"
+        "%y = aten::add.Tensor(%c, %s, alpha=1)\n");
+  };
+  const Rewriting neighbours = turned("1", "64*tokens, 16*tokens, 16, 1");
+  EXPECT_EQ(nodes_of(neighbours), "aten::as_strided\naten::as_strided\ndjinn::rope\n");
+  EXPECT_THAT(print_text(neighbours.graph), HasSubstr("%y = djinn::rope(%b, %cos, %cos, true)"));
+  EXPECT_EQ(pass(turned("8", "64*tokens, 16*tokens, 16, 1"), "rope").fired, 0u);
+  EXPECT_EQ(pass(turned("1", "64*tokens, 16, 64, 1"), "rope").fired, 0u);
 }
 
 // As models have it that norm each head, and turn it then: there is no view of x but of its halves.

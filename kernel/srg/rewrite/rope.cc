@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Rotary position embedding whose pairs are the halves of a head,
+// Rotary position embedding whose pairs are the halves of a head, or neighbours in it,
 //
 //   x * cos + cat([-x2, x1], -1) * sin, where x1 and x2 are views of x's halves
+//   x * cos + (stack([-x2, x1], -1) seen as x) * sin, where they are of its even and odd elements
 //
-// becomes djinn::rope(x, cos, sin).
+// becomes djinn::rope(x, cos, sin, whether it is the latter).
 #include <algorithm>
 #include <optional>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -21,6 +23,7 @@ struct Rope {
   ValueId x = 0;
   ValueId cos = 0;
   ValueId sin = 0;
+  bool interleaved = false;
   std::vector<NodeIndex> nodes;
 };
 
@@ -30,11 +33,11 @@ struct Halves {
   std::vector<NodeIndex> nodes;
 };
 
-// cat([-x2, x1], -1)
-std::optional<Halves> turned_halves(const Draft& draft, ValueId value) {
-  const auto cat = made_by(draft, value, "aten::cat");
-  if (!cat) return {};
-  const Node& node = draft.node(*cat);
+// cat([-x2, x1], -1), or stack of them.
+std::optional<Halves> turned_halves(const Draft& draft, ValueId value, std::string_view op) {
+  const auto joins = made_by(draft, value, op);
+  if (!joins) return {};
+  const Node& node = draft.node(*joins);
   const ArgumentValue* const parts = argument_at(node, 0);
   const auto* const list = parts == nullptr ? nullptr : std::get_if<ValueList>(parts);
   if (list == nullptr || list->ids.size() != 2 || !list->ids[0] || !list->ids[1]) return {};
@@ -48,7 +51,7 @@ std::optional<Halves> turned_halves(const Draft& draft, ValueId value) {
   auto first = view_of(draft, *list->ids[1]), second = view_of(draft, *negated);
   if (!first || !second) return {};
   return Halves{
-      *std::move(first), *std::move(second), {*cat, *negation, *first_viewer, *second_viewer}};
+      *std::move(first), *std::move(second), {*joins, *negation, *first_viewer, *second_viewer}};
 }
 
 // Where there is one element alone, no step is taken.
@@ -60,19 +63,40 @@ bool step_alike(const std::vector<Expr>& sizes, const std::vector<Expr>& strides
   return true;
 }
 
-// Tells whether they are the halves of the last dimension of x.
-bool are_halves(const View& x, const Halves& halves) {
+bool is_contiguous(const View& view) {
+  const auto strides = contiguous_strides(view.sizes);
+  return strides && view.offset == Expr(0) && step_alike(view.sizes, view.strides, *strides);
+}
+
+// Tells whether they are the halves of the last dimension of x, or its even and odd elements.
+bool are_halves(const View& x, const Halves& halves, bool interleaved) {
   if (x.sizes.empty() || halves.first.sizes.size() != x.sizes.size()) return false;
   const size_t last = x.sizes.size() - 1;
   if (!x.sizes[last].is_constant() || x.sizes[last].constant % 2 != 0) return false;
-  std::vector<Expr> sizes = x.sizes;
+  std::vector<Expr> sizes = x.sizes, strides = x.strides;
   sizes[last] = x.sizes[last].constant / 2;
+  if (interleaved) strides[last] = x.strides[last] * 2;
+  const Expr apart = interleaved ? x.strides[last] : x.strides[last] * sizes[last].constant;
   const auto is_half = [&](const View& half, const Expr& offset) {
     return half.base == x.base && half.sizes == sizes && half.offset == offset &&
-           step_alike(sizes, half.strides, x.strides);
+           step_alike(sizes, half.strides, strides);
   };
-  return is_half(halves.first, x.offset) &&
-         is_half(halves.second, x.offset + x.strides[last] * sizes[last].constant);
+  return is_half(halves.first, x.offset) && is_half(halves.second, x.offset + apart);
+}
+
+// What of x is turned by a quarter, if the value is that.
+std::optional<Rope> turned_by(const Draft& draft, ValueId value, const View& x) {
+  if (auto halves = turned_halves(draft, value, "aten::cat")) {
+    if (!are_halves(x, *halves, false)) return {};
+    return Rope{0, 0, 0, false, std::move(halves->nodes)};
+  }
+  const auto viewer = made_by(draft, value, "aten::as_strided");
+  const auto whole = viewer ? view_of(draft, value) : std::nullopt;
+  if (!whole || whole->sizes != x.sizes || !is_contiguous(*whole)) return {};
+  auto halves = turned_halves(draft, whole->base, "aten::stack");
+  if (!halves || !are_halves(x, *halves, true)) return {};
+  halves->nodes.push_back(*viewer);
+  return Rope{0, 0, 0, true, std::move(halves->nodes)};
 }
 
 std::optional<Rope> rope_of(const Draft& draft, NodeIndex sum) {
@@ -84,11 +108,13 @@ std::optional<Rope> rope_of(const Draft& draft, NodeIndex sum) {
   if (!plain || !turned) return {};
   const auto with_cos = operands(draft.node(*plain)), with_sin = operands(draft.node(*turned));
   if (!with_cos || !with_sin) return {};
-  auto halves = turned_halves(draft, with_sin->first);
   const auto x = view_or_all_of(draft, with_cos->first);
-  if (!halves || !x || !are_halves(*x, *halves)) return {};
-  Rope rope{with_cos->first, with_cos->second, with_sin->second, std::move(halves->nodes)};
-  rope.nodes.insert(rope.nodes.end(), {*plain, *turned, sum});
+  auto rope = x ? turned_by(draft, with_sin->first, *x) : std::nullopt;
+  if (!rope) return {};
+  rope->x = with_cos->first;
+  rope->cos = with_cos->second;
+  rope->sin = with_sin->second;
+  rope->nodes.insert(rope->nodes.end(), {*plain, *turned, sum});
   return rope;
 }
 
@@ -106,14 +132,17 @@ PassReport rewrite_ropes(Draft& draft) {
     }
     draft.fuse(rope->nodes, i,
                {"djinn::rope",
-                {{"", ValueRef{rope->x}}, {"", ValueRef{rope->cos}}, {"", ValueRef{rope->sin}}},
+                {{"", ValueRef{rope->x}},
+                 {"", ValueRef{rope->cos}},
+                 {"", ValueRef{rope->sin}},
+                 {"", rope->interleaved}},
                 draft.node(i).outputs,
                 {}});
     ++report.fired;
   }
   for (NodeIndex i = 0; i < draft.node_count(); ++i) {
     if (draft.is_there(i) && draft.node(i).op == "aten::neg") {
-      report.leave("what is negated is no half of a head, or turned in another form");
+      report.leave("what is negated is no part of a head, or turned in another form");
     }
   }
   return report;
