@@ -4,6 +4,7 @@
 import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any
 
 import djinn
@@ -29,6 +30,17 @@ def host() -> Iterator[Daemon]:
 
 def worker_of(host: Daemon, name: str) -> dict[str, Any]:
     return next(worker for worker in host.status()["workers"] if worker["owner"] == name)
+
+
+@contextmanager
+def stopped_in_its_turn(host: Daemon, session: djinn.Session) -> Iterator[None]:
+    """FIRST's worker, amid a run of the session, which may have waited for memory before."""
+    keeper = worker_of(host, FIRST.name)["pid"]
+    while True:
+        with stopped([keeper]):
+            if any(r["running"] for r in host.observer.sessions() if r["id"] == session.id):
+                yield
+                return
 
 
 def sessions_of_two(host: Daemon) -> tuple[djinn.Session, djinn.Session]:
@@ -63,13 +75,7 @@ def test_a_worker_that_keeps_its_turn_holds_nobody_up(host: Daemon) -> None:
         program(x=x)
         long = first.define(MINUTES)
         run = pool.submit(long, x=x)
-
-        def runs() -> bool:
-            return any(one["running"] for one in host.observer.sessions())
-
-        wait_until(lambda: runs() or run.done(), "the long run has begun")
-        keeper = worker_of(host, FIRST.name)["pid"]
-        with stopped([keeper]):
+        with stopped_in_its_turn(host, first):
             overruns = worker_of(host, SECOND.name)["overruns"]
             for _ in range(RUNS):
                 program(x=x)
