@@ -99,9 +99,13 @@ uint64_t length_class(uint64_t tokens) {
   return bits <= 3 ? tokens : bits << 8 | tokens >> (bits - 3);
 }
 
+uint64_t kind_of_token(ProgramId program) {
+  return mixed(1, program.value);
+}
+
 // Where the block says nonsense, a kind of its session's own: the step will fail.
 uint64_t kind_of_generation(Session& session, const ipc::Submission& submission) {
-  if (makes_token(session)) return mixed(1, program_of_token(session).value);
+  if (makes_token(session)) return kind_of_token(program_of_token(session));
   const auto run = size_of_generation(session, submission);
   if (!run) return mixed(2, session.id().value);
   const auto tokens = static_cast<uint64_t>(run->rows) * static_cast<uint64_t>(run->tokens);
@@ -123,6 +127,21 @@ StepKind kind_of_next_step(Session& session) {
     default:
       return {mixed(operation, 0)};
   }
+}
+
+StepsBehind steps_behind(Session& session) {
+  const ipc::Submission submission = session.ring().copy_submission();
+  const uint64_t operation = submission.operation;
+  if (operation != static_cast<uint64_t>(ipc::Operation::kGenerate)) return {};
+  const auto block = makes_token(session) ? Result<ipc::GenerateBlock>(*session.generation)
+                                          : ipc::decode_generate(copy_block(session, submission));
+  if (!block) return {};
+  const uint64_t made = makes_token(session) ? session.state().record().generated : 0;
+  const uint64_t left = block->max_new_tokens - std::min<uint64_t>(block->max_new_tokens, made);
+  if (left <= 1) return {};
+  const uint64_t prompt = makes_token(session) ? 0 : block->prompt_tokens;
+  const uint64_t past = static_cast<uint64_t>(tokens_of_group(session, block->sequence)) + prompt;
+  return {left - 1, mixed(operation, kind_of_token(token_program(*block, past)))};
 }
 
 std::optional<ExpectedStep> expected_step(Session& session, const ProgramTable& programs) {

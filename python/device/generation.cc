@@ -90,9 +90,9 @@ class Steps {
 };
 
 Result<client::Run> start(Link& link, const ipc::GenerateBlock& block,
-                          const std::vector<int32_t>& prompt) {
-  link.stats().bytes_up += prompt.size() * sizeof(int32_t);
-  return client::submit_generate(link.client(), block, prompt);
+                          const GenerationRequest& request) {
+  link.stats().bytes_up += request.prompt.size() * sizeof(int32_t);
+  return client::submit_generate(link.client(), block, request.prompt, request.begin_within_ms);
 }
 
 // --- what a group holds
@@ -242,7 +242,7 @@ GenerationResult Group::generate(const GenerationRequest& request, const OnStep&
         block.prefill_inputs = bindings_of(request.prefill.program, at_prompt);
         block.decode_inputs = bindings_of(request.decode.program, at_token);
         if (late) block.late_inputs = bindings_of(late->program, at_late);
-        return start(link, block, request.prompt);
+        return start(link, block, request);
       },
       [&](const std::vector<client::TokenEvent>& events) { return steps.take(events); });
   const client::Outcome& outcome = followed.outcome;

@@ -26,6 +26,7 @@ struct GenerationRequest {
   std::vector<uint32_t> padding;  // by row; zero if the group holds tokens
   // How to draw and when to stop; the fields that the others above decide are filled from them.
   ipc::GenerateBlock options;
+  uint64_t begin_within_ms = 0;  // as client::SubmissionTarget's
 };
 
 struct GenerationResult {

@@ -147,10 +147,15 @@ GenerationPart part_from(const py::tuple& part) {
 py::tuple generate_here(Group& group, const std::vector<py::tuple>& parts,
                         std::vector<int32_t> prompt, uint32_t prompt_tokens,
                         std::vector<uint32_t> padding, const py::dict& options,
-                        const py::object& on_step) {
-  GenerationRequest request{part_from(parts.at(0)), part_from(parts.at(1)), {},
-                            std::move(prompt),      prompt_tokens,          std::move(padding),
-                            options_from(options)};
+                        const py::object& on_step, std::optional<uint64_t> begin_within_ms) {
+  GenerationRequest request{part_from(parts.at(0)),
+                            part_from(parts.at(1)),
+                            {},
+                            std::move(prompt),
+                            prompt_tokens,
+                            std::move(padding),
+                            options_from(options),
+                            begin_within_ms.value_or(0)};
   if (parts.size() > 2) request.late.emplace(part_from(parts[2]));
   StepTeller teller(on_step);
   GenerationResult result;

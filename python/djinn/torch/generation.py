@@ -22,7 +22,10 @@ from typing import Any
 import torch
 from transformers.generation.utils import GenerateDecoderOnlyOutput, GenerateEncoderDecoderOutput
 
+from djinn.session import deadline_ms
+
 from . import _device, groups, notice, state
+from .config import config
 from .job import Call, Job, group_for, job_of
 from .options import options_of
 from .state import DEVICE, NotInDaemon
@@ -227,6 +230,7 @@ def _generate(
                 [0] * len(rows.ids) if job.past else job.padding,
                 options,
                 rows.append if rows.is_asked else None,
+                deadline_ms(config.begin_within, "begin_within"),
             )
             if rows.ended and not options["greedy"]:
                 drawn.offset = options["random_offset"] + len(tokens[0]) * len(tokens)
