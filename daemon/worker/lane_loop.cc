@@ -318,6 +318,7 @@ sched::Backlog LaneLoop::backlog_of(SessionId id) {
                          times_.predict_ns(steps.kind)};
   // Of the run that is computed, or paused, a part is over.
   if (runner_->is_asking(id)) backlog.step_ns -= std::min(ns, slice_.charged_ns);
+  backlog.step_ns += ns * steps.parts;
   backlog.behind = seat.session->ring().open() - 1;
   backlog.behind_ns = ns;
   return backlog;

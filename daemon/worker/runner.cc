@@ -137,7 +137,8 @@ Result<Runner::Advance> Runner::advance(Session& session, bool others_may_join) 
 // A step that has waited for memory has not begun either, but for a generation's later ones.
 void Runner::refuse_if_late(const Begun& begun) {
   const uint64_t begin_by_ns = begun.step.submission.begin_by_ns;
-  if (begin_by_ns == 0 || begun.record.generated > 0) return;
+  const bool has_begun = begun.record.generated > 0 || begun.record.prompt_read > 0;
+  if (begin_by_ns == 0 || has_begun) return;
   const uint64_t now_ns = clock_.monotonic_ns();
   if (now_ns <= begin_by_ns) return;
   begun.step.session.refuse(too_late(now_ns - begin_by_ns));
@@ -241,7 +242,8 @@ bool Runner::is_used_aside(SessionId session, SequenceHandle sequence) const {
 // Without a token before it the step is of a prompt, which is long enough by itself.
 uint64_t Runner::batch_key_of(Session& session) const {
   const gc::StepRecord& record = session.state().record();
-  const bool goes_on = record.kind == gc::StepKind::kToken && session.generation;
+  const bool goes_on =
+      record.kind == gc::StepKind::kToken && record.generated > 0 && session.generation;
   if (!goes_on || session.is_on_probation()) return 0;
   if (!session.generation->symbols.empty()) return 0;  // its sizes are its own
   ProgramId decode{session.generation->decode};

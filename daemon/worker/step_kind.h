@@ -30,6 +30,7 @@ struct StepKind {
 struct StepsBehind {
   uint64_t count = 0;
   uint64_t kind = 0;
+  uint64_t parts = 0;  // of the prompt, before those, each taken for one like the next step
 };
 [[nodiscard]] StepsBehind steps_behind(Session& session);
 

@@ -86,7 +86,7 @@ def _sample(call: Call) -> tuple[Any, int, str]:
         why = str(reason)
     else:
         try:
-            return _in_daemon(call, job), 2, ""
+            return _in_daemon(call, job), 2, _why_one_pass(job)
         except NotInDaemon as reason:
             why = str(reason)
         try:
@@ -98,6 +98,12 @@ def _sample(call: Call) -> tuple[Any, int, str]:
     except NotInDaemon as reason:
         more = f"; nor from its prompt on, because {reason}" if str(reason) != why else ""
         raise NotInDaemon(why + more) from reason
+
+
+def _why_one_pass(job: Job) -> str:
+    """Of a long prompt of fast numerics; empty where it ran in parts."""
+    why = job.programs.one_pass
+    return f"its prompt ran in one pass, because {why}" if why else ""
 
 
 def _taken_over(call: Call) -> Any:
@@ -231,6 +237,7 @@ def _generate(
                 options,
                 rows.append if rows.is_asked else None,
                 deadline_ms(config.begin_within, "begin_within"),
+                (job.programs.extend.template, []) if job.programs.extend else None,
             )
             if rows.ended and not options["greedy"]:
                 drawn.offset = options["random_offset"] + len(tokens[0]) * len(tokens)
