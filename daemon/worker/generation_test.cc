@@ -348,12 +348,13 @@ class PromptTest : public GenerationTest {
   }
   // So many tokens from first on.
   ipc::GenerateBlock prompt(SequenceHandle group, int32_t first, size_t tokens, uint32_t rows = 1) {
+    const ipc::InputBinding ref = written_ref();
     Tokens ids(tokens * rows);
     for (size_t i = 0; i < ids.size(); ++i) ids[i] = first + static_cast<int32_t>(i % tokens);
     ipc::GenerateBlock wanted = block(group, ids, rows);
     wanted.decode = kDecode.value;
     wanted.extend = kExtend.value;
-    wanted.extend_inputs = {written_ref()};
+    wanted.extend_inputs = {ref};
     wanted.max_new_tokens = 2;
     told_.clear();
     return wanted;
@@ -362,16 +363,16 @@ class PromptTest : public GenerationTest {
   std::vector<uint64_t> lengths(SequenceHandle group, const ipc::GenerateBlock& wanted) {
     std::vector<uint64_t> found{length_of(group)};
     generate(wanted);
-    while (told().empty()) {
+    for (std::optional<ErrorCode> end; !end; end = ended()) {
+      const bool is_at_prompt = told().empty();
+      if (is_at_prompt) EXPECT_EQ(runner_.batch_key_of(*session_), 0u) << "it makes no token";
       if (advance() == Runner::Advance::kWaiting) grant_all();
-      EXPECT_EQ(runner_.batch_key_of(*session_) != 0, !told().empty() || ended());
-      EXPECT_NE(ended(), ErrorCode::kMalformed);
-      if (length_of(group) != found.back()) found.push_back(length_of(group));
+      if (is_at_prompt && length_of(group) != found.back()) found.push_back(length_of(group));
     }
-    EXPECT_EQ(finish(), ErrorCode::kOk);
     found.erase(found.begin());
     return found;
   }
+
   // How often the program of later parts has run.
   float extended() { return value_of_ref()[0] - kInput[0]; }
 
