@@ -6,7 +6,8 @@ import os
 import signal
 import threading
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import djinn
@@ -20,6 +21,10 @@ class Talker:
     def __init__(self, daemon: Daemon, session: djinn.Session, model: Path) -> None:
         self.daemon = daemon
         self.generator = djinn.Generator(session, model, numerics="fast")
+
+    def is_under_way(self, started: Future[list[int]]) -> bool:
+        running = any(one["running"] for one in self.daemon.observer.sessions())
+        return running or started.done()
 
     def generate(self, tokens: int = 30) -> list[int]:
         return self.generator.generate([PROMPT], max_new_tokens=tokens, stop_tokens=[]).tokens[0]
@@ -48,12 +53,7 @@ def test_deaths_in_the_midst_of_a_prompt_change_no_token(talker: Talker) -> None
         for _ in range(6):
             before = talker.daemon.worker()
             started = pool.submit(talker.generate)
-            wait_until(
-                lambda started=started: (
-                    started.done() or any(one["running"] for one in talker.daemon.observer.sessions())
-                ),
-                "a step",
-            )
+            wait_until(partial(talker.is_under_way, started), "a step")
             os.kill(before["pid"], signal.SIGKILL)
             assert started.result(60) == expected
 
