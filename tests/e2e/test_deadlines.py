@@ -47,15 +47,13 @@ def computing(daemon: Daemon) -> Iterator[Callable[[], bool]]:
 def test_who_would_wait_too_long_is_told_at_once(fifo: Daemon) -> None:
     with fifo.connect("short", begin_within=0.05) as session, computing(fifo) as goes_on:
         with pytest.raises(djinn.LimitError, match=r"would begin in about \d+ ms") as told:
-            session.run_once(DOUBLE, n=3, x=np.ones(3, np.float32))
+            session.run_once(DOUBLE, x=np.ones(3, np.float32))
         assert goes_on(), "it is told while the other run computes"
         assert (told.value.code, told.value.number) == ("queue_full", QUEUE_FULL)
         with fifo.connect("patient") as patient:
-            assert (
-                patient.run_once(DOUBLE, n=3, x=np.ones(3, np.float32))["y"].tolist() == [2.0] * 3
-            )
+            assert patient.run_once(DOUBLE, x=np.ones(3, np.float32))["y"].tolist() == [2.0] * 3
         wait_until(lambda: fifo.worker()["refused"] == 1, "it is counted")
-        assert session.run_once(DOUBLE, n=3, x=np.ones(3, np.float32))["y"].tolist() == [2.0] * 3
+        assert session.run_once(DOUBLE, x=np.ones(3, np.float32))["y"].tolist() == [2.0] * 3
 
 
 def test_a_generation_that_was_refused_is_as_if_it_had_not_been(
@@ -76,7 +74,7 @@ def test_a_generation_that_was_refused_is_as_if_it_had_not_been(
 
 def test_under_fair_a_long_run_is_in_nobodys_way(daemon: Daemon) -> None:
     with daemon.connect("short", begin_within=5) as session, computing(daemon) as goes_on:
-        session.run_once(DOUBLE, n=3, x=np.ones(3, np.float32))
+        session.run_once(DOUBLE, x=np.ones(3, np.float32))
         assert goes_on()
 
 
