@@ -253,6 +253,8 @@ GenerationResult Group::generate(const GenerationRequest& request, const OnStep&
   const client::Outcome& outcome = followed.outcome;
   // When on_step ends a generation, djinnd is ahead of it: the run is cancelled, or is done
   // already.
+  // Who set a time is told as programs without PyTorch are, and not of a fault of the device.
+  if (outcome.error == ErrorCode::kQueueFull) raise_as_ours({outcome.error, outcome.message});
   if (outcome.error != ErrorCode::kOk && !steps.ended()) raise({outcome.error, outcome.message});
   return std::move(steps).finish(followed);
 }

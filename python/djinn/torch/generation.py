@@ -22,6 +22,7 @@ from typing import Any
 import torch
 from transformers.generation.utils import GenerateDecoderOnlyOutput, GenerateEncoderDecoderOutput
 
+from djinn.errors import Error
 from djinn.session import deadline_ms
 
 from . import _device, groups, notice, state
@@ -241,8 +242,9 @@ def _generate(
             )
             if rows.ended and not options["greedy"]:
                 drawn.offset = options["random_offset"] + len(tokens[0]) * len(tokens)
-    except BaseException:
-        if job.past:
+    except BaseException as error:
+        was_refused = isinstance(error, Error) and error.code == "queue_full"
+        if job.past and not was_refused:
             held.crop(job.past)  # as if it had not begun
         raise
     ids = rows.extend(tokens)
