@@ -41,6 +41,7 @@ Json to_json(const ipc::WorkerReport& report) {
           {"runs_together", report.runs_together},
           {"turn_ms", report.turn_ns / kNsPerMs},
           {"overruns", report.overruns},
+          {"refused", report.refused},
           {"tokens", report.tokens}};
 }
 

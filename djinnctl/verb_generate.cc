@@ -21,6 +21,7 @@ struct GenerateCommand {
   std::string device;
   std::string prompt;
   std::string numerics;
+  uint64_t begin_within_ms = 0;
   client::GenerateOptions options;
 };
 
@@ -81,6 +82,7 @@ Status generate(const Invocation& invocation, GenerateCommand command) {
   DJINN_CHECK(check_has_no_tokenizer(command.directory));
   DJINN_TRY(const auto client, attach(invocation, command.device));
   DJINN_TRY(const auto generator, open_generator(*client, command));
+  client->set_begin_within_ms(command.begin_within_ms);
   const std::string note = client::tell_unknown(generator->unknown_keys());
   if (!note.empty() && !invocation.quiet) {
     write_error("djinnctl: " + sentence_for(terminal_of(STDERR_FILENO), note) + "\n");
@@ -135,6 +137,10 @@ void add_generate(CommandLine& line) {
   verb.option("--numerics", command->numerics, "how it is computed [as djinnd's lane.numerics]")
       .called("NAME")
       .one_of({"exact", "fast", "fast-only"});
+  verb.option("--begin-within", command->begin_within_ms,
+              "exit with 75 where it would wait longer [wait]")
+      .called("MS")
+      .positive();
   add_sampling(verb, options);
   verb.does([command](const Invocation& invocation) { return generate(invocation, *command); });
 }

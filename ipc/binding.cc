@@ -23,7 +23,7 @@ static_assert(std::endian::native == std::endian::little, "The wire form is litt
 
 // These are the bytes of each block's head, and of the array elements behind it.
 constexpr size_t kRunHead = 40, kSymbolBytes = 8, kInputBytes = 24, kOutputBytes = 24;
-constexpr size_t kGenerateHead = 136, kSmallBytes = 8;  // a 32-bit element with its padding
+constexpr size_t kGenerateHead = 152, kSmallBytes = 8;  // a 32-bit element with its padding
 constexpr size_t kReadHead = 40, kDimensionBytes = 16;  // a size and a stride
 constexpr size_t kWriteHead = 40;
 constexpr size_t kReleaseHead = 8, kRefBytes = 8;
@@ -271,7 +271,8 @@ Status check_lengths(const GenerateBlock& block) {
 }
 
 size_t inputs_of(const GenerateBlock& block) {
-  return block.prefill_inputs.size() + block.decode_inputs.size() + block.late_inputs.size();
+  return block.prefill_inputs.size() + block.decode_inputs.size() + block.late_inputs.size() +
+         block.extend_inputs.size();
 }
 
 // Staging is refused, because the client could change it between two tokens. A ref changes only
@@ -430,11 +431,14 @@ std::vector<std::byte> encode(const GenerateBlock& block) {
   writer.put(static_cast<uint32_t>(block.decode_inputs.size()));
   writer.put(static_cast<uint32_t>(block.late_inputs.size()));
   writer.put(static_cast<uint32_t>(block.symbols.size()));
+  writer.put(block.extend);
+  writer.put_small(static_cast<uint32_t>(block.extend_inputs.size()));
   for (const uint32_t padding : block.padding) writer.put_small(padding);
   for (const int32_t token : block.stop_tokens) writer.put_small(token);
   for (const InputBinding& input : block.prefill_inputs) put_input(writer, input);
   for (const InputBinding& input : block.decode_inputs) put_input(writer, input);
   for (const InputBinding& input : block.late_inputs) put_input(writer, input);
+  for (const InputBinding& input : block.extend_inputs) put_input(writer, input);
   for (const int64_t symbol : block.symbols) writer.put(symbol);
   return std::move(writer).finish();
 }
@@ -463,8 +467,10 @@ Result<GenerateBlock> decode_generate(std::span<const std::byte> bytes) {
   const uint64_t late_inputs = reader.take<uint32_t>();
   const uint64_t symbols = reader.take<uint32_t>();
   DJINN_CHECK(at_most(symbols, limits::kSymbols, "number of symbols"));
-  DJINN_CHECK(reader.expect_arrays((block.rows + stop_tokens) * kSmallBytes +
-                                   (prefill_inputs + decode_inputs + late_inputs) * kInputBytes +
+  block.extend = reader.take<uint64_t>();
+  DJINN_TRY(const uint64_t extend_inputs, reader.take_small<uint32_t>());
+  const uint64_t inputs = prefill_inputs + decode_inputs + late_inputs + extend_inputs;
+  DJINN_CHECK(reader.expect_arrays((block.rows + stop_tokens) * kSmallBytes + inputs * kInputBytes +
                                    symbols * kSymbolBytes));
   DJINN_CHECK(take_padding(reader, block));
   block.stop_tokens.resize(stop_tokens);
@@ -474,6 +480,7 @@ Result<GenerateBlock> decode_generate(std::span<const std::byte> bytes) {
   DJINN_CHECK(take_refs(reader, prefill_inputs, block.prefill_inputs));
   DJINN_CHECK(take_refs(reader, decode_inputs, block.decode_inputs));
   DJINN_CHECK(take_refs(reader, late_inputs, block.late_inputs));
+  DJINN_CHECK(take_refs(reader, extend_inputs, block.extend_inputs));
   block.symbols.resize(symbols);
   for (int64_t& symbol : block.symbols) symbol = reader.take<int64_t>();
   reader.finish();

@@ -81,6 +81,9 @@ uint64_t bytes_of(const OutputDescription& description);
 // kMalformed, of what a worker said of an output.
 Error output_cannot_be();
 
+// A prompt's parts end at multiples of so many tokens of a row, those before the prompt included.
+inline constexpr uint32_t kPromptPart = 128;
+
 // kGenerate. Rows shorter than the longest are padded on the left with pad_token.
 struct GenerateBlock {
   uint64_t prefill = 0;  // ProgramId; tokens > 1 or = 1
@@ -89,6 +92,9 @@ struct GenerateBlock {
   // window; 0: nothing does.
   uint64_t late_decode = 0;
   uint64_t late_from = 0;
+  // ProgramId: takes prefill's place for what of a prompt comes behind its first part, where
+  // prompts of fast numerics run in parts (kPromptPart); 0: this one runs in one pass.
+  uint64_t extend = 0;
   SequenceHandle sequence;
   uint32_t rows = 1;
   uint32_t prompt_tokens = 0;     // a row, padding included
@@ -111,6 +117,7 @@ struct GenerateBlock {
   std::vector<InputBinding> prefill_inputs;
   std::vector<InputBinding> decode_inputs;
   std::vector<InputBinding> late_inputs;
+  std::vector<InputBinding> extend_inputs;
   // Values of the programs' symbols without a role, in the order that each program has them in.
   std::vector<int64_t> symbols;
   friend bool operator==(const GenerateBlock&, const GenerateBlock&) = default;

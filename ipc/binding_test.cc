@@ -105,6 +105,8 @@ GenerateBlock random_generate(Random& random) {
   block.late_decode = random.below(1000);
   block.late_from = random.next();
   block.late_inputs = random_list<InputBinding>(random, 20, ref);
+  block.extend = random.next();
+  block.extend_inputs = random_list<InputBinding>(random, 20, ref);
   block.symbols = random_list<int64_t>(random, limits::kSymbols,
                                        [&] { return static_cast<int64_t>(random.next()); });
   return block;
@@ -404,7 +406,7 @@ std::vector<Fault> faults() {
       run_fault("place of an output that goes nowhere", kBad, 104, uint64_t{1}),
       run_fault("output ref of generation 0", kBad, 156, uint32_t{0}),
       run_fault("output ref over its limit", kOver, 152, limits::kRefs),
-      // GenerateBlock: head of 136, paddings at 136 and 144, a stop token at 152, a ref at 160.
+      // GenerateBlock: head of 152, paddings at 152 and 160, a stop token at 168, a ref at 176.
       generate_fault("no prefill program", kBad, 0, uint64_t{0}),
       generate_fault("no decode program", kBad, 8, uint64_t{0}),
       generate_fault("no sequence", kBad, 36, uint32_t{0}),
@@ -421,11 +423,13 @@ std::vector<Fault> faults() {
       generate_fault("top_p is infinite", kBad, 92, kInf),
       generate_fault("min_p is -infinite", kBad, 96, -kInf),
       generate_fault("penalty is NaN", kBad, 100, kNan),
-      generate_fault("padding above the prompt", kBad, 136, uint32_t{6}),
-      generate_fault("reserved word of a padding", kBad, 140, uint32_t{1}),
-      generate_fault("reserved word of a stop token", kBad, 156, uint32_t{1}),
+      generate_fault("padding above the prompt", kBad, 152, uint32_t{6}),
+      generate_fault("reserved word of a padding", kBad, 156, uint32_t{1}),
+      generate_fault("reserved word of a stop token", kBad, 172, uint32_t{1}),
       generate_fault("inputs that are not there", kBad, 120, uint32_t{2}),
-      generate_fault("an input in staging", kBad, 164, uint32_t{1}),
+      generate_fault("inputs of parts that are not there", kBad, 144, uint32_t{1}),
+      generate_fault("reserved word of the inputs of parts", kBad, 148, uint32_t{1}),
+      generate_fault("an input in staging", kBad, 180, uint32_t{1}),
       read_fault("ref of generation 0", kBad, 4, uint32_t{0}),
       read_fault("dtype 0", kBad, 8, uint32_t{0}),
       read_fault("unknown dtype", kBad, 8, uint32_t{18}),

@@ -35,6 +35,8 @@ inline constexpr uint64_t kStagingBytesMax = 1u << 30;      // larger tensors cr
 inline constexpr uint32_t kErrorTextBytes = 256;            // three short sentences
 
 // --- data path
+inline constexpr uint32_t kQueuedSubmissions =
+    256;  // of a lane, before one with a deadline; as many as one session may have
 inline constexpr uint32_t kBindingTableBytes = 64 * 1024;  // large runs; about 2700 storages
 inline constexpr uint32_t kSymbols = 64;                   // a run binds each by value
 inline constexpr uint32_t kRefs = 16 * 1024;  // ref table: 1.5 MiB of state, touched as used

@@ -326,6 +326,7 @@ struct WorkerReport {
   uint64_t tokens = 0;
   uint64_t turn_ns = 0;   // as WorkerStats'
   uint64_t overruns = 0;  // likewise
+  uint64_t refused = 0;   // likewise, submissions_refused
   friend bool operator==(const WorkerReport&, const WorkerReport&) = default;
 };
 
@@ -947,6 +948,7 @@ struct WorkerStats {
   uint64_t prompt_tokens = 0;
   std::array<uint64_t, kOperations> submissions{};  // that ended well, by Operation
   uint64_t submissions_failed = 0;
+  uint64_t submissions_refused = 0;  // of these, because of their deadlines
   TimeHistogram queue{};        // from when the lane could have begun a submission to its beginning
   TimeHistogram run{};          // of kRun and kRunOnce, from their beginning to their end
   TimeHistogram first_token{};  // of a generation, its time in the queue included

@@ -74,6 +74,8 @@ class WorkerRing {
   Result<bool> has_submission();
   // A private copy of submission number completed(), which has_submission() has found.
   [[nodiscard]] Submission copy_submission() const;
+  // How many there were that are not complete, when has_submission() last looked.
+  [[nodiscard]] uint64_t open() const { return found_ - completed_; }
   void complete_one();  // frees the slot
   [[nodiscard]] uint64_t completed() const { return completed_; }
 

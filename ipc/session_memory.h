@@ -62,8 +62,11 @@ struct Submission {
   uint64_t run = 0;             // the client's number for it, larger than all before
   uint64_t binding_offset = 0;  // in staging
   uint64_t program = 0;         // kRun: ProgramId
-  uint64_t graph_offset = 0;    // kRunOnce: SRG bytes in staging
-  uint64_t graph_bytes = 0;
+  uint32_t graph_offset = 0;    // kRunOnce: SRG bytes in staging
+  uint32_t graph_bytes = 0;
+  // Its deadline, in CLOCK_MONOTONIC: what has not begun by then, or is predicted not to when the
+  // lane finds it, is refused with kQueueFull, and nothing of it was done. 0: it waits for its turn
+  uint64_t begin_by_ns = 0;
   uint64_t model = 0;   // kRunOnce: the model whose weights the graph names; 0 for none
   uint64_t series = 0;  // kRun, kRunOnce: the client's number for a series of runs; 0: of none
 };
@@ -130,6 +133,8 @@ struct SessionLayout {
 };
 static_assert(sizeof(SessionControl) <= SessionLayout::kSubmissionsOffset);
 static_assert(SessionLayout::kStagingOffset % 4096 == 0);
+// A graph's place is found in 32 bits.
+static_assert(limits::kStagingBytesMax <= UINT32_MAX);
 // A slot is found by masking.
 static_assert(std::has_single_bit(limits::kSubmissionSlots));
 static_assert(std::has_single_bit(limits::kCompletionSlots));

@@ -14,6 +14,7 @@
 #include "ipc/codec/srg_codec.h"
 #include "ipc/spin.h"
 #include "kernel/base/bytes.h"
+#include "kernel/base/checked.h"
 #include "libdjinn-client/connect_advice.h"
 #include "libdjinn-client/lease_socket.h"
 #include "libdjinn-client/place.h"
@@ -31,6 +32,13 @@ constexpr uint64_t kSpinNs = 40'000;
 constexpr uint64_t kShortWaitNs = 4 * kSpinNs;
 // This is enough for a few runs of a small model.
 constexpr uint64_t kStagingCommitMin = 64 * 1024;
+
+// As ipc::Submission has it. What is later than the clock goes is no deadline.
+uint64_t deadline_ns(const Clock& clock, uint64_t within_ms) {
+  if (within_ms == 0) return 0;
+  const auto within_ns = checked_mul(within_ms, kNsPerMs);
+  return within_ns ? checked_add(*within_ns, clock.monotonic_ns()).value_or(0) : 0;
+}
 // has_room() counts this much for a submission's binding block. It is enough for a hundred tensors.
 constexpr uint64_t kBlockBytes = 4096;
 // After it was given up, a run ends with the operator that runs. One that takes longer is left to
@@ -541,7 +549,13 @@ void Client::release_dropped_refs() {
 Result<Run> Client::publish(const SubmissionTarget& target, std::span<const std::byte> block,
                             Pending pending) {
   control_.send_owed_without_wait();
+  const uint64_t begin_by_ns = deadline_ns(clock_, target.begin_within_ms);
   while (pending_.size() >= limits::kSubmissionSlots) {
+    if (begin_by_ns != 0) {
+      return Error{ErrorCode::kQueueFull,
+                   "256 submissions of this session are not done, and there is no room for one "
+                   "that is to begin in time. Wait for some of them, and submit it again."};
+    }
     DJINN_CHECK(sleep({interrupt_, &given_up_}));
     DJINN_CHECK(poll());
   }
@@ -551,8 +565,9 @@ Result<Run> Client::publish(const SubmissionTarget& target, std::span<const std:
   submission.program = target.program.value;
   submission.model = target.model.value;
   submission.series = target.series;
-  submission.graph_offset = target.graph.offset;
-  submission.graph_bytes = target.graph.bytes;
+  submission.graph_offset = static_cast<uint32_t>(target.graph.offset);
+  submission.graph_bytes = static_cast<uint32_t>(target.graph.bytes);
+  submission.begin_by_ns = begin_by_ns;
   if (!block.empty()) {
     DJINN_TRY(StagingLease staged, stage(block));
     submission.binding_offset = staged.range().offset;

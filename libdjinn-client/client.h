@@ -48,6 +48,8 @@ struct ConnectOptions {
   std::string device;  // "cpu:0": where it is to run; empty: djinnd's first
   // What it gets beside the user's other sessions: a name of schedule.h; empty: "normal".
   std::string service_class{};
+  // Client::set_begin_within_ms(), from the beginning.
+  uint64_t begin_within_ms = 0;
   uint64_t staging_bytes = limits::kStagingBytesDefault;
   bool observer = false;  // control requests only
   // How long djinnd may take to answer who has had no session of a Connection yet. It gives a new
@@ -104,6 +106,9 @@ struct SubmissionTarget {
   ModelId model;            // kRunOnce
   uint64_t series = 0;      // kRun, kRunOnce
   ipc::StagingRange graph;  // kRunOnce
+  // Refused with kQueueFull where it cannot begin so soon, and has done nothing then; 0: it waits
+  // for its turn.
+  uint64_t begin_within_ms = 0;
 };
 
 // What a model is read from.
@@ -189,6 +194,11 @@ class Client {
   Status terminate_session(SessionId session);
 
   // --- data path
+  // What runs and generations that are submitted from now on say, but those of a series, which
+  // others stand behind; 0: nothing.
+  void set_begin_within_ms(uint64_t ms) { begin_within_ms_ = ms; }
+  [[nodiscard]] uint64_t begin_within_ms() const { return begin_within_ms_; }
+
   // A range of staging; waits for completions while the slab is full. Its pages are there, so
   // writing them cannot fail. Errors: kLimitExceeded, kQueueFull when the slab is full and nothing
   // is under way, kOutOfMemory, kDisconnected.
@@ -197,8 +207,9 @@ class Client {
   Result<StagingLease> stage(std::span<const std::byte> bytes);
 
   // Publishes a submission, and takes its leases; where it is refused they are given back at once.
-  // Waits while the ring is full. Errors: kLimitExceeded for a block over its limit, kDisconnected,
-  // those of allocate_staging() for the block.
+  // Waits while the ring is full, but with a deadline is kQueueFull at once. Errors: also
+  // kLimitExceeded for a block over its limit, kDisconnected, those of allocate_staging() for the
+  // block.
   Result<Run> submit(const SubmissionTarget& target, std::span<const std::byte> block,
                      StagingLeases leases = {});
   // Whether so many submissions, with so many bytes of staging beside their ordinary blocks, are
@@ -260,6 +271,7 @@ class Client {
         mark_(std::make_shared<const ForkMark>(std::move(mark))),
         interrupt_(options.interrupt),
         given_up_(options.given_up),
+        begin_within_ms_(options.begin_within_ms),
         lender_(std::make_shared<Lender>(mark_, std::span<std::byte>())) {}
 
   struct Pending {
@@ -301,6 +313,7 @@ class Client {
   std::shared_ptr<const ForkMark> mark_;  // of the process that has the session
   Interrupt* interrupt_;
   CancelPredicate given_up_;
+  uint64_t begin_within_ms_;
   SystemClock clock_;
   Fd submission_bell_;
   Fd completions_;  // the listener of their bell

@@ -162,6 +162,19 @@ TEST_F(ClientTest, tokens_that_were_made_before_djinnd_went_are_told_before_its_
   EXPECT_EQ(told, expected);
 }
 
+TEST_F(ClientTest, with_a_deadline_nobody_waits_for_room_among_the_submissions) {
+  daemon_.set_stuck(true);
+  const SubmissionTarget patient;
+  for (uint32_t run = 0; run < limits::kSubmissionSlots; ++run) {
+    ASSERT_TRUE(client_->submit(patient, {}));
+  }
+  SubmissionTarget target;
+  target.begin_within_ms = 60'000;
+  const auto refused = client_->submit(target, {});
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, ErrorCode::kQueueFull);
+}
+
 // Of a session whose calls are interrupted before they wait, while djinnd stands still.
 class Interrupted : public ::testing::Test {
  protected:

@@ -137,6 +137,11 @@ void Connection::adopt(std::unique_ptr<Client> client) {
   ++session_;
 }
 
+void Connection::set_begin_within_ms(uint64_t ms) {
+  options_.begin_within_ms = ms;
+  if (client_ != nullptr) client_->set_begin_within_ms(ms);
+}
+
 void Connection::abandon() {
   [[maybe_unused]] const auto* const of_parent = client_.release();
   end_ = {forked()};

@@ -72,6 +72,9 @@ class Connection {
   // last attempt; kTimeout when djinnd takes the connection and does not answer; kCancelled.
   Status reconnect(uint64_t wait_ms, const CancelPredicate& given_up = {});
 
+  // As Client's, of this session and those to come.
+  void set_begin_within_ms(uint64_t ms);
+
   // While one lives, the connection has no client for anybody, but kBusy: the code that a client
   // calls back must not use it. They don't nest.
   class Hold {

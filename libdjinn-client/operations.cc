@@ -42,15 +42,18 @@ Result<Run> submit_run(Client& client, Runnable runnable, const ipc::RunBlock& b
     leases.read.push_back(std::move(runnable.graph));
   }
   target.series = runnable.series;
+  if (target.series == 0) target.begin_within_ms = client.begin_within_ms();
   return client.submit(target, ipc::encode(block), std::move(leases));
 }
 
 Result<Run> submit_generate(Client& client, ipc::GenerateBlock block,
-                            std::span<const int32_t> prompt) {
+                            std::span<const int32_t> prompt,
+                            std::optional<uint64_t> begin_within_ms) {
   DJINN_TRY(StagingLease staged, client.stage(std::as_bytes(prompt)));
   block.prompt = staged.range();
-  return client.submit(target_of(ipc::Operation::kGenerate), ipc::encode(block),
-                       {.read = list_of(std::move(staged))});
+  SubmissionTarget target = target_of(ipc::Operation::kGenerate);
+  target.begin_within_ms = begin_within_ms.value_or(client.begin_within_ms());
+  return client.submit(target, ipc::encode(block), {.read = list_of(std::move(staged))});
 }
 
 // A later submission may fill the slot again, because it comes after the release.

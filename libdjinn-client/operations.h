@@ -12,6 +12,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 
 #include "ipc/binding.h"
@@ -30,12 +31,15 @@ struct Runnable {
 // A graph that is used once, in staging.
 Result<Runnable> stage_graph(Client& client, const srg::Graph& graph, ModelId model = {});
 
-// leases: the staging that block names.
+// Of these two a run of no series says Client::begin_within_ms(). leases: the staging that block
+// names.
 Result<Run> submit_run(Client& client, Runnable runnable, const ipc::RunBlock& block,
                        StagingLeases leases = {});
-// prompt: as block.prompt describes it, which this fills in.
+// prompt: as block.prompt describes it, which this fills in. begin_within_ms: nothing: the
+// client's.
 Result<Run> submit_generate(Client& client, ipc::GenerateBlock block,
-                            std::span<const int32_t> prompt);
+                            std::span<const int32_t> prompt,
+                            std::optional<uint64_t> begin_within_ms = {});
 // The refs' slots may be used again when this has succeeded. refs: kReleaseBatch at most.
 Result<Run> submit_release(Client& client, std::span<const RefHandle> refs);
 inline constexpr size_t kReleaseBatch = 512;  // a binding block of so many handles is small

@@ -62,20 +62,23 @@ Status check_block(const ipc::GenerateBlock& block, const Sequence& group,
   return check_room(block, group, entry.length);
 }
 
-// Writes the prompt as the group's tokens, to slots at and beyond the committed length, so that
-// nothing is lost if the step is repeated.
-Status write_prompt(Step& step, const ipc::GenerateBlock& block, const SequenceUse& use) {
+// Writes what the step takes of the prompt as the group's tokens, to slots at and beyond the
+// committed length, so that nothing is lost if the step is repeated.
+Status write_prompt(Step& step, const ipc::GenerateBlock& block, const SequenceUse& use,
+                    uint64_t read) {
   DJINN_TRY(const auto prompt, step.session.staged(block.prompt));
   const uint64_t row_bytes = uint64_t{block.prompt_tokens} * sizeof(int32_t);
   if (prompt.size() != row_bytes * block.rows) {
     return Error{ErrorCode::kInvalidArgument,
                  "The prompt's staging range must hold int32 [rows, prompt_tokens]."};
   }
-  DJINN_ASSERT(use.past() + block.prompt_tokens <= use.group->committed());
+  DJINN_ASSERT(read + use.tokens <= block.prompt_tokens);
+  DJINN_ASSERT(use.past() + use.tokens <= use.group->committed());
   static thread_local std::vector<int32_t> ids;
-  ids.resize(block.prompt_tokens);
+  ids.resize(use.tokens);
   for (uint32_t row = 0; row < block.rows; ++row) {
-    memcpy(ids.data(), prompt.data() + row * row_bytes, row_bytes);
+    const std::byte* const first = prompt.data() + row * row_bytes + read * sizeof(int32_t);
+    memcpy(ids.data(), first, ids.size() * sizeof(int32_t));
     DJINN_CHECK(use.group->write_tokens(use.entry.bank, row, use.past(), ids));
   }
   return {};
@@ -211,13 +214,21 @@ bool all_finished(const gc::StepRecord& record, uint32_t rows) {
 
 // --- a step
 
-Result<SequenceUse> begin_use(Step& step, const ipc::GenerateBlock& block, bool first) {
+bool is_at_prompt(const gc::StepRecord& record) {
+  return record.generated == 0;
+}
+
+Result<SequenceUse> begin_use(Step& step, const ipc::GenerateBlock& block,
+                              const gc::StepRecord& record, bool in_parts) {
   DJINN_TRY(auto group, step.session.find_sequence(block.sequence));
-  SequenceUse use{group, step.session.sequence_entry(*group), first ? block.prompt_tokens : 1u};
+  SequenceUse use{group, step.session.sequence_entry(*group), 1};
+  if (is_at_prompt(record)) {
+    if (record.prompt_read == 0) DJINN_CHECK(check_block(block, *group, use.entry));
+    use.tokens = next_part(block, use.past(), record.prompt_read, in_parts);
+  }
   step.group = group.get();
   step.tokens = use.tokens;
-  if (!first) return use;
-  DJINN_CHECK(check_block(block, *group, use.entry));
+  if (!is_at_prompt(record)) return use;
   if (use.entry.length == 0) {
     std::copy_n(block.padding.begin(), std::min<size_t>(block.padding.size(), gc::kRowsMax),
                 use.entry.padding.begin());
@@ -246,11 +257,35 @@ struct Part {
   const std::vector<ipc::InputBinding>& inputs;
 };
 
-Part part_of(const ipc::GenerateBlock& block, bool first, uint64_t past) {
-  if (first) return {ProgramId{block.prefill}, block.prefill_inputs};
-  const ProgramId program = token_program(block, past);
-  const bool is_late = program.value != block.decode;
-  return {program, is_late ? block.late_inputs : block.decode_inputs};
+Part part_of(const ipc::GenerateBlock& block, const gc::StepRecord& record,
+             const SequenceUse& use) {
+  const ProgramId program = is_at_prompt(record)
+                                ? prompt_program(block, use.past(), record.prompt_read, use.tokens)
+                                : token_program(block, use.past());
+  const bool at_prompt = is_at_prompt(record);
+  if (at_prompt && program.value == block.prefill) return {program, block.prefill_inputs};
+  if (at_prompt && program.value == block.extend) return {program, block.extend_inputs};
+  if (program.value == block.decode) return {program, block.decode_inputs};
+  return {program, block.late_inputs};
+}
+
+// Whether the numerics are fast says the program, which is what djinnd's configuration made of it.
+Outcome<bool> runs_in_parts(Step& step, LaneTools& tools, const ipc::GenerateBlock& block,
+                            const gc::StepRecord& record) {
+  if (!is_at_prompt(record) || !wants_parts(block)) return false;
+  DJINN_TRY(auto group, step.session.find_sequence(block.sequence));
+  const gc::SequenceEntry entry = step.session.sequence_entry(*group);
+  if (std::ranges::any_of(entry.padding, [](uint32_t n) { return n != 0; })) return false;
+  DJINN_TRY(exec::Program* const program, tools.programs.find(ProgramId{block.prefill}));
+  return program->graph().numerics != srg::Numerics::kExact;
+}
+
+// A part of the prompt that is not its last: its logits are nobody's.
+Ending end_part(Step& step, const TokenRun& run, gc::StepRecord& record) {
+  stage_group(step, run.use);
+  record.prompt_read += run.use.tokens;
+  record.tokens_in_step = 0;
+  return Ending::kToken;
 }
 
 // Gives the values of the program's symbols as Binder::begin() takes them: those without a role
@@ -285,6 +320,24 @@ Error given_up() {
 
 }  // namespace
 
+bool wants_parts(const ipc::GenerateBlock& block) {
+  return block.extend != 0 && std::ranges::all_of(block.padding, [](uint32_t n) { return n == 0; });
+}
+
+uint64_t next_part(const ipc::GenerateBlock& block, uint64_t past, uint64_t read, bool in_parts) {
+  DJINN_ASSERT(read <= block.prompt_tokens);
+  const uint64_t left = block.prompt_tokens - read;
+  return in_parts ? std::min(left, ipc::kPromptPart - past % ipc::kPromptPart) : left;
+}
+
+// A part of one token is computed as a token behind a prompt is.
+ProgramId prompt_program(const ipc::GenerateBlock& block, uint64_t past, uint64_t read,
+                         uint64_t tokens) {
+  const bool is_part = tokens < block.prompt_tokens;
+  if (is_part && tokens == 1) return token_program(block, past);
+  return ProgramId{is_part && read > 0 ? block.extend : block.prefill};
+}
+
 ProgramId token_program(const ipc::GenerateBlock& block, uint64_t past) {
   const bool is_late = block.late_decode != 0 && past >= block.late_from;
   return ProgramId{is_late ? block.late_decode : block.decode};
@@ -294,16 +347,16 @@ Outcome<TokenRun> prepare_token(Step& step, LaneTools& tools, Binder& binder,
                                 const gc::StepRecord& record) {
   DJINN_TRY(const ipc::GenerateBlock* const block, block_of(step));
   if (step.session.is_cancelled()) return given_up();
-  const bool first = record.generated == 0;
-  DJINN_TRY(SequenceUse use, begin_use(step, *block, first));
+  DJINN_TRY(const bool in_parts, runs_in_parts(step, tools, *block, record));
+  DJINN_TRY(SequenceUse use, begin_use(step, *block, record, in_parts));
   DJINN_ASSERT(record.generated < block->max_new_tokens);
-  const Part part = part_of(*block, first, use.past());
+  const Part part = part_of(*block, record, use);
   DJINN_TRY(exec::Program* const program, tools.programs.find(part.program));
   // K and V take use.tokens slots; the drawn token takes one more.
   const uint64_t slots =
       program->reaches_capacity() ? use.group->layout().capacity() : use.past() + use.tokens + 1;
   DJINN_CHECK(tools.pager.ensure(use.group, slots));
-  if (first) DJINN_CHECK(write_prompt(step, *block, use));
+  if (is_at_prompt(record)) DJINN_CHECK(write_prompt(step, *block, use, record.prompt_read));
   DJINN_CHECK(binder.begin(*program, symbols_of(*program, *block), &use));
   DJINN_CHECK(bind_inputs(step, binder, part, use));
   return TokenRun{block, std::move(use), program};
@@ -313,6 +366,9 @@ Outcome<Ending> finish_token(Step& step, LaneTools& tools,
                              std::span<const exec::OutputView> outputs, const TokenRun& run,
                              gc::StepRecord& record) {
   const ipc::GenerateBlock& block = *run.block;
+  const bool is_part =
+      is_at_prompt(record) && record.prompt_read + run.use.tokens < block.prompt_tokens;
+  if (is_part) return end_part(step, run, record);
   if (outputs.empty()) {
     return Error{ErrorCode::kInvalidArgument, "A generating program needs logits as first output."};
   }

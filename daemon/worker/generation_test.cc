@@ -4,6 +4,8 @@
 // token is the last one, and one.
 #include "daemon/worker/generation.h"
 
+#include <thread>
+
 #include "daemon/worker/session_for_tests.h"
 
 namespace djinn::worker {
@@ -314,6 +316,150 @@ TEST_F(GenerationTest, one_whose_memory_is_refused_says_what_djinnd_says) {
   EXPECT_EQ(ended(), ErrorCode::kOutOfMemory);
   generate(block(group, {10}));
   EXPECT_EQ(finish(), ErrorCode::kOk) << "another one may have it";
+}
+
+// --- prompts in parts
+
+constexpr ProgramId kDecode{6}, kExtend{7};
+
+// As counting_model(), for prompts of several parts. writes: each run of it is counted in a ref.
+srg::Graph long_model(int64_t tokens_max, bool writes, srg::Numerics numerics) {
+  srg::GraphBuilder g("model");
+  const srg::Expr rows = g.symbol("rows", 1, limits::kRows, srg::SymbolRole::kBatch);
+  const srg::Expr tokens = g.symbol("tokens", 1, tokens_max, srg::SymbolRole::kTokens);
+  const srg::Tensor ids = g.input("ids", DType::kInt64, {rows, tokens}, srg::InputRole::kTokenIds);
+  const srg::Tensor logits = g.op("fake::logits", {ids});
+  g.claim(logits, DType::kFloat32, {rows, 1000});
+  g.output("logits", logits);
+  if (writes) g.op("fake::add_one_", {g.input("x", DType::kFloat32, {4})});
+  srg::Graph graph = *std::move(g).finish();
+  graph.numerics = numerics;
+  return graph;
+}
+
+class PromptTest : public GenerationTest {
+ protected:
+  PromptTest() { define_all(srg::Numerics::kFast); }
+
+  void define_all(srg::Numerics numerics) {
+    define(long_model(512, false, numerics), kPrefill);
+    define(long_model(1, false, numerics), kDecode);
+    define(long_model(512, true, numerics), kExtend);
+  }
+  // So many tokens from first on.
+  ipc::GenerateBlock prompt(SequenceHandle group, int32_t first, size_t tokens, uint32_t rows = 1) {
+    if (!ref_) ref_ = written_ref();
+    Tokens ids(tokens * rows);
+    for (size_t i = 0; i < ids.size(); ++i) ids[i] = first + static_cast<int32_t>(i % tokens);
+    ipc::GenerateBlock wanted = block(group, ids, rows);
+    wanted.decode = kDecode.value;
+    wanted.extend = kExtend.value;
+    wanted.extend_inputs = {*ref_};
+    wanted.max_new_tokens = 2;
+    told_.clear();
+    return wanted;
+  }
+  // The group's length behind each step, from the first that changes it to the first token's.
+  std::vector<uint64_t> lengths(SequenceHandle group, const ipc::GenerateBlock& wanted) {
+    std::vector<uint64_t> found{length_of(group)};
+    generate(wanted);
+    for (std::optional<ErrorCode> end; !end; end = ended()) {
+      const bool is_at_prompt = told().empty();
+      EXPECT_TRUE(!is_at_prompt || runner_.batch_key_of(*session_) == 0) << "it makes no token";
+      if (advance() == Runner::Advance::kWaiting) grant_all();
+      if (is_at_prompt && length_of(group) != found.back()) found.push_back(length_of(group));
+    }
+    found.erase(found.begin());
+    return found;
+  }
+
+  // How often the program of later parts has run.
+  float extended() { return value_of_ref()[0] - kInput[0]; }
+
+  using Lengths = std::vector<uint64_t>;
+  std::optional<ipc::InputBinding> ref_;
+};
+
+TEST_F(PromptTest, parts_end_at_multiples_of_their_length_and_with_the_prompt) {
+  const SequenceHandle group = make_group(3, 1, 512);
+  EXPECT_EQ(lengths(group, prompt(group, 10, 300)), (Lengths{128, 256, 300}));
+  EXPECT_EQ(told(), (Tokens{310, 311}));
+  EXPECT_EQ(extended(), 2);
+  Tokens expected(300);
+  for (size_t i = 0; i < expected.size(); ++i) expected[i] = 10 + static_cast<int32_t>(i);
+  expected.push_back(310);
+  EXPECT_EQ(tokens_of(group), expected);
+}
+
+TEST_F(PromptTest, behind_other_tokens_the_first_part_is_what_is_missing_to_a_multiple) {
+  const SequenceHandle group = make_group(3, 1, 512);
+  ipc::GenerateBlock first = prompt(group, 10, 100);
+  first.max_new_tokens = 1;
+  EXPECT_EQ(lengths(group, first), (Lengths{100}));
+  EXPECT_EQ(lengths(group, prompt(group, 500, 200)), (Lengths{128, 256, 300}));
+  EXPECT_EQ(told(), (Tokens{700, 701}));
+  EXPECT_EQ(extended(), 2);
+}
+
+TEST_F(PromptTest, a_part_of_one_token_is_computed_as_a_token_is) {
+  const SequenceHandle group = make_group(3, 1, 512);
+  EXPECT_EQ(lengths(group, prompt(group, 10, 129)), (Lengths{128, 129}));
+  EXPECT_EQ(told(), (Tokens{139, 140}));
+  EXPECT_EQ(extended(), 0);
+}
+
+TEST_F(PromptTest, one_that_is_no_longer_than_a_part_runs_in_one_pass) {
+  const SequenceHandle group = make_group(3, 2, 512);
+  EXPECT_EQ(lengths(group, prompt(group, 10, 128, 2)), (Lengths{128}));
+  EXPECT_EQ(extended(), 0);
+}
+
+TEST_F(PromptTest, exact_ones_and_those_of_padded_rows_run_in_one_pass) {
+  const SequenceHandle padded = make_group(3, 1, 512);
+  ipc::GenerateBlock wanted = prompt(padded, 10, 300);
+  wanted.padding = {1};
+  EXPECT_EQ(lengths(padded, wanted), (Lengths{300}));
+  define_all(srg::Numerics::kExact);
+  const SequenceHandle group = make_group(4, 1, 512);
+  ipc::GenerateBlock exact = prompt(group, 10, 300);
+  generate(exact);
+  EXPECT_EQ(finish(), ErrorCode::kOk);
+  EXPECT_EQ(told(), (Tokens{310, 311}));
+  EXPECT_EQ(extended(), 0);
+}
+
+TEST_F(PromptTest, a_worker_that_follows_another_repeats_no_part_that_was_read) {
+  const SequenceHandle group = make_group(3, 1, 512);
+  generate(prompt(group, 10, 500));
+  finish_by_many();
+  EXPECT_EQ(told(), (Tokens{510, 511}));
+  EXPECT_EQ(extended(), 3);
+  EXPECT_EQ(length_of(group), 501u);
+}
+
+TEST_F(PromptTest, one_that_is_given_up_between_two_parts_leaves_what_was_read) {
+  const SequenceHandle group = make_group(3, 1, 512);
+  generate(prompt(group, 10, 300));
+  while (length_of(group) == 0) {
+    if (advance() == Runner::Advance::kWaiting) grant_all();
+  }
+  client_.cancel_through(next_run_ - 1);
+  EXPECT_EQ(finish(), ErrorCode::kCancelled);
+  EXPECT_EQ(length_of(group), 128u);
+  EXPECT_EQ(told(), Tokens{});
+}
+
+TEST_F(PromptTest, one_that_has_begun_is_not_refused_at_its_deadline) {
+  const SequenceHandle next = make_group(4, 1, 512);
+  const ipc::GenerateBlock wanted = prompt(next, 10, 300);
+  begin_by_ns_ = clock_.monotonic_ns() + 20 * kNsPerMs;
+  generate(wanted);
+  while (length_of(next) == 0) {
+    if (advance() == Runner::Advance::kWaiting) grant_all();
+    ASSERT_EQ(ended(), std::nullopt);
+  }
+  while (clock_.monotonic_ns() <= begin_by_ns_) std::this_thread::yield();
+  EXPECT_EQ(finish(), ErrorCode::kOk);
 }
 
 }  // namespace

@@ -83,6 +83,7 @@ ipc::WorkerStats LaneCounts::read() const {
   stats.prompt_tokens = prompt_tokens_.get();
   for (size_t i = 0; i < submissions_.size(); ++i) stats.submissions[i] = submissions_[i].get();
   stats.submissions_failed = submissions_failed_.get();
+  stats.submissions_refused = submissions_refused_.get();
   stats.queue = queue_.read();
   stats.run = run_.read();
   stats.first_token = first_token_.read();

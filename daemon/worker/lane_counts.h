@@ -64,6 +64,8 @@ class LaneCounts {
     uint64_t prompt_tokens = 0;  // of all rows; of the first one
   };
   void note_tokens(Progression& progression, const Tokens& tokens, uint64_t now_ns);
+  // The submission ends because of its deadline.
+  void note_refusal() { submissions_refused_.add(1); }
   // The submission ended. What it leaves in progression is the beginning of the next one's.
   void note_end(Progression& progression, uint16_t operation, bool failed, uint64_t now_ns);
   void note_lane(const exec::LaneStats& stats);
@@ -89,6 +91,7 @@ class LaneCounts {
   Count prompt_tokens_;
   std::array<Count, ipc::kOperations> submissions_;
   Count submissions_failed_;
+  Count submissions_refused_;
   Count bytes_in_;
   Count bytes_out_;
   Count turn_ns_;

@@ -3,6 +3,7 @@
 #include "daemon/worker/lane_loop.h"
 
 #include <errno.h>
+#include <fmt/format.h>
 #include <sys/epoll.h>
 
 #include <algorithm>
@@ -13,6 +14,7 @@
 #include "ipc/bell.h"
 #include "ipc/spin.h"
 #include "kernel/base/assert.h"
+#include "kernel/base/units.h"
 
 namespace djinn::worker {
 namespace {
@@ -231,14 +233,15 @@ void LaneLoop::take_seat(Session& session) {
   seat.session = &session;
   hot_.push_back(&seat);
   state_.queue.add(session.id(), session.service());
-  enqueue(seat, sched::Arrival::kWoke, clock_.monotonic_ns());
+  const Status queued = enqueue(seat, sched::Arrival::kWoke, clock_.monotonic_ns());
+  if (!queued) set_aside(session.id(), queued.error());
 }
 
-void LaneLoop::enqueue(Seat& seat, sched::Arrival arrival, uint64_t now_ns) {
+Status LaneLoop::enqueue(Seat& seat, sched::Arrival arrival, uint64_t now_ns) {
   DJINN_ASSERT(seat.standing != Standing::kQueued);
   const auto submitted = seat.session->ring().has_submission();
-  seat.standing = Standing::kQueued;
   seat.worked_ns = now_ns;
+  seat.begin_by_ns = 0;
   // Without a submission it is a look at a session that has just come, or breaks the protocol.
   const StepKind kind = submitted && *submitted ? kind_of_next_step(*seat.session) : StepKind{};
   seat.kind = kind.number;
@@ -252,9 +255,82 @@ void LaneLoop::enqueue(Seat& seat, sched::Arrival arrival, uint64_t now_ns) {
   if (!times_.is_sure(seat.kind)) {
     seat.predicted_ns = std::min(seat.predicted_ns, sched::kUnitNs);
   }
-  state_.queue.enqueue({seat.session->id(), arrival, seat.predicted_ns, seat.batch_key,
-                        is_long(seat, kind.is_token)},
-                       now_ns);
+  const sched::ReadyStep step{seat.session->id(), arrival, seat.predicted_ns, seat.batch_key,
+                              is_long(seat, kind.is_token)};
+  if (seat.kind != 0) {
+    DJINN_TRY(const bool refused, refuse_at_once(seat, step, now_ns));
+    if (refused) return {};
+  }
+  seat.standing = Standing::kQueued;
+  state_.queue.enqueue(step, now_ns);
+  return {};
+}
+
+// --- deadlines
+
+// One that was picked up waits for memory, and was found in time. Where the client has no room for
+// the answer it has it in its turn. What is refused beside a run that computes is not that run's.
+Result<bool> LaneLoop::refuse_at_once(Seat& seat, const sched::ReadyStep& step, uint64_t now_ns) {
+  Session& session = *seat.session;
+  seat.begin_by_ns = session.begin_by_ns();
+  if (seat.begin_by_ns == 0 || session.state().in_flight()) return false;
+  auto why = why_not_in_time(step, seat.begin_by_ns, now_ns);
+  if (!why) return false;
+  DJINN_TRY(const bool blocked, Runner::is_blocked(session));
+  if (blocked) return false;
+  std::optional<Runner::Pause> pause;
+  if (runner_->is_between_operators() && !runner_->is_paused()) pause.emplace(*runner_);
+  session.refuse(*std::move(why));
+  DJINN_TRY(const auto advance, runner_->advance(session));
+  DJINN_ASSERT(advance == Runner::Advance::kWorked);
+  seat.standing = Standing::kIdle;
+  return true;
+}
+
+std::optional<Error> LaneLoop::why_not_in_time(const sched::ReadyStep& step, uint64_t begin_by_ns,
+                                               uint64_t now_ns) {
+  const uint64_t queued = count_queued();
+  if (queued > limits::kQueuedSubmissions) {
+    return Error{ErrorCode::kQueueFull,
+                 fmt::format("{} submissions are queued, and one that is to begin in time is taken "
+                             "behind {} at most. Submit it again later.",
+                             queued, limits::kQueuedSubmissions)};
+  }
+  sched::Queue queue = state_.queue;
+  queue.enqueue(step, now_ns);
+  const auto foreseen = sched::forecast(std::move(queue), step.session, now_ns,
+                                        [this](SessionId id) { return backlog_of(id); });
+  const uint64_t left_ns = begin_by_ns - std::min(begin_by_ns, now_ns);
+  if (foreseen.wait_ns <= left_ns) return std::nullopt;
+  return Error{ErrorCode::kQueueFull,
+               fmt::format("The run would begin in {} {} ms, behind what is queued, and may wait "
+                           "for {} ms. Submit it again later, or let it wait longer.",
+                           foreseen.is_least ? "more than" : "about",
+                           ms_rounded_up(foreseen.wait_ns), ms_rounded_up(left_ns))};
+}
+
+sched::Backlog LaneLoop::backlog_of(SessionId id) {
+  const Seat& seat = seats_.at(id);
+  if (seat.kind == 0) return {};  // it is looked at, that is all
+  const StepsBehind steps = steps_behind(*seat.session);
+  const uint64_t ns = times_.predict_ns(seat.kind);
+  sched::Backlog backlog{ns, !kind_of_next_step(*seat.session).is_token, steps.count,
+                         times_.predict_ns(steps.kind)};
+  // Of the run that is computed, or paused, a part is over.
+  if (runner_->is_asking(id)) backlog.step_ns -= std::min(ns, slice_.charged_ns);
+  backlog.step_ns += ns * steps.parts;
+  backlog.behind = seat.session->ring().open() - 1;
+  backlog.behind_ns = ns;
+  return backlog;
+}
+
+// What a client says of its ring that cannot be is found out when it is looked at.
+uint64_t LaneLoop::count_queued() {
+  uint64_t queued = 0;
+  for (const auto& [id, seat] : seats_) {
+    if (seat.session->ring().has_submission()) queued += seat.session->ring().open();
+  }
+  return queued;
 }
 
 // A step that makes a token is never long, however large its model is: it is a unit. What may not
@@ -265,7 +341,7 @@ bool LaneLoop::is_long(const Seat& seat, bool is_token) const {
   return seat.predicted_ns > kLongNs;
 }
 
-Result<bool> LaneLoop::can_go_on(Seat& seat) {
+Result<bool> LaneLoop::can_go_on(Seat& seat, uint64_t now_ns) {
   Session& session = *seat.session;
   switch (seat.standing) {
     case Standing::kQueued:
@@ -279,7 +355,8 @@ Result<bool> LaneLoop::can_go_on(Seat& seat) {
       return !blocked;
     }
     case Standing::kWaiting:
-      return !state_.waits.is_waiting(session.id()) || session.is_cancelled();
+      return !state_.waits.is_waiting(session.id()) || session.is_cancelled() ||
+             is_late(seat, now_ns);
   }
   return false;
 }
@@ -288,11 +365,11 @@ Status LaneLoop::look_at(Seat& seat, uint64_t now_ns) {
   if (seat.standing == Standing::kQueued && seat.session->is_cancelled()) {
     state_.queue.let_go(seat.session->id());  // to end it takes no time
   }
-  DJINN_TRY(const bool goes_on, can_go_on(seat));
+  DJINN_TRY(const bool goes_on, can_go_on(seat, now_ns));
   if (goes_on) {
     const bool was_idle = seat.standing == Standing::kIdle;
     const auto arrival = seat.is_cold ? sched::Arrival::kWoke : sched::Arrival::kNext;
-    enqueue(seat, was_idle ? arrival : sched::Arrival::kResumes, now_ns);
+    DJINN_CHECK(enqueue(seat, was_idle ? arrival : sched::Arrival::kResumes, now_ns));
   } else if (seat.standing == Standing::kIdle || seat.standing == Standing::kBlocked) {
     seat.session->progression.could_not_begin_before(now_ns);
   }
@@ -465,7 +542,12 @@ bool LaneLoop::between_operators(Session& session) {
   if (has_mail_.load(std::memory_order_acquire) && !run_jobs_aside()) return false;
   const uint64_t now_ns = clock_.monotonic_ns();
   sched::Queue& queue = state_.queue;
-  if (queue.policy() == SchedulePolicy::kFifo || now_ns < slice_.ends_ns) return true;
+  if (now_ns < slice_.ends_ns) return true;
+  if (queue.policy() == SchedulePolicy::kFifo) {
+    look_around(now_ns);  // who comes and cannot begin in time is told
+    slice_.ends_ns = now_ns + sched::kUnitNs;
+    return true;
+  }
   if (!queue.has_slices()) queue.begin_slices(session.id());
   if (now_ns >= slice_.since_ns + sched::kUnitNs) charge_slice(session.id(), now_ns);
   look_around(now_ns);
@@ -558,7 +640,9 @@ bool LaneLoop::end_step(SessionId id, Runner::Advance advance, const StepTime& t
   if (advance == Runner::Advance::kAbandoned) {
     seat.is_too_long |= runner_->is_paused();
     if (took_ns > seat.predicted_ns) times_.note(seat.kind, took_ns);
-    enqueue(seat, sched::Arrival::kGoesOn, time.ended_ns);
+    if (const Status queued = enqueue(seat, sched::Arrival::kGoesOn, time.ended_ns); !queued) {
+      set_aside(id, queued.error());
+    }
     return true;
   }
   const bool waited = advance == Runner::Advance::kWaited;
@@ -606,8 +690,7 @@ Status LaneLoop::queue_again(Seat& seat, uint64_t now_ns) {
     DJINN_TRY(const bool submitted, session.ring().has_submission());
     if (!submitted) return {};
   }
-  enqueue(seat, goes_on ? sched::Arrival::kGoesOn : sched::Arrival::kNext, now_ns);
-  return {};
+  return enqueue(seat, goes_on ? sched::Arrival::kGoesOn : sched::Arrival::kNext, now_ns);
 }
 
 void LaneLoop::clear_binders() {
@@ -647,10 +730,23 @@ bool LaneLoop::prepare_to_sleep() {
   return quiet && !has_mail_.load(std::memory_order_acquire) && !state_.waits.has_arrivals();
 }
 
+// Until the first deadline of a submission that waits for memory, if one does; else for ever (-1).
+int LaneLoop::sleep_ms_max() const {
+  uint64_t until_ns = UINT64_MAX;
+  for (const auto& [id, seat] : seats_) {
+    const bool may_be_late = seat.standing == Standing::kWaiting && seat.begin_by_ns != 0;
+    if (may_be_late) until_ns = std::min(until_ns, seat.begin_by_ns);
+  }
+  if (until_ns == UINT64_MAX) return -1;
+  const uint64_t now_ns = clock_.monotonic_ns();
+  const uint64_t ms = ms_rounded_up(until_ns - std::min(until_ns, now_ns)) + 1;
+  return static_cast<int>(std::min<uint64_t>(ms, INT32_MAX));
+}
+
 void LaneLoop::sleep() {
   if (prepare_to_sleep()) {
     std::array<epoll_event, kEventsAtOnce> events;
-    ::epoll_wait(epoll_.get(), events.data(), events.size(), -1);
+    ::epoll_wait(epoll_.get(), events.data(), events.size(), sleep_ms_max());
   }
   const uint64_t now_ns = clock_.monotonic_ns();
   for (const auto& [id, seat] : seats_) {

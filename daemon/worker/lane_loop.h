@@ -13,6 +13,9 @@
 //             its operators the queue is asked: while it says others, the run is paused, and they
 //             have their turns inside. No run that is predicted to be long begins there, and one
 //             that is nevertheless is abandoned: it is begun again when no other is paused
+//   deadline  a submission may say when it is to have begun. Found, it is refused at once if the
+//             queue foresees that it will not have (kernel/sched/forecast.h), or if it is behind
+//             too many; and when its turn comes, or while it waits for memory, if that has passed
 //   sleep     after a short spin without work: on all submission bells and the mailbox's, at once;
 //             none of them is read, since clients have theirs, too (ipc/bell.h)
 //
@@ -41,6 +44,7 @@
 #include "daemon/worker/slab.h"
 #include "kernel/base/clock.h"
 #include "kernel/base/fd.h"
+#include "kernel/sched/forecast.h"
 #include "kernel/sched/queue.h"
 #include "kernel/sched/step_times.h"
 
@@ -125,6 +129,7 @@ class LaneLoop {
     uint64_t predicted_ns = 0;  // likewise
     uint64_t token_kind = 0;    // of its runs that made a token; 0: it had none
     bool is_too_long = false;   // likewise: to be begun while another run is paused
+    uint64_t begin_by_ns = 0;   // of the submission that waits, and has not begun; 0: none does
   };
   // Of a step that is computed by itself.
   struct Slice {
@@ -153,9 +158,18 @@ class LaneLoop {
   // Queues those of the sessions whose turn it is to be looked at that can go on.
   void look_for_work(uint64_t now_ns);
   Status look_at(Seat& seat, uint64_t now_ns);
-  Result<bool> can_go_on(Seat& seat);
+  Result<bool> can_go_on(Seat& seat, uint64_t now_ns);
+  [[nodiscard]] static bool is_late(const Seat& seat, uint64_t now_ns) {
+    return seat.begin_by_ns != 0 && now_ns > seat.begin_by_ns;
+  }
   size_t cold_to_look_at(uint64_t now_ns);
-  void enqueue(Seat& seat, sched::Arrival arrival, uint64_t now_ns);
+  Status enqueue(Seat& seat, sched::Arrival arrival, uint64_t now_ns);
+  // Ends a submission that has just come and cannot begin in time; gives whether it did.
+  Result<bool> refuse_at_once(Seat& seat, const sched::ReadyStep& step, uint64_t now_ns);
+  std::optional<Error> why_not_in_time(const sched::ReadyStep& step, uint64_t begin_by_ns,
+                                       uint64_t now_ns);
+  [[nodiscard]] sched::Backlog backlog_of(SessionId id);
+  uint64_t count_queued();
   struct StepTime {
     uint64_t begun_ns = 0;
     uint64_t ended_ns = 0;
@@ -184,6 +198,7 @@ class LaneLoop {
   void erase_session(SessionId id);
   void clear_binders();
   [[nodiscard]] bool prepare_to_sleep();
+  [[nodiscard]] int sleep_ms_max() const;
   void sleep();
 
   exec::Executor& executor_;

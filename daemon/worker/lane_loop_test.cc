@@ -281,6 +281,50 @@ TEST_F(LaneLoopTest, a_run_that_computes_is_given_up_by_its_client_and_the_lane_
   EXPECT_EQ(other->completion(), ErrorCode::kOk);
 }
 
+// Nobody answers for the memory that it asked for.
+TEST_F(LaneLoopTest, a_run_that_waits_for_memory_is_refused_at_its_deadline) {
+  const auto session = attach(1);
+  session->begin_by_ns = clock_.monotonic_ns() + 50 * kNsPerMs;
+  session->run(one_operator("fake::take_heap", {1 << 20}));
+  EXPECT_EQ(session->completion(), ErrorCode::kQueueFull);
+  EXPECT_GT(clock_.monotonic_ns(), session->begin_by_ns);
+  session->begin_by_ns = 0;
+  session->run(one_operator("fake::nothing"));
+  EXPECT_EQ(session->completion(), ErrorCode::kOk);
+}
+
+TEST_F(LaneLoopTest, behind_too_many_nobody_with_a_deadline_is_queued) {
+  const auto first = attach(1);
+  const auto second = attach(2);
+  const auto last = attach(3);
+  look_at(3);
+  on_lane([&](LaneLoop::State&) {
+    for (int run = 0; run < 200; ++run) first->run(one_operator("fake::nothing"));
+    for (int run = 0; run < 200; ++run) second->run(one_operator("fake::nothing"));
+    last->begin_by_ns = clock_.monotonic_ns() + 100 * kNsPerSecond;
+    last->run(one_operator("fake::nothing"));
+  });
+  EXPECT_EQ(last->completion(), ErrorCode::kQueueFull);
+  for (int run = 0; run < 200; ++run) ASSERT_EQ(first->completion(), ErrorCode::kOk);
+  for (int run = 0; run < 200; ++run) ASSERT_EQ(second->completion(), ErrorCode::kOk);
+  last->run(one_operator("fake::nothing"));
+  EXPECT_EQ(last->completion(), ErrorCode::kOk);
+  EXPECT_EQ(loop_->counts().read().submissions_refused, 1u);
+}
+
+TEST_F(LaneLoopTest, deadlines_that_mean_nothing_harm_nobody_else) {
+  const auto strange = attach(1);
+  const auto other = attach(2);
+  for (int run = 0; run < 200; ++run) {
+    const bool is_past = run % 2 == 0;
+    strange->begin_by_ns = is_past ? 1 + uint64_t(run) : UINT64_MAX - uint64_t(run);
+    strange->run(one_operator("fake::nothing"));
+    other->run(one_operator("fake::nothing"));
+    ASSERT_EQ(other->completion(), ErrorCode::kOk);
+    ASSERT_EQ(strange->completion(), is_past ? ErrorCode::kQueueFull : ErrorCode::kOk);
+  }
+}
+
 TEST_F(LaneLoopTest, ends_with_sessions_that_wait) {
   const auto session = attach(1);
   session->run(one_operator("fake::take_heap", {1 << 20}));

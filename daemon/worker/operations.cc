@@ -485,7 +485,7 @@ void begin_again(Step& step) {
   step.session.state().begin();
 }
 
-void doom_products(Step& step, const LaneTools& tools) {
+void doom_made(Step& step) {
   const auto operation = static_cast<ipc::Operation>(step.submission.operation);
   if (operation == ipc::Operation::kWriteRef) {
     const auto written = ipc::decode_write(step.block);
@@ -495,9 +495,16 @@ void doom_products(Step& step, const LaneTools& tools) {
   }
   if (operation != ipc::Operation::kRun && operation != ipc::Operation::kRunOnce) return;
   const auto block = ipc::decode_run(step.block);
-  if (!block) return;
-  [[maybe_unused]] const Status doomed = doom_outputs(step, *block);
-  if (step.is_of_series()) return;
+  if (block) [[maybe_unused]]
+    const Status doomed = doom_outputs(step, *block);
+}
+
+void doom_products(Step& step, const LaneTools& tools) {
+  doom_made(step);
+  const auto operation = static_cast<ipc::Operation>(step.submission.operation);
+  if (operation != ipc::Operation::kRun && operation != ipc::Operation::kRunOnce) return;
+  const auto block = ipc::decode_run(step.block);
+  if (!block || step.is_of_series()) return;
   const auto graph = graph_of(step, tools);
   if (graph) doom_changed(step, tools.executor.inputs_written(*graph), *block);
 }

@@ -29,7 +29,10 @@ struct LaneTools {
   Grants& grants;
 };
 
-// A run that is given up before it begins makes and changes nothing: who reads what it would have
+// A run that is refused before it begins makes nothing: who reads what it would have made is told.
+// What it would have changed is as it was, and stays good.
+void doom_made(Step& step);
+// One that is given up makes and changes nothing: who reads what it would have
 // is told. What stopped its workers is not tried again: its graph is read, and no kernel called.
 void doom_products(Step& step, const LaneTools& tools);
 //

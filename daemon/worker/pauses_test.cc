@@ -513,5 +513,42 @@ TEST_F(FifoLaneTest, no_other_step_is_done_before_a_run_has_ended) {
   for (const ipc::ScheduleDecision& one : decisions()) EXPECT_NE(one.reason, PickReason::kSlice);
 }
 
+// --- deadlines
+
+TEST_F(FifoLaneTest, who_cannot_begin_in_time_behind_a_run_is_refused_while_that_computes) {
+  const auto is_long = computing(1);
+  const auto other = attach(2);
+  const uint64_t until_ns = clock_.monotonic_ns() + 200 * kNsPerMs;
+  while (clock_.monotonic_ns() < until_ns) std::this_thread::yield();
+  give_up(*is_long);
+  is_long->run(one_operator("fake::wait"));
+  while (is_long->op() != "fake::wait") std::this_thread::yield();
+  other->begin_by_ns = clock_.monotonic_ns() + 100 * kNsPerMs;
+  other->run(one_operator("fake::nothing"));
+  EXPECT_EQ(other->completion(), ErrorCode::kQueueFull);
+  EXPECT_FALSE(*is_long->ring.take()) << "it goes on";
+  EXPECT_EQ(loop_->counts().read().submissions_refused, 1u);
+  other->begin_by_ns = UINT64_MAX;
+  other->run(one_operator("fake::nothing"));
+  give_up(*is_long);
+  EXPECT_EQ(other->completion(), ErrorCode::kOk);
+}
+
+// Under `fair` a run that goes on for long is in nobody's way but that of another long one.
+TEST_F(PausedLaneTest, who_has_a_deadline_is_refused_behind_no_run_that_can_be_paused) {
+  const auto is_long = computing(1);
+  const auto other = attach(2);
+  for (int run = 0; run < 20; ++run) {
+    other->begin_by_ns = clock_.monotonic_ns() + 60 * kNsPerSecond;
+    other->run(one_operator("fake::nothing"));
+    ASSERT_EQ(other->completion(), ErrorCode::kOk);
+  }
+  other->begin_by_ns = 1;
+  other->run(one_operator("fake::nothing"));
+  EXPECT_EQ(other->completion(), ErrorCode::kQueueFull);
+  EXPECT_FALSE(*is_long->ring.take());
+  give_up(*is_long);
+}
+
 }  // namespace
 }  // namespace djinn::worker

@@ -2,6 +2,7 @@
 
 #include "daemon/worker/runner.h"
 
+#include <fmt/format.h>
 #include <string.h>
 
 #include <algorithm>
@@ -9,6 +10,7 @@
 
 #include "kernel/base/assert.h"
 #include "kernel/base/checked.h"
+#include "kernel/base/units.h"
 
 namespace djinn::worker {
 namespace {
@@ -71,6 +73,14 @@ bool is_token_run(const Step& step) {
          step.group != nullptr && step.tokens == 1;
 }
 
+Error too_late(uint64_t late_ns) {
+  return {
+      ErrorCode::kQueueFull,
+      fmt::format("The run had to wait longer than it may: {} ms after its deadline it could "
+                  "begin. Nothing of it was done. Submit it again later, or let it wait longer.",
+                  ms_rounded_up(late_ns))};
+}
+
 ipc::Completion done_completion(const gc::StepRecord& record) {
   ipc::Completion out;
   out.kind = static_cast<uint16_t>(ipc::CompletionKind::kDone);
@@ -95,12 +105,13 @@ Result<Runner::Advance> Runner::advance(Session& session, bool others_may_join) 
   if (full) return Advance::kBlocked;
   if (state.step_published() < state.step()) publish(session);
   auto flight = state.in_flight();
-  if (!flight) {
+  const bool is_new = !flight;
+  if (is_new) {
     DJINN_TRY(const bool submitted, session.ring().has_submission());
     if (!submitted) return Advance::kIdle;
   }
   state.begin();  // before the pick-up, so that a death in it counts against the submission
-  if (!flight) {
+  if (is_new) {
     DJINN_CHECK(pick_up(session));
     flight = state.in_flight();
   }
@@ -114,12 +125,23 @@ Result<Runner::Advance> Runner::advance(Session& session, bool others_may_join) 
   if (session.progression.begun_ns == 0) session.progression.begun_ns = clock_.monotonic_ns();
   // A step that waited and was cancelled meanwhile does not ask again.
   begun.waited = std::exchange(session.waits, false);
+  if (is_new || begun.waited) refuse_if_late(begun);
   if (others_may_join && may_join(begun)) return join(std::move(begun));
   DJINN_ASSERT(!is_aside(session.id()));
   const bool gives_up = begun.waited && session.is_cancelled();
   const uint64_t begun_before = tools_.lane.stats().begun;
   const Outcome<Ending> ending = gives_up ? give_up(begun.step) : perform(begun.step, begun.record);
   return end(begun, ending, begun_before);
+}
+
+// A step that has waited for memory has not begun either, but for a generation's later ones.
+void Runner::refuse_if_late(const Begun& begun) {
+  const uint64_t begin_by_ns = begun.step.submission.begin_by_ns;
+  const bool has_begun = begun.record.generated > 0 || begun.record.prompt_read > 0;
+  if (begin_by_ns == 0 || has_begun) return;
+  const uint64_t now_ns = clock_.monotonic_ns();
+  if (now_ns <= begin_by_ns) return;
+  begun.step.session.refuse(too_late(now_ns - begin_by_ns));
 }
 
 // Of the runs that follow.
@@ -202,6 +224,10 @@ Runner::Pause::~Pause() {
   std::exchange(runner_.aside_, nullptr)->step.session.state().resume();
 }
 
+bool Runner::is_asking(SessionId session) const {
+  return asks_ != nullptr && asks_->step.session.id() == session;
+}
+
 bool Runner::is_aside(SessionId session) const {
   return aside_ != nullptr && aside_->step.session.id() == session;
 }
@@ -216,7 +242,8 @@ bool Runner::is_used_aside(SessionId session, SequenceHandle sequence) const {
 // Without a token before it the step is of a prompt, which is long enough by itself.
 uint64_t Runner::batch_key_of(Session& session) const {
   const gc::StepRecord& record = session.state().record();
-  const bool goes_on = record.kind == gc::StepKind::kToken && session.generation;
+  const bool goes_on =
+      record.kind == gc::StepKind::kToken && record.generated > 0 && session.generation;
   if (!goes_on || session.is_on_probation()) return 0;
   if (!session.generation->symbols.empty()) return 0;  // its sizes are its own
   ProgramId decode{session.generation->decode};
@@ -350,7 +377,12 @@ Status Runner::pick_up(Session& session) {
 
 Outcome<Ending> Runner::perform(Step& step, gc::StepRecord& record) {
   if (auto refusal = step.session.take_refusal()) {
-    doom_products(step, tools());
+    if (refusal->code == ErrorCode::kQueueFull) {
+      counts_.note_refusal();
+      doom_made(step);
+    } else {
+      doom_products(step, tools());
+    }
     return *std::move(refusal);
   }
   if (step.is_of_series() && record.failed_series == step.submission.series) {

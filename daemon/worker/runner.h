@@ -72,6 +72,8 @@ class Runner {
   [[nodiscard]] bool is_paused() const { return aside_ != nullptr; }
   // Whether a step is computing and asks what is to be done meanwhile.
   [[nodiscard]] bool is_between_operators() const { return asks_ != nullptr; }
+  // Whether that step is the session's.
+  [[nodiscard]] bool is_asking(SessionId session) const;
   // Whether the step that is set aside is the session's; whether it has bound that group of its.
   [[nodiscard]] bool is_aside(SessionId session) const;
   [[nodiscard]] bool is_used_aside(SessionId session, SequenceHandle sequence) const;
@@ -104,6 +106,7 @@ class Runner {
   [[nodiscard]] uint64_t copied_bytes() const;
   std::vector<bool> compute_joined();
   [[nodiscard]] LaneTools& tools() { return aside_ != nullptr ? inner_tools_ : tools_; }
+  void refuse_if_late(const Begun& begun);
   void watch(Begun& begun);
   std::function<bool(std::string_view)> pulse_of(Begun& begun);
   bool goes_on(Begun& begun, std::string_view op);

@@ -4,6 +4,7 @@
 #include "daemon/worker/runner.h"
 
 #include <algorithm>
+#include <thread>
 
 #include "daemon/worker/session_for_tests.h"
 
@@ -417,6 +418,60 @@ TEST_F(RunnerTest, a_run_with_the_number_of_another_breaks_the_protocol) {
   const auto advanced = runner_.advance(*session_);
   ASSERT_FALSE(advanced);
   EXPECT_EQ(advanced.error().code, ErrorCode::kProtocolViolation);
+}
+
+// --- deadlines
+
+constexpr uint64_t kLongAgo = 1;
+
+TEST_F(RunnerTest, a_run_whose_deadline_has_passed_is_refused_and_has_changed_nothing) {
+  ASSERT_EQ(write({2, 1}), ErrorCode::kOk);
+  begin_by_ns_ = kLongAgo;
+  ipc::RunBlock block;
+  block.inputs = {from_ref({2, 1})};
+  submit_graph(add_one_in_place(), block);
+  EXPECT_EQ(finish(), ErrorCode::kQueueFull);
+  submit_run(add_one(), to_ref());
+  EXPECT_EQ(finish(), ErrorCode::kQueueFull);
+  EXPECT_EQ(lane_->stats().begun, 0u);
+  EXPECT_EQ(counts_.read().submissions_refused, 2u);
+  EXPECT_EQ(counts_.read().submissions_failed, 2u);
+  begin_by_ns_ = 0;
+  ASSERT_EQ(read({2, 1}), ErrorCode::kOk) << "it would have been changed";
+  EXPECT_EQ(output(), kInput);
+  EXPECT_EQ(read(kRef), ErrorCode::kPoisoned) << "it would have been made";
+}
+
+TEST_F(RunnerTest, a_run_that_waits_for_memory_until_its_deadline_is_refused) {
+  begin_by_ns_ = clock_.monotonic_ns() + 20 * kNsPerMs;
+  submit_run(add_one(), to_ref());
+  ASSERT_EQ(advance(), Runner::Advance::kWaiting);
+  while (clock_.monotonic_ns() <= begin_by_ns_) std::this_thread::yield();
+  EXPECT_EQ(advance(), Runner::Advance::kWaited);
+  EXPECT_EQ(ended(), ErrorCode::kQueueFull);
+  EXPECT_EQ(lane_->stats().begun, 0u);
+}
+
+TEST_F(RunnerTest, a_run_that_had_begun_when_its_worker_died_is_repeated_whatever_its_deadline) {
+  begin_by_ns_ = clock_.monotonic_ns() + 20 * kNsPerMs;
+  between_ = [](Session&) { return false; };
+  submit_run(add_one(), to_staging());
+  ASSERT_EQ(advance(), Runner::Advance::kAbandoned);
+  between_ = {};
+  while (clock_.monotonic_ns() <= begin_by_ns_) std::this_thread::yield();
+  attach();
+  EXPECT_EQ(finish(), ErrorCode::kOk);
+  EXPECT_EQ(output(), kInputAndOne);
+}
+
+TEST_F(RunnerTest, runs_of_a_series_behind_one_that_was_refused_are_refused) {
+  series_ = 1;
+  begin_by_ns_ = kLongAgo;
+  submit_run(add_one(), to_ref());
+  EXPECT_EQ(finish(), ErrorCode::kQueueFull);
+  begin_by_ns_ = 0;
+  submit_run(add_one(), to_staging());
+  EXPECT_EQ(finish(), ErrorCode::kPoisoned);
 }
 
 }  // namespace

@@ -150,13 +150,27 @@ Result<std::span<const std::byte>> Session::staged(const ipc::StagingRange& rang
   return std::span<const std::byte>(bytes);
 }
 
-bool Session::is_cancelled() const {
+std::optional<ipc::Submission> Session::in_flight() const {
   const auto flight = state_->in_flight();
-  if (!flight) return false;
+  if (!flight) return std::nullopt;
   ipc::Submission submission;
   DJINN_ASSERT(flight->descriptor.size() >= sizeof submission);
   memcpy(&submission, flight->descriptor.data(), sizeof submission);
-  return gives_up(submission.run);
+  return submission;
+}
+
+// What was picked up has not begun while it waits for memory, but for a generation that made tokens
+// already.
+uint64_t Session::begin_by_ns() const {
+  const auto flight = in_flight();
+  if (!flight) return ring_->copy_submission().begin_by_ns;
+  const bool made_token = state_->record().kind == gc::StepKind::kToken;
+  return waits && !made_token ? flight->begin_by_ns : 0;
+}
+
+bool Session::is_cancelled() const {
+  const auto flight = in_flight();
+  return flight && gives_up(flight->run);
 }
 
 bool Session::gives_up(uint64_t run) const {

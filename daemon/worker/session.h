@@ -101,6 +101,9 @@ class Session {
   bool waits = false;
   // The last step was a run that appended one token to each row of a group.
   bool was_token = false;
+  // The deadline of the submission in flight or next to come, if it has one and has not begun; else
+  // 0. Precondition: its ring has found a submission that is not complete.
+  [[nodiscard]] uint64_t begin_by_ns() const;
   // Somebody gave up the submission in flight.
   [[nodiscard]] bool is_cancelled() const;
   // Of the submission in flight, whose run has that number.
@@ -110,8 +113,10 @@ class Session {
   [[nodiscard]] bool is_on_probation() const { return probation_steps_ > 0; }
   // A step has ended that was computed.
   void note_step() { probation_steps_ -= probation_steps_ > 0 ? 1 : 0; }
-  // Once, when djinnd gave up on the submission in flight: why.
+  // Once, when djinnd gave up on the submission in flight, or the lane on the one that is to be
+  // picked up: why.
   [[nodiscard]] std::optional<Error> take_refusal();
+  void refuse(Error why) { refusal_ = std::move(why); }
   // The decoded block of the generation in flight, so that a token does not decode it again.
   std::optional<ipc::GenerateBlock> generation;
   // Of the submission in flight, if it is of a series and cannot be run as a whole (operations.h).
@@ -126,6 +131,7 @@ class Session {
   Status map(const ipc::AttachSession& command, std::vector<Fd> fds, pal::DevicePal& pal,
              Grants& grants, gc::FaultPoints& faults);
 
+  [[nodiscard]] std::optional<ipc::Submission> in_flight() const;
   Status roll_back_open_step(const vmu::WindowMemory& memory, pal::DevicePal& pal);
 
   SessionId id_;

@@ -112,6 +112,7 @@ class SessionTest : public DjinndTest {
     submission.run = next_run_++;
     submission.binding_offset = kBlockAt;
     submission.binding_bytes = static_cast<uint32_t>(bytes.size());
+    submission.begin_by_ns = begin_by_ns_;
     ASSERT_TRUE(client_.publish(submission));
   }
   // series_ is that of the runs.
@@ -307,6 +308,7 @@ class SessionTest : public DjinndTest {
   ipc::ClientRing client_{view_};
   uint64_t next_run_ = 1;
   uint64_t series_ = 0;
+  uint64_t begin_by_ns_ = 0;  // of what is submitted
   std::vector<ipc::Completion> told_;
   std::map<ipc::GrantKind, uint64_t> granted_bytes_;
   std::set<ipc::GrantKind> refused_;    // of which djinnd grants nothing

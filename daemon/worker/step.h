@@ -30,7 +30,7 @@ struct Step {
 // How an operation ended its step, if it is neither pending nor failed (Outcome<Ending>).
 enum class Ending {
   kDone,   // the submission is complete
-  kToken,  // a token was made; the submission goes on
+  kToken,  // a token was made, or a part of the prompt was read; the submission goes on
 };
 
 }  // namespace djinn::worker

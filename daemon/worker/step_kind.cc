@@ -31,6 +31,8 @@ struct RunSize {
   std::vector<int64_t> symbols{};  // of a run; of a generation the next two say more
   int64_t rows = 1;
   int64_t tokens = 1;
+  int64_t past = 0;   // of a part of a prompt
+  uint64_t left = 0;  // likewise: of the prompt, these tokens included
 };
 
 // A private copy of the block; empty where it does not fit.
@@ -75,7 +77,18 @@ std::optional<RunSize> size_of_generation(Session& session, const ipc::Submissio
   }
   const auto block = ipc::decode_generate(copy_block(session, submission));
   if (!block) return std::nullopt;
-  return RunSize{{block->prefill}, block->sequence, {}, block->rows, block->prompt_tokens};
+  RunSize size{{block->prefill}, block->sequence, {}, block->rows, block->prompt_tokens};
+  if (!wants_parts(*block)) return size;
+  const gc::StepRecord record = session.state().record();
+  const bool goes_on = record.kind == gc::StepKind::kToken && record.run == submission.run;
+  const uint64_t read = goes_on ? std::min<uint64_t>(record.prompt_read, block->prompt_tokens) : 0;
+  const auto past = static_cast<uint64_t>(tokens_of_group(session, block->sequence));
+  const uint64_t tokens = next_part(*block, past, read, true);
+  size.program = prompt_program(*block, past, read, tokens);
+  size.tokens = static_cast<int64_t>(tokens);
+  size.past = static_cast<int64_t>(past);
+  size.left = block->prompt_tokens - read;
+  return size;
 }
 
 // Values that nobody has told, and those out of their range, are the nearest that may be.
@@ -99,13 +112,19 @@ uint64_t length_class(uint64_t tokens) {
   return bits <= 3 ? tokens : bits << 8 | tokens >> (bits - 3);
 }
 
+uint64_t kind_of_token(ProgramId program) {
+  return mixed(1, program.value);
+}
+
 // Where the block says nonsense, a kind of its session's own: the step will fail.
 uint64_t kind_of_generation(Session& session, const ipc::Submission& submission) {
-  if (makes_token(session)) return mixed(1, program_of_token(session).value);
+  if (makes_token(session)) return kind_of_token(program_of_token(session));
   const auto run = size_of_generation(session, submission);
   if (!run) return mixed(2, session.id().value);
   const auto tokens = static_cast<uint64_t>(run->rows) * static_cast<uint64_t>(run->tokens);
-  return mixed(3, mixed(run->program.value, length_class(tokens)));
+  const uint64_t length =
+      length_class(tokens) << 32 | length_class(static_cast<uint64_t>(run->past));
+  return mixed(3, mixed(run->program.value, length));
 }
 
 }  // namespace
@@ -123,6 +142,26 @@ StepKind kind_of_next_step(Session& session) {
     default:
       return {mixed(operation, 0)};
   }
+}
+
+StepsBehind steps_behind(Session& session) {
+  const ipc::Submission submission = session.ring().copy_submission();
+  const uint64_t operation = submission.operation;
+  if (operation != static_cast<uint64_t>(ipc::Operation::kGenerate)) return {};
+  const auto block = makes_token(session) ? Result<ipc::GenerateBlock>(*session.generation)
+                                          : ipc::decode_generate(copy_block(session, submission));
+  if (!block) return {};
+  const uint64_t made = makes_token(session) ? session.state().record().generated : 0;
+  const uint64_t left = block->max_new_tokens - std::min<uint64_t>(block->max_new_tokens, made);
+  StepsBehind steps{left - std::min<uint64_t>(left, 1)};
+  auto past = static_cast<uint64_t>(tokens_of_group(session, block->sequence));
+  if (const auto size = size_of_generation(session, submission); size && !makes_token(session)) {
+    past += size->left > 0 ? size->left : block->prompt_tokens;
+    const uint64_t behind = size->left - std::min(size->left, static_cast<uint64_t>(size->tokens));
+    steps.parts = (behind + ipc::kPromptPart - 1) / ipc::kPromptPart;
+  }
+  steps.kind = mixed(operation, kind_of_token(token_program(*block, past)));
+  return steps;
 }
 
 std::optional<ExpectedStep> expected_step(Session& session, const ProgramTable& programs) {

@@ -25,6 +25,15 @@ struct StepKind {
 // not complete. Lane's thread.
 [[nodiscard]] StepKind kind_of_next_step(Session& session);
 
+// What comes behind that step, of the same submission: tokens of a generation, as many as it may
+// make, and their kind. Precondition as above.
+struct StepsBehind {
+  uint64_t count = 0;
+  uint64_t kind = 0;
+  uint64_t parts = 0;  // of the prompt, before those, each taken for one like the next step
+};
+[[nodiscard]] StepsBehind steps_behind(Session& session);
+
 struct ExpectedStep {
   sched::Work work;
   sched::Kernels kernels = sched::Kernels::kExact;

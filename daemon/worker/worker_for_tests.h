@@ -77,6 +77,7 @@ class TestSession {
     copy_bytes(bytes, staging());
     submission.run = ++last_run;
     submission.binding_bytes = static_cast<uint32_t>(bytes.size());
+    submission.begin_by_ns = begin_by_ns;
     ASSERT_TRUE(ring.publish(submission));
     if (ring.worker_must_be_woken()) ipc::ring_submission_bell(submission_bell_);
   }
@@ -108,6 +109,7 @@ class TestSession {
   const SessionId id;
   const ServiceClass service;
   uint64_t last_run = 0;
+  uint64_t begin_by_ns = 0;  // of what is submitted
 
  private:
   Fd memory_ =

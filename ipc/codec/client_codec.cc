@@ -240,6 +240,7 @@ void write_worker(wire::WorkerReport::Builder out, const WorkerReport& report) {
   stats.setRunsTogether(report.runs_together);
   stats.setTurnNs(report.turn_ns);
   stats.setOverruns(report.overruns);
+  stats.setSubmissionsRefused(report.refused);
   stats.setTokens(report.tokens);
 }
 
@@ -262,6 +263,7 @@ WorkerReport read_worker(wire::WorkerReport::Reader in) {
   report.runs_together = stats.getRunsTogether();
   report.turn_ns = stats.getTurnNs();
   report.overruns = stats.getOverruns();
+  report.refused = stats.getSubmissionsRefused();
   report.tokens = stats.getTokens();
   return report;
 }

@@ -234,6 +234,7 @@ WorkerStats worker_stats() {
   stats.bytes_out = next++;
   stats.turn_ns = next++;
   stats.overruns = next++;
+  stats.submissions_refused = next++;
   return stats;
 }
 

@@ -638,6 +638,7 @@ struct WorkerStats {
   runsTogether @16 :UInt64;
   turnNs @17 :UInt64;
   overruns @18 :UInt64;
+  submissionsRefused @19 :UInt64;
 }
 
 struct TimeHistogram {

@@ -315,6 +315,7 @@ void write(wire::WorkerEvent::Builder out, const WorkerStats& event) {
   stats.setPromptTokens(event.prompt_tokens);
   write_counts(stats.initSubmissions(count_of(event.submissions)), event.submissions);
   stats.setSubmissionsFailed(event.submissions_failed);
+  stats.setSubmissionsRefused(event.submissions_refused);
   write_times(stats.initQueue(), event.queue);
   write_times(stats.initRun(), event.run);
   write_times(stats.initFirstToken(), event.first_token);
@@ -429,6 +430,7 @@ WorkerStats read_stats(wire::WorkerStats::Reader in) {
   stats.prompt_tokens = in.getPromptTokens();
   read_counts(in.getSubmissions(), stats.submissions);
   stats.submissions_failed = in.getSubmissionsFailed();
+  stats.submissions_refused = in.getSubmissionsRefused();
   stats.queue = read_times(in.getQueue());
   stats.run = read_times(in.getRun());
   stats.first_token = read_times(in.getFirstToken());

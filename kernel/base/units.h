@@ -28,4 +28,9 @@ enum class NoUnit : uint8_t { kRefused, kSeconds };
 [[nodiscard]] std::optional<uint64_t> milliseconds_of(std::string_view text,
                                                       NoUnit no_unit = NoUnit::kRefused);
 
+// For people: a time lasts so many milliseconds at most.
+[[nodiscard]] constexpr uint64_t ms_rounded_up(uint64_t ns) {
+  return ns / 1'000'000 + (ns % 1'000'000 != 0 ? 1 : 0);
+}
+
 }  // namespace djinn

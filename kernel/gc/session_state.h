@@ -94,7 +94,7 @@ struct SequenceEntry {
 
 enum class StepKind : uint32_t {
   kNone = 0,
-  kToken = 1,   // one token of a generation; the submission goes on
+  kToken = 1,   // one token of a generation, or a part of its prompt; the submission goes on
   kDone = 2,    // a submission ended well
   kFailed = 3,  // a submission ended with error
 };
@@ -105,6 +105,7 @@ struct StepRecord {
   uint64_t completed = 0;       // submissions completed, this step included
   uint64_t run = 0;             // the client's number of the submission
   uint64_t generated = 0;       // tokens a row of this run so far
+  uint64_t prompt_read = 0;     // of its prompt, while there is more of it
   uint64_t finished_rows = 0;   // bit r: row r met a stop token
   uint64_t random_offset = 0;   // next unused Philox offset
   uint64_t failed_series = 0;   // of the last run of a series that failed; 0: none

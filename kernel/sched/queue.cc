@@ -401,6 +401,14 @@ void Queue::join(SessionId session, uint64_t now_ns) {
   take(session, account_of(session), now_ns, PickReason::kBatch);
 }
 
+std::vector<SessionId> Queue::picked() const {
+  std::vector<SessionId> sessions;
+  for (const auto& [id, account] : accounts_) {
+    if (account.place == Place::kPicked) sessions.push_back(id);
+  }
+  return sessions;
+}
+
 std::vector<Decision> Queue::decisions() const {
   std::vector<Decision> decisions;
   const uint64_t first = decided_ > kDecisions ? decided_ - kDecisions + 1 : 1;

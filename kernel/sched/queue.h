@@ -27,8 +27,9 @@
 // in which submissions came; one of several steps goes on until its end.
 //
 // Virtual nanoseconds are those of an interactive account: to others a nanosecond is 2 or 4.
-// All calls but ready_with(), begin_slices(), the end of slices and decisions() take O(log n),
-// averaged over a series of them. Not thread-safe: one lane's.
+// All calls but ready_with(), begin_slices(), the end of slices, picked() and decisions() take
+// O(log n), averaged over a series of them. Not thread-safe: one lane's. A copy is a queue of its
+// own (forecast.h).
 #pragma once
 
 #include <array>
@@ -130,6 +131,10 @@ class Queue {
   [[nodiscard]] bool must_give_up() const;
   // Its step, if it is held, is not long any more.
   void let_go(SessionId session);
+
+  // Those that were picked and not charged yet, and the one whose run has slices, or none.
+  [[nodiscard]] std::vector<SessionId> picked() const;
+  [[nodiscard]] SessionId slicing() const { return slicing_; }
 
   // The last kDecisions ones, the oldest first.
   [[nodiscard]] std::vector<Decision> decisions() const;

@@ -466,6 +466,14 @@ void djinn_cancel(djinn_client* client) {
   if (client != nullptr) client->interrupt.raise();
 }
 
+djinn_code djinn_set_begin_within(djinn_client* client, uint64_t within_ms, djinn_error* error) {
+  return guarded(client, error, [&]() -> Status {
+    DJINN_CHECK(given(client, "client"));
+    client->connection.set_begin_within_ms(within_ms == DJINN_FOREVER ? 0 : within_ms);
+    return {};
+  });
+}
+
 djinn_code djinn_get_status(djinn_client* client, djinn_status* out, djinn_error* error) {
   return guarded(client, error, [&]() -> Status {
     DJINN_CHECK(given(client, "client"));

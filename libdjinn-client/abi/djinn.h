@@ -71,7 +71,7 @@ typedef enum djinn_code {
   DJINN_PERMISSION_DENIED = 300,
   DJINN_QUOTA_EXCEEDED = 301,
   DJINN_LIMIT_EXCEEDED = 302,
-  DJINN_QUEUE_FULL = 303,
+  DJINN_QUEUE_FULL = 303, /* see djinn_set_begin_within(); nothing was done */
   DJINN_BUSY = 304,
   DJINN_NOT_CONFINED = 305,
   DJINN_OUT_OF_MEMORY = 400,
@@ -159,6 +159,13 @@ DJINN_API void djinn_cancel(djinn_client* client);
  * once at least; DJINN_FOREVER: until djinnd is there. Errors as of djinn_connect(), of the last
  * try; DJINN_TIMEOUT when djinnd takes the connection and does not answer. */
 DJINN_API djinn_code djinn_reconnect(djinn_client* client, uint64_t wait_ms, djinn_error* error);
+
+/* From now on runs of the client (of encoders, generators and programs) may wait for so long for
+ * their turn. One that djinnd expects to wait longer is DJINN_QUEUE_FULL at once, and one whose
+ * turn comes later, then: nothing of it was done. 0, DJINN_FOREVER: they wait, as they do at first.
+ */
+DJINN_API djinn_code djinn_set_begin_within(djinn_client* client, uint64_t within_ms,
+                                            djinn_error* error);
 
 typedef struct djinn_status {
   char version[32]; /* of the daemon */

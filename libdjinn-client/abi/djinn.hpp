@@ -74,6 +74,11 @@ class Client {
   }
 
   [[nodiscard]] djinn_client* handle() const noexcept { return handle_.get(); }
+  // How long runs may wait for their turn from now on; 0 and milliseconds::max(): as long as it
+  // takes.
+  void set_begin_within(std::chrono::milliseconds within) {
+    detail::call(djinn_set_begin_within, handle(), detail::milliseconds(within));
+  }
   // A new session in place of one that is over; see djinn.h for what becomes of what it had.
   void reconnect(std::chrono::milliseconds wait = std::chrono::seconds(10)) {
     detail::call(djinn_reconnect, handle(), detail::milliseconds(wait));

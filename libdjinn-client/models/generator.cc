@@ -149,6 +149,11 @@ Result<ipc::GenerateBlock> Generator::make_block(const std::vector<std::vector<i
   DJINN_TRY(const ProgramId decode_id, program({decode, false}));
   block.prefill = prefill_id.value;
   block.decode = decode_id.value;
+  const bool in_parts = numerics_ != srg::Numerics::kExact && !padded;
+  if (in_parts && block.prompt_tokens > ipc::kPromptPart) {
+    DJINN_TRY(const ProgramId extend, program({LlamaPhase::kPrefillMasked, false}));
+    block.extend = extend.value;
+  }
   block.min_new_tokens = options.min_new_tokens;
   block.max_new_tokens = options.max_new_tokens;
   block.stop_tokens = options.stop_tokens;

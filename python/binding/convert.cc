@@ -23,7 +23,8 @@ py::dict dict_of(const ipc::WorkerReport& worker) {
                   "runs"_a = worker.runs, "planned_runs"_a = worker.planned_runs,
                   "plan_misses"_a = worker.plan_misses, "runs_repeated"_a = worker.runs_repeated,
                   "runs_together"_a = worker.runs_together, "tokens"_a = worker.tokens,
-                  "turn_ms"_a = worker.turn_ns / kNsPerMs, "overruns"_a = worker.overruns);
+                  "turn_ms"_a = worker.turn_ns / kNsPerMs, "overruns"_a = worker.overruns,
+                  "refused"_a = worker.refused);
 }
 
 srg::Slice slice_from(const py::handle& slice) {

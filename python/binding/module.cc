@@ -188,7 +188,7 @@ void read_ref(const Shared& session, const py::tuple& ref, const std::string& dt
 
 Shared connect(const std::string& host, const std::string& name, uint64_t staging_bytes,
                bool observer, std::optional<uint64_t> reconnect_wait_ms, const std::string& device,
-               const std::string& service_class) {
+               const std::string& service_class, uint64_t begin_within_ms) {
   client::ConnectOptions options;
   options.host = host;
   options.name = name;
@@ -196,6 +196,7 @@ Shared connect(const std::string& host, const std::string& name, uint64_t stagin
   options.observer = observer;
   options.device = device;
   options.service_class = service_class;
+  options.begin_within_ms = begin_within_ms;
   return std::make_shared<Session>(std::move(options), reconnect_wait_ms);
 }
 

@@ -17,6 +17,7 @@ ipc::GenerateBlock block_for(const GenerationRequest& request, SequenceHandle se
   block.prefill = request.prefill.program.id.value;
   block.decode = request.decode.program.id.value;
   if (request.late) block.late_decode = request.late->program.id.value;
+  if (request.extend) block.extend = request.extend->program.id.value;
   block.rows = rows;
   block.prompt_tokens = request.prompt_tokens;
   block.padding = request.padding;
@@ -90,9 +91,9 @@ class Steps {
 };
 
 Result<client::Run> start(Link& link, const ipc::GenerateBlock& block,
-                          const std::vector<int32_t>& prompt) {
-  link.stats().bytes_up += prompt.size() * sizeof(int32_t);
-  return client::submit_generate(link.client(), block, prompt);
+                          const GenerationRequest& request) {
+  link.stats().bytes_up += request.prompt.size() * sizeof(int32_t);
+  return client::submit_generate(link.client(), block, request.prompt, request.begin_within_ms);
 }
 
 // --- what a group holds
@@ -229,9 +230,12 @@ void Group::reorder(const std::vector<uint32_t>& rows) {
 GenerationResult Group::generate(const GenerationRequest& request, const OnStep& on_step) {
   ipc::GenerateBlock block = block_for(request, handle_, geometry_.rows);
   const GenerationPart* const late = request.late ? &*request.late : nullptr;
+  const GenerationPart* const extend = request.extend ? &*request.extend : nullptr;
   const std::vector<at::Tensor> at_prompt = bindable_beside(request.prefill);
   const std::vector<at::Tensor> at_token = bindable_beside(request.decode);
   const std::vector<at::Tensor> at_late = late ? bindable_beside(*late) : std::vector<at::Tensor>();
+  const std::vector<at::Tensor> at_part =
+      extend ? bindable_beside(*extend) : std::vector<at::Tensor>();
   Steps steps(geometry_.rows, on_step);
   const uint64_t bytes = request.prompt.size() * sizeof(int32_t);
   const uint64_t session =
@@ -242,12 +246,15 @@ GenerationResult Group::generate(const GenerationRequest& request, const OnStep&
         block.prefill_inputs = bindings_of(request.prefill.program, at_prompt);
         block.decode_inputs = bindings_of(request.decode.program, at_token);
         if (late) block.late_inputs = bindings_of(late->program, at_late);
-        return start(link, block, request.prompt);
+        if (extend) block.extend_inputs = bindings_of(extend->program, at_part);
+        return start(link, block, request);
       },
       [&](const std::vector<client::TokenEvent>& events) { return steps.take(events); });
   const client::Outcome& outcome = followed.outcome;
   // When on_step ends a generation, djinnd is ahead of it: the run is cancelled, or is done
   // already.
+  // Who set a time is told as programs without PyTorch are, and not of a fault of the device.
+  if (outcome.error == ErrorCode::kQueueFull) raise_as_ours({outcome.error, outcome.message});
   if (outcome.error != ErrorCode::kOk && !steps.ended()) raise({outcome.error, outcome.message});
   return std::move(steps).finish(followed);
 }

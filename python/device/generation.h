@@ -20,12 +20,14 @@ struct GenerationPart {
 struct GenerationRequest {
   GenerationPart prefill;
   GenerationPart decode;
-  std::optional<GenerationPart> late;  // from options.late_from tokens on
-  std::vector<int32_t> prompt;         // [rows, prompt_tokens]; what the group holds goes before
+  std::optional<GenerationPart> late;    // from options.late_from tokens on
+  std::optional<GenerationPart> extend;  // of a prompt that may run in parts
+  std::vector<int32_t> prompt;           // [rows, prompt_tokens]; what the group holds goes before
   uint32_t prompt_tokens = 0;
   std::vector<uint32_t> padding;  // by row; zero if the group holds tokens
   // How to draw and when to stop; the fields that the others above decide are filled from them.
   ipc::GenerateBlock options;
+  uint64_t begin_within_ms = 0;  // as client::SubmissionTarget's
 };
 
 struct GenerationResult {

@@ -142,16 +142,25 @@ GenerationPart part_from(const py::tuple& part) {
   return {part[0].cast<const Template&>(), tensors_from(part[1].cast<std::vector<py::object>>())};
 }
 
-// parts: of prefill, of decode, and of what takes its place late, if there is one. Gives (tokens,
+// parts: of prefill, of decode, and of what takes its place late, if there is one. extend: what
+// takes prefill's place behind a prompt's first part. Gives (tokens,
 // the next random offset, whether on_step waited for the generation).
 py::tuple generate_here(Group& group, const std::vector<py::tuple>& parts,
                         std::vector<int32_t> prompt, uint32_t prompt_tokens,
                         std::vector<uint32_t> padding, const py::dict& options,
-                        const py::object& on_step) {
-  GenerationRequest request{part_from(parts.at(0)), part_from(parts.at(1)), {},
-                            std::move(prompt),      prompt_tokens,          std::move(padding),
-                            options_from(options)};
+                        const py::object& on_step, uint64_t begin_within_ms,
+                        const std::optional<py::tuple>& extend) {
+  GenerationRequest request{part_from(parts.at(0)),
+                            part_from(parts.at(1)),
+                            {},
+                            {},
+                            std::move(prompt),
+                            prompt_tokens,
+                            std::move(padding),
+                            options_from(options),
+                            begin_within_ms};
   if (parts.size() > 2) request.late.emplace(part_from(parts[2]));
+  if (extend) request.extend.emplace(part_from(*extend));
   StepTeller teller(on_step);
   GenerationResult result;
   try {
@@ -250,6 +259,7 @@ void add_generation(py::module_& module) {
                return srg::print_text(
                    unified({recordings.begin(), recordings.end()}, points, symbols_from(symbols)));
              });
+  module.attr("PROMPT_PART") = ipc::kPromptPart;
   add_groups(module);
 }
 

@@ -39,6 +39,15 @@ def milliseconds(seconds: float | None, what: str) -> int | None:
     return _FOREVER if seconds == math.inf else min(round(seconds * 1000), _FOREVER)
 
 
+def deadline_ms(seconds: float | None, what: str) -> int:
+    """The seconds in which something is to have begun, as djinnd counts them: one millisecond at
+    least. None and math.inf, which are no deadline, are 0."""
+    counted = milliseconds(seconds, what)
+    if counted == 0:
+        raise ValueError(f"{what} must be a millisecond or more, or None, not {seconds!r}.")
+    return 0 if counted is None or counted == _FOREVER else counted
+
+
 class Model:
     """Named weights in djinnd, shared by every session that opens the same files."""
 
@@ -220,6 +229,7 @@ def connect(
     reconnect_wait: float | None = RECONNECT_WAIT_S,
     device: str | None = None,
     service_class: str = "normal",
+    begin_within: float | None = None,
 ) -> Session:
     """Attaches to djinnd at `host` ("unix:PATH"), else where DJINN_HOST says, else the user's
     own daemon, else the system's. `name` is what `djinnctl sessions` shows. `staging_bytes` bounds
@@ -230,6 +240,10 @@ def connect(
     "interactive" twice as much as "normal", and that twice as much as "batch"; "idle" only what
     none of them can use.
 
+    `begin_within`: how many seconds a run or generation may wait for its turn. One that djinnd
+    expects to wait longer raises a `LimitError` at once, whose code is "queue_full", and one whose
+    turn comes later, then: nothing of it was done. None: it waits.
+
     After djinnd went, calls that reconnect (see `Session.reconnect`) try for `reconnect_wait`
     seconds from when the first of them saw it (math.inf: until djinnd is there), then once each.
     None: they raise `LostError`, and only `Session.reconnect` makes another session."""
@@ -237,6 +251,13 @@ def connect(
     wait_ms = milliseconds(reconnect_wait, "reconnect_wait")
     return Session(
         _client.connect(
-            host or "", shown, staging_bytes, observer, wait_ms, device or "", service_class
+            host or "",
+            shown,
+            staging_bytes,
+            observer,
+            wait_ms,
+            device or "",
+            service_class,
+            deadline_ms(begin_within, "begin_within"),
         )
     )

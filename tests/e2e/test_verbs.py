@@ -66,6 +66,7 @@ WORKER: dict[str, Shape] = {
     "runs_together": "integer",
     "turn_ms": "integer",
     "overruns": "integer",
+    "refused": "integer",
     "tokens": "integer",
 }
 USER: dict[str, Shape] = {

@@ -46,6 +46,8 @@ STAGING_BYTES = 256 * 1024
 HOARDING_SESSIONS = 4
 GRABBING_SESSIONS, GRABBING_S, GRAB_BYTES = 6, 2.0, (64, 1 << 20, 48 << 20)
 RUN_ONCE = 2  # ipc::Operation
+SUBMISSION = "<HHIQQQIIQQQ"  # ipc::Submission
+DEADLINE = 8  # which of its fields
 WITHIN = {"i": np.array([0, 1, 62, 63], np.int64)}
 PROMPT = [256, *b"The "]
 DISCONNECTED, NOT_FOUND = 500, 200  # djinn.h
@@ -159,7 +161,7 @@ class WireGraphs(ThroughABackDoor):
         """The fields of the last submission that ran a graph once."""
         for index in range(self.door.word(PUBLISHED) - 1, -1, -1):
             at = self.door.slot(index)
-            fields = list(struct.unpack("<HHIQQ5Q", self.door.memory[at : at + SLOT_BYTES]))
+            fields = list(struct.unpack(SUBMISSION, self.door.memory[at : at + SLOT_BYTES]))
             if fields[0] == RUN_ONCE:
                 return fields
         raise AssertionError("no graph was run")
@@ -170,7 +172,9 @@ class WireGraphs(ThroughABackDoor):
             place = graph_at + self.r.randrange(graph_bytes)
             self.door.memory[place] = self.r.choice((0, 1, 2, 127, 128, 255, self.r.randrange(256)))
         fields[3] += 1  # the number of the run
-        self.door.publish(struct.pack("<HHIQQ5Q", *fields))
+        if self.r.random() < 0.3:
+            fields[DEADLINE] = self.r.choice((1, 2**63, 2**64 - 1, time.monotonic_ns()))
+        self.door.publish(struct.pack(SUBMISSION, *fields))
 
     def is_answered(self) -> bool:
         return is_over(self.session) or self.door.is_complete()

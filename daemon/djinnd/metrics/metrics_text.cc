@@ -303,6 +303,10 @@ void put_runs(Page& page, const ipc::WorkerStats& counts) {
   page.put_each("operation", counts.submissions, kOperationNames);
   page.counter("djinn_submissions_failed_total", "Submissions that ended with an error.",
                counts.submissions_failed);
+  page.counter("djinn_submissions_refused_total",
+               "Of these, submissions whose deadline passed before they could begin, or was "
+               "predicted to.",
+               counts.submissions_refused);
   page.counter("djinn_runs_total", "Executions of a graph; each step of a generation is one.",
                counts.runs);
   page.counter("djinn_planned_runs_total", "Of these, runs in the memory of a recorded plan.",

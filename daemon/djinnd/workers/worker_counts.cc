@@ -18,7 +18,7 @@ void each_of(ipc::TimeHistogram& a, const ipc::TimeHistogram& b, const Function&
 
 constexpr size_t kHistogramWords = ipc::kTimeBuckets + 1;
 static_assert(sizeof(ipc::WorkerStats) ==
-                  (14 + ipc::kOperations + 4 * kHistogramWords) * sizeof(uint64_t),
+                  (15 + ipc::kOperations + 4 * kHistogramWords) * sizeof(uint64_t),
               "A count that was added is missing below.");
 
 // Calls f with each count of a and its twin of b.
@@ -34,6 +34,7 @@ void each_count(ipc::WorkerStats& a, const ipc::WorkerStats& b, const Function& 
   f(a.prompt_tokens, b.prompt_tokens);
   for (size_t i = 0; i < a.submissions.size(); ++i) f(a.submissions[i], b.submissions[i]);
   f(a.submissions_failed, b.submissions_failed);
+  f(a.submissions_refused, b.submissions_refused);
   each_of(a.queue, b.queue, f);
   each_of(a.run, b.run, f);
   each_of(a.first_token, b.first_token, f);

@@ -40,7 +40,7 @@ std::vector<uint64_t> list_of(const ipc::WorkerStats& a) {
   std::vector<uint64_t> all{
       a.runs,          a.planned_runs, a.plan_misses,   a.plan_records,       a.runs_repeated,
       a.runs_together, a.tokens,       a.prompt_tokens, a.submissions_failed, a.bytes_in,
-      a.bytes_out,     a.turn_ns,      a.overruns};
+      a.bytes_out,     a.turn_ns,      a.overruns,      a.submissions_refused};
   all.insert(all.end(), a.submissions.begin(), a.submissions.end());
   for (const ipc::TimeHistogram* times : {&a.queue, &a.run, &a.first_token, &a.next_token}) {
     all.insert(all.end(), times->counts.begin(), times->counts.end());

@@ -370,6 +370,7 @@ ipc::WorkerReport WorkerSupervisor::report() const {
   report.runs_together = counts.runs_together;
   report.turn_ns = counts.turn_ns;
   report.overruns = counts.overruns;
+  report.refused = counts.submissions_refused;
   report.tokens = counts.tokens;
   return report;
 }

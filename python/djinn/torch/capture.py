@@ -331,6 +331,10 @@ class Programs:
     decode: Captured
     late: Captured | None = None
     late_from: int = 0
+    # What takes prefill's place behind the first part of a prompt that runs in parts, or why it
+    # does not, if its numerics are fast and it is long enough.
+    extend: Captured | None = None
+    one_pass: str = ""
 
     def at(self, tokens: int, past: int) -> Captured:
         if tokens > 1:
@@ -357,7 +361,26 @@ def programs(model: Any, kind: Kind, past: int, tokens: int, total: int) -> Prog
     found = Programs(program(past, tokens), program(first, 1))
     if first < kind.window - 1 <= last:
         found.late, found.late_from = program(last, 1), kind.window - 1
+    part = _device.PROMPT_PART - past % _device.PROMPT_PART
+    if tokens > part and found.prefill.template.numerics != "exact":
+        _add_extend(model, found, kind, past + tokens)
     return found
+
+
+def _add_extend(model: Any, found: Programs, kind: Kind, end: int) -> None:
+    """For a prompt that ends behind so many tokens. A row that is padded has other positions than
+    its slots, and where a window is outgrown masks change in a part's midst."""
+    if kind.masked:
+        found.one_pass = "its rows are padded"
+        return
+    if stretch_of(kind.window, 0, end) is not Stretch.WITHIN:
+        found.one_pass = "it outgrows a sliding window"
+        return
+    what = replace(kind, continues=True, stretch=Stretch.WITHIN)
+    try:
+        found.extend = remembered(model, (what, True), lambda: _capture(model, what, True))
+    except NotInDaemon as reason:
+        found.one_pass = f"what follows its first tokens is no program: {reason}"
 
 
 def remembered(model: Any, key: Any, make: Callable[[], Any]) -> Any:

@@ -6,7 +6,7 @@ from typing import Any, Literal
 import torch
 
 from djinn.errors import unknown
-from djinn.session import milliseconds
+from djinn.session import deadline_ms, milliseconds
 
 Fallback = Literal["error", "local"]
 FALLBACKS = ("error", "local")
@@ -17,20 +17,28 @@ FIELDS = (
     "fallback",
     "keep_alive",
     "numerics",
+    "begin_within",
     "allow_untested_transformers",
 )
 
 
 class Config:
     """The settings of this process: `intercept_huggingface`, `fallback`, `keep_alive`,
-    `numerics`, `allow_untested_transformers`. A misspelt name is an error."""
+    `numerics`, `begin_within`, `allow_untested_transformers`. A misspelt name is an error."""
 
-    __slots__ = ("_fallback", "_keep_alive", "_numerics", "allow_untested_transformers")
+    __slots__ = (
+        "_begin_within",
+        "_fallback",
+        "_keep_alive",
+        "_numerics",
+        "allow_untested_transformers",
+    )
 
     def __init__(self) -> None:
         self._fallback: Fallback = "error"
         self._keep_alive: float | None = None
         self._numerics: Numerics | None = None
+        self._begin_within: float | None = None
         # Patch a transformers that nobody tried this with.
         self.allow_untested_transformers = False
 
@@ -97,6 +105,19 @@ class Config:
                 f'djinn.config.numerics is "exact", "fast", "fast-only" or None, not {wanted!r}.'
             )
         self._numerics = wanted
+
+    @property
+    def begin_within(self) -> float | None:
+        """How many seconds a ghost's generation may wait for its turn. One that djinnd expects to
+        wait longer raises a `LimitError` at once, whose code is "queue_full", and one whose turn
+        comes later, then: nothing of it was done. None: it waits. Of calls of `generate` from now
+        on whose loop over tokens runs in djinnd (tier 3)."""
+        return self._begin_within
+
+    @begin_within.setter
+    def begin_within(self, wanted: float | None) -> None:
+        deadline_ms(wanted, "begin_within")
+        self._begin_within = wanted
 
 
 config = Config()

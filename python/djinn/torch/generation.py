@@ -22,7 +22,11 @@ from typing import Any
 import torch
 from transformers.generation.utils import GenerateDecoderOnlyOutput, GenerateEncoderDecoderOutput
 
+from djinn.errors import Error
+from djinn.session import deadline_ms
+
 from . import _device, groups, notice, state
+from .config import config
 from .job import Call, Job, group_for, job_of
 from .options import options_of
 from .state import DEVICE, NotInDaemon
@@ -83,7 +87,7 @@ def _sample(call: Call) -> tuple[Any, int, str]:
         why = str(reason)
     else:
         try:
-            return _in_daemon(call, job), 2, ""
+            return _in_daemon(call, job), 2, _why_one_pass(job)
         except NotInDaemon as reason:
             why = str(reason)
         try:
@@ -95,6 +99,12 @@ def _sample(call: Call) -> tuple[Any, int, str]:
     except NotInDaemon as reason:
         more = f"; nor from its prompt on, because {reason}" if str(reason) != why else ""
         raise NotInDaemon(why + more) from reason
+
+
+def _why_one_pass(job: Job) -> str:
+    """Of a long prompt of fast numerics; empty where it ran in parts."""
+    why = job.programs.one_pass
+    return f"its prompt ran in one pass, because {why}" if why else ""
 
 
 def _taken_over(call: Call) -> Any:
@@ -227,11 +237,14 @@ def _generate(
                 [0] * len(rows.ids) if job.past else job.padding,
                 options,
                 rows.append if rows.is_asked else None,
+                deadline_ms(config.begin_within, "begin_within"),
+                (job.programs.extend.template, []) if job.programs.extend else None,
             )
             if rows.ended and not options["greedy"]:
                 drawn.offset = options["random_offset"] + len(tokens[0]) * len(tokens)
-    except BaseException:
-        if job.past:
+    except BaseException as error:
+        was_refused = isinstance(error, Error) and error.code == "queue_full"
+        if job.past and not was_refused:
             held.crop(job.past)  # as if it had not begun
         raise
     ids = rows.extend(tokens)

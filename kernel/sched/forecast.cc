@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "kernel/sched/forecast.h"
+
+#include <algorithm>
+#include <limits>
+#include <map>
+#include <utility>
+
+#include "kernel/base/assert.h"
+#include "kernel/base/checked.h"
+
+namespace djinn::sched {
+namespace {
+
+// Longer than any wait that somebody asks about: a month.
+constexpr uint64_t kNsMax = uint64_t{31} * 24 * 3600 * kNsPerSecond;
+
+uint64_t plus(uint64_t a, uint64_t b) {
+  return std::min(checked_add(a, b).value_or(kNsMax), kNsMax);
+}
+
+uint64_t times(uint64_t a, uint64_t b) {
+  return std::min(checked_mul(a, b).value_or(kNsMax), kNsMax);
+}
+
+// A lane without kernels, whose clock is moved by predictions.
+class Foresight {
+ public:
+  Foresight(Queue queue, uint64_t now_ns, const BacklogOf& backlog_of)
+      : queue_(std::move(queue)), now_ns_(now_ns), backlog_of_(backlog_of) {}
+
+  Forecast wait_of(SessionId session) {
+    const uint64_t begun_ns = now_ns_;
+    for (const SessionId id : queue_.picked()) go_on(id);
+    for (size_t picks = 0; picks < kPicksForeseen; ++picks) {
+      if (queue_.must_give_up()) give_up();
+      const auto picked = queue_.pick(now_ns_);
+      DJINN_ASSERT(picked);  // who holds the session is ready
+      if (*picked == session) return {now_ns_ - begun_ns, false};
+      go_on(*picked);
+    }
+    return {now_ns_ - begun_ns, true};
+  }
+
+ private:
+  Backlog& left_of(SessionId id) {
+    const auto [found, is_new] = backlogs_.try_emplace(id);
+    if (is_new) found->second = backlog_of_(id);
+    return found->second;
+  }
+
+  // The step of a picked one, or a slice of it; the whole submission where it keeps the lane.
+  void go_on(SessionId id) {
+    Backlog& left = left_of(id);
+    if (queue_.policy() == SchedulePolicy::kFifo) {
+      return end_step(id, plus(left.step_ns, times(left.steps, left.each_ns)));
+    }
+    if (left.has_slices && left.step_ns > kUnitNs) {
+      if (!queue_.has_slices()) queue_.begin_slices(id);
+      if (queue_.slicing() == id) return end_slice(id, left);
+    }
+    end_step(id, left.step_ns);
+    queue_next(id, left);
+  }
+
+  void end_slice(SessionId id, Backlog& left) {
+    queue_.charge_running(id, kUnitNs);
+    queue_.end_slice(id);
+    left.step_ns -= kUnitNs;
+    now_ns_ = plus(now_ns_, kUnitNs);
+  }
+
+  void end_step(SessionId id, uint64_t took_ns) {
+    now_ns_ = plus(now_ns_, took_ns);
+    queue_.charge(id, took_ns, now_ns_);
+  }
+
+  void queue_next(SessionId id, Backlog& left) {
+    if (left.steps > 0) {
+      --left.steps;
+      left.step_ns = left.each_ns;
+      left.has_slices = false;
+      return queue_.enqueue({id, Arrival::kGoesOn, left.step_ns}, now_ns_);
+    }
+    if (left.behind == 0) return;
+    --left.behind;
+    left.step_ns = left.behind_ns;
+    queue_.enqueue({id, Arrival::kNext, left.step_ns}, now_ns_);
+  }
+
+  // The idle one's run is begun again when nobody else's can be.
+  void give_up() {
+    const SessionId id = queue_.slicing();
+    queue_.resume(id, now_ns_);
+    queue_.charge(id, 0, now_ns_);
+    queue_.enqueue({id, Arrival::kGoesOn, left_of(id).step_ns, 0, true}, now_ns_);
+  }
+
+  Queue queue_;
+  uint64_t now_ns_;
+  const BacklogOf& backlog_of_;
+  std::map<SessionId, Backlog> backlogs_;
+};
+
+}  // namespace
+
+Forecast forecast(Queue queue, SessionId session, uint64_t now_ns, const BacklogOf& backlog_of) {
+  return Foresight(std::move(queue), now_ns, backlog_of).wait_of(session);
+}
+
+}  // namespace djinn::sched

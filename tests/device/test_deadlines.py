@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`djinn.config.begin_within`: a generation that would wait too long is refused, and its cache is
+as it was."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import djinn
+import pytest
+from private_daemon import running
+
+
+def test_a_generation_that_would_wait_too_long_is_refused_and_its_cache_stays(
+    checkpoint: Path, tmp_path: Path
+) -> None:
+    script = tmp_path / "child.py"
+    script.write_text(CHILD)
+    with running("--policy", "fifo") as daemon:
+        child = [sys.executable, str(script), str(checkpoint)]
+        path = str(Path(__file__).parents[1] / "e2e")
+        environment = {**os.environ, "DJINN_HOST": daemon.host}
+        environment["PYTHONPATH"] = os.pathsep.join([path, environment.get("PYTHONPATH", "")])
+        told = subprocess.run(child, env=environment, capture_output=True, text=True)
+        assert told.stdout.split() == ["queue_full", "12", "alike"], told.stderr
+        assert daemon.worker()["refused"] == 1
+
+
+def test_it_is_a_time_or_none() -> None:
+    wrong = ("soon", -1, 0)
+    for within in wrong:
+        with pytest.raises((TypeError, ValueError), match="begin_within"):
+            djinn.config.begin_within = within
+    assert djinn.config.begin_within is None
+
+
+CHILD = """
+import sys, threading, time
+import numpy as np
+import djinn.torch, torch, transformers
+from long_runs import matmuls
+from private_daemon import wait_until
+
+djinn.enable()
+ghost = transformers.AutoModelForCausalLM.from_pretrained(sys.argv[1])
+options = {"do_sample": False, "eos_token_id": None, "return_dict_in_generate": True}
+ids = torch.arange(3, 9)[None]  # which stay here: to read them the lane would be waited for
+for turn in range(2):  # its programs are there before anything is refused
+    first = ghost.generate(ids, max_new_tokens=7, **options)
+    cache = first.past_key_values
+    if turn == 0:
+        ghost.generate(first.sequences, past_key_values=cache, max_new_tokens=5, **options)
+
+with djinn.connect(name="long") as session, djinn.connect(observer=True) as observer:
+    program = session.define(matmuls(300))
+    x = np.eye(640, dtype=np.float32)
+    program(x=x)
+    thread = threading.Thread(target=program, kwargs={"x": x})
+    thread.start()
+    wait_until(lambda: any(one["running"] for one in observer.sessions()), "it computes")
+    djinn.config.begin_within = 0.05
+    try:
+        ghost.generate(first.sequences, past_key_values=cache, max_new_tokens=5, **options)
+    except djinn.LimitError as error:
+        print(error.code)
+    djinn.config.begin_within = None
+    print(cache.get_seq_length())
+    thread.join()
+again = ghost.generate(first.sequences, past_key_values=cache, max_new_tokens=5, **options)
+whole = ghost.generate(ids, max_new_tokens=12, **options)
+print("alike" if torch.equal(again.sequences, whole.sequences) else "different")
+"""
