@@ -17,7 +17,7 @@
 #include "kernel/srg/verify.h"
 #include "libdjinn-client/abi/widen.h"
 #include "libdjinn-client/connection.h"
-#include "libdjinn-client/models/directory.h"
+#include "libdjinn-client/models/bundle.h"
 #include "libdjinn-client/models/encoder.h"
 #include "libdjinn-client/models/generator.h"
 #include "libdjinn-client/operations.h"

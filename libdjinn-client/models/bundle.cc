@@ -32,8 +32,9 @@ std::string path_of(const std::string& directory) {
 }
 
 Error malformed(const std::string& path, const std::string& what) {
-  return {ErrorCode::kMalformed, path + " is not a bundle as djinn writes them: " + what +
-                                     ". Export the model again: python3 -m djinn export MODEL DIR."};
+  return {ErrorCode::kMalformed,
+          path + " is not a bundle as djinn writes them: " + what +
+              ". Export the model again: python3 -m djinn export MODEL DIR."};
 }
 
 // Reads fields of JSON. What is missing or of another kind reads as empty, and is remembered: the
@@ -106,7 +107,8 @@ std::vector<uint64_t> read_numbers(Reader& reader, const Json* list, const char*
 srg::Piece read_piece(Reader& reader, const Json& json, size_t files) {
   const char* const key = "weights";
   srg::Piece piece;
-  piece.file = static_cast<uint32_t>(reader.number_of(reader.item(json, 0, 4, key), key, files - 1));
+  piece.file =
+      static_cast<uint32_t>(reader.number_of(reader.item(json, 0, 4, key), key, files - 1));
   piece.tensor = reader.text_of(reader.item(json, 1, 4, key), key);
   piece.transpose = reader.flag_of(reader.item(json, 3, 4, key), key);
   const Json* const slices = reader.item(json, 2, 4, key);
@@ -130,8 +132,8 @@ srg::Destination read_weight(Reader& reader, const Json& json, size_t files) {
   made.name = reader.text_of(reader.item(json, 0, 5, key), key);
   made.dtype = read_dtype(reader, reader.item(json, 1, 5, key), key);
   made.sizes = read_numbers(reader, reader.item(json, 2, 5, key), key, limits::kRank);
-  made.concat_dimension = static_cast<uint32_t>(
-      reader.number_of(reader.item(json, 3, 5, key), key, limits::kRank));
+  made.concat_dimension =
+      static_cast<uint32_t>(reader.number_of(reader.item(json, 3, 5, key), key, limits::kRank));
   const Json* const pieces = reader.item(json, 4, 5, key);
   if (pieces == nullptr || !pieces->is_array() || pieces->size() > kPiecesMax) {
     return reader.fail(key, std::move(made));
@@ -226,7 +228,8 @@ Status read_programs(Reader& reader, const Json& root, Bundle& bundle, const std
   }
   for (const Json& one : reader.list(root, "programs", kProgramsMax)) {
     auto program = read_program(reader, one, bundle);
-    if (!program) return malformed(path, "a program has no text of one: " + program.error().message);
+    if (!program)
+      return malformed(path, "a program has no text of one: " + program.error().message);
     bundle.programs.push_back(*std::move(program));
   }
   if (reader.bad().empty() && !are_complete(bundle.programs)) reader.fail("programs", 0);

@@ -164,8 +164,8 @@ py::tuple generate_here(Group& group, const std::vector<py::tuple>& parts,
   return py::make_tuple(py::cast(result.tokens), result.random_offset, result.waited);
 }
 
-// Gives (name of the input, its bytes as one dimension of elements) of what a recording reads beside
-// weights, inputs with roles and the group.
+// Gives (name of the input, its bytes as one dimension of elements) of what a recording reads
+// beside weights, inputs with roles and the group.
 py::list held_by(const Recording& recording) {
   py::list held;
   for (size_t i = 0; i < recording.inputs.size(); ++i) {

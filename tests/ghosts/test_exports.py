@@ -1,0 +1,23 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Models that were exported, run without Python.
+
+The cases are in exports.py, and run in one process, because a process has one device.
+"""
+
+import cases
+import pytest
+
+pytest.importorskip("djinn.torch", exc_type=ImportError)
+
+LIMIT_S = 300.0
+
+
+@pytest.fixture(scope="module")
+def outcomes(tmp_path_factory: pytest.TempPathFactory) -> cases.Outcomes:
+    return cases.outcomes_of("exports.py", tmp_path_factory.mktemp("cases"), LIMIT_S)
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize("name", cases.names_in("exports.py"))
+def test_that(outcomes: cases.Outcomes, name: str) -> None:
+    cases.expect_passed(outcomes, name)
