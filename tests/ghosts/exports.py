@@ -163,11 +163,21 @@ def what_is_no_program_from_its_prompt_on_is_refused(scratch: Path) -> None:
         with refusal("cannot be exported", "tier 2"):
             djinn.export(model, scratch / "refused")
     model = ghost("qwen2", checkpoint("qwen2", scratch))
-    with torch.no_grad():
-        model.model.norm.weight.add_(1)
-    with refusal("cannot be exported"):
+    with refusal("it is no ghost"):
         djinn.export(model.to("cpu"), scratch / "refused")
     assert not (scratch / "refused").exists()
+
+
+@case
+def a_small_weight_that_was_written_goes_along(scratch: Path) -> None:
+    model = ghost("qwen2", checkpoint("qwen2", scratch))
+    with torch.no_grad():
+        model.model.norm.weight[::2] *= -3
+    ids = zoo.words(1, 11)
+    expected = said_here(model, ids)
+    djinn.export(model, scratch / "written.bundle")
+    assert said(scratch / "written.bundle", ids) == expected
+    assert said(exported("qwen2", scratch), ids) != expected
 
 
 @case

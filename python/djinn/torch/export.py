@@ -164,7 +164,7 @@ def _relative(path: str, into: Path) -> str:
 
 def _bundle_of(model: Any) -> Bundle:
     one = ghosts.ghost_of(model)
-    if one is None:
+    if one is None or not huggingface.is_ghost(model):
         raise refused(model, "it is no ghost, whose weights are in djinnd")
     if not one.model or one.converted:
         raise refused(model, "some of its weights are computed of its files' and are in none")
