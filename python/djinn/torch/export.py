@@ -84,8 +84,13 @@ def _enabled() -> Iterator[None]:
 
 
 def _loaded(name: Any, options: dict[str, Any]) -> Any:
+    """By its class of models that generate, or, as models of images and sound, by its own."""
+    found: Any = transformers.AutoModelForCausalLM
+    config = transformers.AutoConfig.from_pretrained(name)
+    if type(config) not in found._model_mapping and config.architectures:
+        found = getattr(transformers, config.architectures[0], found)
     with _enabled():
-        return transformers.AutoModelForCausalLM.from_pretrained(name, **options)
+        return found.from_pretrained(name, **options)
 
 
 @dataclass
@@ -105,7 +110,9 @@ class Bundle:
 
     def add(self, is_prefill: bool, least: int, made: capture.Recorded) -> None:
         text = _device.graph_text(made.recordings, made.points, made.symbols)
-        inputs = {name: self._constant(tensor) for name, tensor in made.recordings[0].held}
+        inputs: dict[str, int] = {}
+        for name, tensor in made.recordings[0].held:
+            inputs[name] = self._constant(tensor, set(inputs.values()))
         self.geometry = made.geometry
         self.programs.append(
             {
@@ -116,8 +123,8 @@ class Bundle:
             }
         )
 
-    def _constant(self, tensor: torch.Tensor) -> int:
-        """Its number; each content is held once."""
+    def _constant(self, tensor: torch.Tensor, taken: set[int]) -> int:
+        """Its number. Programs share what is alike; of one program no two inputs may be one ref."""
         kept = sum(len(one) for one in self.constants) // 2 + tensor.nbytes
         if kept > CONSTANTS_BYTES_MAX:
             raise NotInDaemon(
@@ -125,9 +132,11 @@ class Bundle:
                 f"{size_text(CONSTANTS_BYTES_MAX)} at most"
             )
         content = tensor.cpu().view(torch.uint8).numpy().tobytes().hex()
-        if content not in self.constants:
-            self.constants.append(content)
-        return self.constants.index(content)
+        for number, one in enumerate(self.constants):
+            if one == content and number not in taken:
+                return number
+        self.constants.append(content)
+        return len(self.constants) - 1
 
     def as_json(self, into: Path) -> dict[str, Any]:
         _, layers, heads, dim, dtype = self.geometry
