@@ -22,6 +22,7 @@ from private_daemon import BIN
 from transformers import PreTrainedModel
 
 CASES: dict[str, Case] = {}
+CAPTURES = Path(__file__).parents[1] / "data" / "captures"
 # Rotary embeddings and tied weights; a table of positions and transposed weights; the builder's own
 # architecture; a window, which 11 and more new tokens outgrow.
 NAMES = ("qwen2", "gpt2", "llama", "gemma2")
@@ -84,6 +85,27 @@ def greedy_tokens_are_the_local_model_s_in_bfloat16(scratch: Path) -> None:
     """Which the load plan casts to."""
     for name in NAMES:
         greedy_tokens_are_the_local_model_s(name, scratch, "bfloat16")
+
+
+@case
+def greedy_tokens_are_the_local_model_s_of_other_architectures(scratch: Path) -> None:
+    """Of a class for sound; with two constants alike."""
+    for name in ("GlmAsrForConditionalGeneration", "MoshiForCausalLM"):
+        greedy_tokens_are_the_local_model_s(name, scratch, "float32")
+
+
+def every_architecture_that_has_captures(scratch: Path) -> None:
+    """In the full tier."""
+    wrong = {}
+    for name in sorted({path.name.split(".")[0] for path in CAPTURES.glob("*.decode.srg")}):
+        try:
+            greedy_tokens_are_the_local_model_s(name, scratch, "float32")
+        except Exception as error:
+            wrong[name] = str(error)
+        shutil.rmtree(checkpoint(name, scratch))
+    # Captures have wider windows than the zoo, of which this one's is of two tokens.
+    assert "too few to tell anything" in wrong.pop("ModernBertDecoderForCausalLM")
+    assert not wrong
 
 
 @case
@@ -225,5 +247,8 @@ def a_bundle_says_what_it_does_not_do(scratch: Path) -> None:
             raise AssertionError("it has no source of a builder's")
 
 
+FULL = {"every_architecture_that_has_captures": every_architecture_that_has_captures}
+
 if __name__ == "__main__":
-    loads.main(Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3], sys.argv[4:], CASES)
+    report, scratch, host, *names = sys.argv[1:]
+    loads.main(Path(report), Path(scratch), host, names or list(CASES), CASES | FULL)
