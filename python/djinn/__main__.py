@@ -19,11 +19,11 @@ def main(arguments: list[str] | None = None) -> int:
     verb.add_argument("model", help="directory of a model, or its name on the Hugging Face Hub")
     verb.add_argument("dir", nargs="?", help="where to write it; by default the model's directory")
     given = parser.parse_args(arguments)
-    from .torch.export import export
-
     try:
+        from .torch.export import export
+
         print(export(given.model, given.dir))
-    except (Error, OSError, TypeError, ValueError) as error:
+    except (Error, ImportError, OSError, TypeError, ValueError) as error:
         print(f"djinn: {error}", file=sys.stderr)
         return 2 if isinstance(error, RequestError) else 1
     return 0
