@@ -50,9 +50,9 @@ def said_here(model: PreTrainedModel, ids: torch.Tensor, **options: Any) -> list
     return made[0, ids.shape[1] :].tolist()
 
 
-def said(bundle: Path, ids: torch.Tensor, **options: Any) -> list[int]:
+def said(bundle: Path, ids: torch.Tensor, numerics: str | None = None, **options: Any) -> list[int]:
     with djinn.connect() as session:
-        generator = djinn.Generator(session, bundle)
+        generator = djinn.Generator(session, bundle, numerics=numerics)
         return generator.generate(ids.tolist(), max_new_tokens=NEW_TOKENS, **options).tokens[0]
 
 
@@ -116,6 +116,18 @@ def drawn_tokens_are_the_ghost_s(scratch: Path) -> None:
         model = ghost(name, checkpoint(name, scratch))
         expected = said_here(model, ids, do_sample=True, **options)
         assert said(exported(name, scratch), ids, seed=5, **options) == expected, name
+
+
+@case
+def fast_tokens_are_the_ghost_s(scratch: Path) -> None:
+    """Whose steps are computed together with those of other sessions."""
+    ids = zoo.words(1, 11)
+    with loads.instead(djinn.config, "numerics", "fast-only"):
+        for name in NAMES:
+            model = ghost(name, checkpoint(name, scratch))
+            expected = said_here(model, ids)
+            assert djinn.explain(model)["fast_nodes"] > 0
+            assert said(exported(name, scratch), ids, "fast-only") == expected, name
 
 
 @case
