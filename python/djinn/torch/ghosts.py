@@ -292,9 +292,9 @@ class Load:
             _device.bind(tensor, opened["lease"], name if names is None else names[name])
         return Ghost(
             *(opened["id"], opened["bytes"], opened["was_resident"], len(planned), converted),
-            tuple(self._paths),
-            plan.for_device() if names is None else None,
-            tuple((name, *entry) for one in self._headers for name, entry in one.items()),
+            paths=tuple(self._paths),
+            plan=plan.for_device() if names is None else None,
+            stored=tuple((name, *entry) for one in self._headers for name, entry in one.items()),
         )
 
     def _plan(
