@@ -269,6 +269,21 @@ Status open_files(Reader& reader, const Json& root, const std::string& directory
   return {};
 }
 
+// The programs are of that configuration; weights may be moved without it.
+Status check_config(Reader& reader, const Json& root, const Bundle& bundle) {
+  const std::string then = reader.text(root, "config");
+  const std::filesystem::path home = std::filesystem::path(bundle.paths.front()).parent_path();
+  const std::string path = (home / "config.json").string();
+  std::error_code ignored;
+  if (then.empty() || !std::filesystem::exists(path, ignored)) return {};
+  DJINN_TRY(const std::string now, read_regular_file(path, kBytesMax));
+  if (now == then) return {};
+  return Error{ErrorCode::kFileChanged,
+               path +
+                   " has changed since the model was exported. Export it again: python3 -m "
+                   "djinn export MODEL DIR."};
+}
+
 }  // namespace
 
 bool is_bundle(const std::string& directory) {
@@ -286,6 +301,7 @@ Result<Bundle> read_bundle(const std::string& directory) {
   bundle.label = reader.text(root, "label");
   if (has_control_characters(bundle.label)) reader.fail("label", 0);
   DJINN_CHECK(open_files(reader, root, directory, bundle));
+  if (reader.bad().empty()) DJINN_CHECK(check_config(reader, root, bundle));
   bundle.is_stored_so = reader.flag(root, "as_stored");
   for (const Json& one : reader.list(root, "weights", SIZE_MAX)) {
     if (!reader.bad().empty()) break;

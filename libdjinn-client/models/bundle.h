@@ -50,8 +50,8 @@ struct Bundle {
 // Whether the directory has a djinn.json.
 [[nodiscard]] bool is_bundle(const std::string& directory);
 
-// Errors: kNotFound (the weights' files), kUnsupported (another version), kMalformed and
-// kLimitExceeded, each naming the file.
+// Errors: kNotFound (the weights' files), kUnsupported (another version), kFileChanged (another
+// config.json beside the weights), kMalformed and kLimitExceeded, each naming the file.
 Result<Bundle> read_bundle(const std::string& directory);
 
 // The model has the tensors that the bundle was made of. Errors: kFileChanged, naming one.

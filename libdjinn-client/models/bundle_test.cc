@@ -17,6 +17,7 @@ using Json = nlohmann::json;
 
 const char* const kText = R"({
   "format": "djinn-bundle", "version": 1, "label": "small", "files": ["w.safetensors"],
+  "config": "{}",
   "as_stored": false,
   "weights": [["a", "float32", [4, 2], 0, [[0, "b", [[0, 1, 4]], true]]]],
   "geometry": {"layers": 2, "kv_heads": 1, "head_dim": 4, "dtype": "bfloat16"},
@@ -45,14 +46,13 @@ class Home {
     return read_bundle(path_);
   }
   [[nodiscard]] const std::string& path() const { return path_; }
-
- private:
   void write(const std::string& name, const std::string& text) const {
     const int flags = O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC;
     const Fd file(::open((path_ + "/" + name).c_str(), flags, 0600));
     EXPECT_EQ(::write(file.get(), text.data(), text.size()), static_cast<ssize_t>(text.size()));
   }
 
+ private:
   std::string path_;
 };
 
@@ -145,6 +145,18 @@ TEST(Bundle, weights_that_are_gone_are_named_with_who_says_that_they_were_there)
   EXPECT_EQ(bundle.error().code, ErrorCode::kNotFound);
   EXPECT_NE(bundle.error().message.find("w.safetensors"), std::string::npos);
   EXPECT_NE(bundle.error().message.find("djinn.json says"), std::string::npos);
+}
+
+TEST(Bundle, another_configuration_is_told_and_a_missing_one_is_not) {
+  const Home home;
+  EXPECT_TRUE(home.read(kText));
+  home.write("config.json", "{}");
+  EXPECT_TRUE(home.read(kText));
+  home.write("config.json", "{\"rope_theta\": 1}");
+  const auto bundle = home.read(kText);
+  ASSERT_FALSE(bundle);
+  EXPECT_EQ(bundle.error().code, ErrorCode::kFileChanged);
+  EXPECT_NE(bundle.error().message.find("config.json has changed"), std::string::npos);
 }
 
 TEST(Bundle, tensors_that_have_changed_are_told) {

@@ -234,8 +234,13 @@ def a_bundle_that_does_not_fit_is_refused(scratch: Path) -> None:
         said(copy(positions=-1), ids)
     with refusal("a program has no text of one"):
         said(copy(programs=[{"phase": "decode", "from": 0, "inputs": {}, "text": ["srg 9"]}]), ids)
-    other = checkpoint("llama", scratch) / "model.safetensors"
+    other = scratch / "other" / "model.safetensors"
+    other.parent.mkdir()
+    shutil.copyfile(checkpoint("llama", scratch) / "model.safetensors", other)
     with refusal("have changed since it was exported", kind=djinn.Error):
+        said(copy(files=[str(other)]), ids)
+    shutil.copyfile(checkpoint("llama", scratch) / "config.json", other.parent / "config.json")
+    with refusal("config.json has changed", kind=djinn.Error):
         said(copy(files=[str(other)]), ids)
     (copy() / "djinn.json").write_text("no JSON")
     with refusal("is not a bundle"):

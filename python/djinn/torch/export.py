@@ -149,6 +149,7 @@ class Bundle:
             "label": self.label,
             "model_type": self.model_type,
             "files": [_relative(path, into) for path in self.paths],
+            "config": self._config(),
             "as_stored": self.plan is None,
             "weights": stored if self.plan is None else self.plan,
             "geometry": {
@@ -162,6 +163,11 @@ class Bundle:
             "constants": self.constants,
             "programs": self.programs,
         }
+
+    def _config(self) -> str:
+        """The config.json beside the weights, as it is; empty where there is none."""
+        path = Path(self.paths[0]).parent / "config.json"
+        return path.read_text() if path.is_file() else ""
 
 
 def _relative(path: str, into: Path) -> str:
