@@ -2,6 +2,9 @@
 
 #include "djinnctl/byte_tokens.h"
 
+#include <algorithm>
+#include <array>
+#include <charconv>
 #include <filesystem>
 
 namespace djinn::ctl {
@@ -19,16 +22,30 @@ std::optional<char> byte_of(int32_t token) {
   return static_cast<char>(token);
 }
 
-Status check_has_no_tokenizer(const std::string& directory) {
+bool has_tokenizer(const std::string& directory) {
   std::error_code ignored;
   const std::filesystem::path path(directory);
-  for (const char* const name : {"tokenizer.json", "tokenizer.model", "vocab.txt"}) {
-    if (!std::filesystem::exists(path / name, ignored)) continue;
-    return Error{ErrorCode::kUnsupported,
-                 std::string("djinnctl knows byte-level models only, and this one has a ") + name +
-                     ". Use the Python package."};
+  return std::ranges::any_of(
+      std::array{"tokenizer.json", "tokenizer.model", "vocab.txt"},
+      [&](const char* name) { return std::filesystem::exists(path / name, ignored); });
+}
+
+Result<std::vector<int32_t>> tokens_from(std::string_view text) {
+  std::vector<int32_t> tokens;
+  const auto is_gap = [](char one) { return one == ',' || one == ' '; };
+  const char* at = text.data();
+  const char* const end = at + text.size();
+  while (at = std::find_if_not(at, end, is_gap), at != end) {
+    int32_t token = 0;
+    const auto [next, error] = std::from_chars(at, end, token);
+    if (error != std::errc() || token < 0 || (next != end && !is_gap(*next))) break;
+    tokens.push_back(token);
+    at = next;
   }
-  return {};
+  if (at == end && !tokens.empty()) return tokens;
+  return Error{ErrorCode::kInvalidArgument,
+               "'" + std::string(text.substr(0, 60)) +
+                   "' is no list of token ids. Give numbers, like 9906,1917."};
 }
 
 }  // namespace djinn::ctl

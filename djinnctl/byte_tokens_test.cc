@@ -25,17 +25,23 @@ TEST(ByteTokens, every_byte_comes_back_and_nothing_else_does) {
   EXPECT_EQ(byte_of(-1), std::nullopt);
 }
 
-TEST(ByteTokens, a_model_with_a_tokenizer_is_refused_and_told_where_to_go) {
+TEST(ByteTokens, a_model_with_a_tokenizer_is_found_out) {
   char directory[] = "/tmp/djinnctl-test-XXXXXX";
   ASSERT_NE(::mkdtemp(directory), nullptr);
-  EXPECT_TRUE(check_has_no_tokenizer(directory));
+  EXPECT_FALSE(has_tokenizer(directory));
   ASSERT_EQ(::symlink("/dev/null", (std::string(directory) + "/tokenizer.json").c_str()), 0);
-  const Status refused = check_has_no_tokenizer(directory);
+  EXPECT_TRUE(has_tokenizer(directory));
   std::filesystem::remove_all(directory);
-  ASSERT_FALSE(refused);
-  EXPECT_EQ(refused.error().code, ErrorCode::kUnsupported);
-  // Which class of it runs the model depends on the model's type.
-  EXPECT_TRUE(refused.error().message.ends_with("Use the Python package."));
+}
+
+TEST(ByteTokens, token_ids_are_read_with_commas_and_spaces_between_them) {
+  EXPECT_EQ(tokens_from("12, 7 40").value(), (std::vector<int32_t>{12, 7, 40}));
+  EXPECT_EQ(tokens_from("0").value(), std::vector<int32_t>{0});
+  for (const char* const text : {"", ",", "x", "1,x", "1.5", "-1", "1-2", "99999999999"}) {
+    const auto refused = tokens_from(text);
+    ASSERT_FALSE(refused) << text;
+    EXPECT_EQ(refused.error().code, ErrorCode::kInvalidArgument);
+  }
 }
 
 }  // namespace

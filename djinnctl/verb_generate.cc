@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// djinnctl generate MODEL_DIR --prompt TEXT streams what a byte-level model says.
+// djinnctl generate DIR --tokens IDS streams what a model says, exported or of type llama, and with
+// --prompt TEXT what a byte-level one does.
 #include <unistd.h>
 
 #include <algorithm>
@@ -20,9 +21,13 @@ struct GenerateCommand {
   std::string directory;
   std::string device;
   std::string prompt;
+  bool has_prompt = false;
+  std::string tokens;  // in place of a prompt; what is said is written as tokens, too
   std::string numerics;
   uint64_t begin_within_ms = 0;
   client::GenerateOptions options;
+
+  [[nodiscard]] bool is_of_tokens() const { return !tokens.empty(); }
 };
 
 Result<std::unique_ptr<client::Generator>> open_generator(client::Client& client,
@@ -31,13 +36,30 @@ Result<std::unique_ptr<client::Generator>> open_generator(client::Client& client
   if (!command.numerics.empty()) {
     DJINN_TRY(numerics, client::numerics_named(command.numerics));
   }
-  DJINN_TRY(auto generator, client::Generator::open(client, command.directory, numerics));
-  if (generator->config().vocabulary != kByteVocabulary) {
-    return Error{ErrorCode::kUnsupported,
-                 "djinnctl knows byte-level models only: a vocabulary of 258, and this one has " +
-                     std::to_string(generator->config().vocabulary) + ". Use the Python package."};
-  }
-  return generator;
+  return client::Generator::open(client, command.directory, numerics);
+}
+
+Error no_tokenizer(const std::string& why) {
+  return {ErrorCode::kUnsupported,
+          "djinnctl makes tokens of text for byte-level models only, and this one " + why +
+              ". Give the tokens that its tokenizer makes of the text: --tokens 9906,1917."};
+}
+
+// What can be said before djinnd is asked.
+Status check(const GenerateCommand& command) {
+  if (command.is_of_tokens()) return {};
+  if (has_tokenizer(command.directory)) return no_tokenizer("has a tokenizer of its own");
+  if (command.has_prompt) return {};
+  return Error{ErrorCode::kInvalidArgument,
+               "generate needs --prompt or --tokens. 'djinnctl generate --help' says more."};
+}
+
+Result<std::vector<int32_t>> prompt_of(const client::Generator& generator,
+                                       const GenerateCommand& command) {
+  if (command.is_of_tokens()) return tokens_from(command.tokens);
+  const uint32_t vocabulary = generator.sizes().vocabulary;
+  if (vocabulary == kByteVocabulary) return byte_tokens(command.prompt, generator.begin_token());
+  return no_tokenizer("has a vocabulary of " + std::to_string(vocabulary) + ", and not of 258");
 }
 
 std::vector<int32_t> end_tokens(const client::Generator& generator) {
@@ -45,18 +67,20 @@ std::vector<int32_t> end_tokens(const client::Generator& generator) {
   return {tokens.begin(), tokens.end()};
 }
 
-// Writes tokens to stdout as they come, and a newline at the end.
-Status stream(client::Generator& generator, const GenerateCommand& command) {
+// Writes what is said to stdout as it comes, and a newline at the end.
+Status stream(client::Generator& generator, const GenerateCommand& command,
+              const std::vector<int32_t>& prompt) {
   const bool terminal = out_is_terminal();
   Harmless harmless;
   Status written;
   const auto show = [&](const client::TokenEvent& event) {
-    if (const auto byte = byte_of(event.token)) {
+    if (command.is_of_tokens()) {
+      written = write_out((event.index == 0 ? "" : " ") + std::to_string(event.token));
+    } else if (const auto byte = byte_of(event.token)) {
       written = write_out(terminal ? harmless.next(*byte) : std::string(1, *byte));
     }
     return written.ok();
   };
-  const auto prompt = byte_tokens(command.prompt, generator.begin_token());
   const auto generated = generator.generate({prompt}, command.options, show);
   if (!generated) return generated.error();
   if (!written) return written;
@@ -64,22 +88,23 @@ Status stream(client::Generator& generator, const GenerateCommand& command) {
 }
 
 Status print_whole(const Invocation& invocation, client::Generator& generator,
-                   const GenerateCommand& command) {
-  const auto prompt = byte_tokens(command.prompt, generator.begin_token());
+                   const GenerateCommand& command, const std::vector<int32_t>& prompt) {
   DJINN_TRY(const auto generated, generator.generate({prompt}, command.options));
   std::string text;
   for (const int32_t token : generated.tokens.front()) {
-    if (const auto byte = byte_of(token)) text.push_back(*byte);
+    const auto byte = byte_of(token);
+    if (byte && !command.is_of_tokens()) text.push_back(*byte);
   }
   const Json item{{"prompt", command.prompt},
                   {"text", text},
+                  {"prompt_tokens", prompt},
                   {"tokens", generated.tokens.front()},
                   {"random_offset", generated.random_offset}};
   return print_json(invocation, "generate", {item});
 }
 
 Status generate(const Invocation& invocation, GenerateCommand command) {
-  DJINN_CHECK(check_has_no_tokenizer(command.directory));
+  DJINN_CHECK(check(command));
   DJINN_TRY(const auto client, attach(invocation, command.device));
   DJINN_TRY(const auto generator, open_generator(*client, command));
   client->set_begin_within_ms(command.begin_within_ms);
@@ -87,13 +112,14 @@ Status generate(const Invocation& invocation, GenerateCommand command) {
   if (!note.empty() && !invocation.quiet) {
     write_error("djinnctl: " + sentence_for(terminal_of(STDERR_FILENO), note) + "\n");
   }
+  DJINN_TRY(const auto prompt, prompt_of(*generator, command));
   command.options.stop_tokens = end_tokens(*generator);
   if (command.options.temperature == 0) {
     command.options.greedy = true;
     command.options.temperature = 1;
   }
-  if (invocation.wants_json()) return print_whole(invocation, *generator, command);
-  return stream(*generator, command);
+  if (invocation.wants_json()) return print_whole(invocation, *generator, command, prompt);
+  return stream(*generator, command, prompt);
 }
 
 // A temperature or another of these options makes the generation draw tokens. Without any, the
@@ -120,11 +146,23 @@ void add_sampling(const Verb& verb, client::GenerateOptions& options) {
 }  // namespace
 
 void add_generate(CommandLine& line) {
-  const Verb verb = line.verb("generate", "stream what a byte-level model says");
+  const Verb verb = line.verb("generate", "stream what a model says");
   auto command = std::make_shared<GenerateCommand>();
   client::GenerateOptions& options = command->options;
-  verb.option("MODEL_DIR", command->directory, "directory of a Hugging Face model").required();
-  verb.option("--prompt", command->prompt, "what it goes on from").required();
+  verb.option("MODEL_DIR", command->directory,
+              "what 'python3 -m djinn export' wrote to, or a Llama")
+      .required();
+  const Option prompt =
+      verb.option("--prompt", command->prompt, "what it goes on from, of a byte-level model")
+          .called("TEXT")
+          .when([command] { command->has_prompt = true; });
+  verb.option("--tokens", command->tokens, "what any goes on from, like 9906,1917")
+      .called("IDS")
+      .checked([](const std::string& text) {
+        const auto tokens = tokens_from(text);
+        return tokens ? std::string() : tokens.error().message;
+      })
+      .excludes(prompt);
   verb.option("--max-new-tokens", options.max_new_tokens, "at most so many [64]")
       .called("N")
       .between(uint32_t{1}, uint32_t{1} << 20);

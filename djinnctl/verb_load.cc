@@ -10,7 +10,7 @@
 #include "djinnctl/output.h"
 #include "djinnctl/progress_watch.h"
 #include "djinnctl/text.h"
-#include "libdjinn-client/models/directory.h"
+#include "libdjinn-client/models/bundle.h"
 
 namespace djinn::ctl {
 namespace {
@@ -44,18 +44,17 @@ std::optional<ProgressLook> look_at(client::Client& client, const std::string& l
 }
 
 Result<client::OpenedModel> open(const Invocation& invocation, client::Client& client,
-                                 const client::ModelDirectory& directory,
+                                 const client::WeightFiles& directory,
                                  const client::Retention& retention) {
-  std::vector<int> files;
-  for (const Fd& file : directory.files) files.push_back(file.get());
   const ProgressWatch watch(invocation, directory.label, [&](client::Client& watcher) {
     return look_at(watcher, directory.label);
   });
-  return client.open_model({directory.label, files, directory.paths}, nullptr, retention);
+  return client.open_model({directory.label, directory.numbers(), directory.paths},
+                           directory.plan_or_null(), retention);
 }
 
 Status load(const Invocation& invocation, const LoadOptions& options) {
-  DJINN_TRY(const auto directory, client::open_model_directory(options.path));
+  DJINN_TRY(const auto directory, client::open_weight_files(options.path));
   DJINN_TRY(const auto client, observe(invocation, nullptr, options.device));
   DJINN_TRY(const auto opened, open(invocation, *client, directory, options.retention()));
   // The model is closed before the answer is written, so that the next command finds it unused.

@@ -4,9 +4,9 @@
  *
  *   gen MODEL_DIRECTORY NEW_TOKENS TOKEN_ID...
  *
- * MODEL_DIRECTORY is a Hugging Face llama model; the ids are what its tokenizer made of the prompt.
- * Ctrl-C ends the generation after the token that is under way. The only library that this needs:
- * cc gen.c -ldjinn-client
+ * MODEL_DIRECTORY is an exported model or a Hugging Face llama model; the ids are what its
+ * tokenizer made of the prompt. Ctrl-C ends the generation after the token that is under way. The
+ * only library that this needs: cc gen.c -ldjinn-client
  */
 #include <djinn.h>
 #include <inttypes.h>

@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "ipc/file_number.h"
 
@@ -31,6 +32,23 @@ Result<Fd> open_regular_file(const std::string& path) {
   // Reads of a regular file do not depend on the flag, though a file system may think otherwise.
   if (::fcntl(file.get(), F_SETFL, O_RDONLY) != 0) return system_error("open " + path, errno);
   return file;
+}
+
+Result<std::string> read_regular_file(const std::string& path, uint64_t bytes_max) {
+  DJINN_TRY(const Fd fd, open_regular_file(path));
+  struct stat info {};
+  if (::fstat(fd.get(), &info) != 0) return system_error("look at " + path, errno);
+  if (static_cast<uint64_t>(info.st_size) > bytes_max) {
+    return Error{ErrorCode::kLimitExceeded, path + " is larger than a configuration can be."};
+  }
+  std::string text(static_cast<size_t>(info.st_size), '\0');
+  for (size_t at = 0; at < text.size();) {
+    const ssize_t got = ::read(fd.get(), text.data() + at, text.size() - at);
+    if (got < 0 && errno == EINTR) continue;
+    if (got <= 0) return system_error("read " + path, errno);
+    at += static_cast<size_t>(got);
+  }
+  return text;
 }
 
 Error naming_file(const Error& error, std::span<const std::string> paths) {

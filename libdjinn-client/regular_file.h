@@ -3,6 +3,7 @@
 // Opening files that somebody names: a model's weights, its configuration.
 #pragma once
 
+#include <cstdint>
 #include <span>
 #include <string>
 
@@ -15,6 +16,9 @@ namespace djinn::client {
 // FIFO would hold up whoever opens it until somebody writes. Errors name the path: kNotFound,
 // kInvalidArgument (a FIFO, a device, a directory), kSystem. Any thread.
 Result<Fd> open_regular_file(const std::string& path);
+
+// All of such a file. Errors: as open_regular_file(), and kLimitExceeded for more than bytes_max.
+Result<std::string> read_regular_file(const std::string& path, uint64_t bytes_max);
 
 // An error about one of the files that were sent, whose number djinnd tells, with that file's name.
 Error naming_file(const Error& error, std::span<const std::string> paths);

@@ -17,7 +17,7 @@
 #include "kernel/srg/verify.h"
 #include "libdjinn-client/abi/widen.h"
 #include "libdjinn-client/connection.h"
-#include "libdjinn-client/models/directory.h"
+#include "libdjinn-client/models/bundle.h"
 #include "libdjinn-client/models/encoder.h"
 #include "libdjinn-client/models/generator.h"
 #include "libdjinn-client/operations.h"
@@ -225,12 +225,10 @@ Status load_model(djinn_client* client, const char* directory, const client::Ret
   DJINN_CHECK(given(client, "client"));
   DJINN_CHECK(given(directory, "directory"));
   DJINN_CHECK(given(out, "out"));
-  DJINN_TRY(const auto model, client::open_model_directory(directory));
+  DJINN_TRY(const auto model, client::open_weight_files(directory));
   DJINN_TRY(client::Client* const session, client->connection.open(client->given_up));
-  std::vector<int> files;
-  for (const Fd& file : model.files) files.push_back(file.get());
-  DJINN_TRY(const auto opened,
-            session->open_model({model.label, files, model.paths}, nullptr, retention));
+  DJINN_TRY(const auto opened, session->open_model({model.label, model.numbers(), model.paths},
+                                                   model.plan_or_null(), retention));
   client->models[opened.id.value] = client->connection.session();
   *out = opened.id.value;
   return {};
@@ -606,9 +604,9 @@ void djinn_generator_close(djinn_generator* generator) {
 djinn_generator_info djinn_generator_get_info(const djinn_generator* generator) {
   djinn_generator_info info = {};
   if (generator == nullptr) return info;
-  const djinn::client::LlamaConfig& config = generator->generator->config();
-  info.vocabulary = static_cast<uint32_t>(config.vocabulary);
-  info.tokens_max = static_cast<uint32_t>(config.positions);
+  const djinn::client::GeneratorSizes& sizes = generator->generator->sizes();
+  info.vocabulary = sizes.vocabulary;
+  info.tokens_max = sizes.positions;
   info.begin_token = static_cast<int32_t>(generator->generator->begin_token());
   return info;
 }

@@ -185,7 +185,8 @@ DJINN_API djinn_code djinn_get_status(djinn_client* client, djinn_status* out, d
 
 /* ---------------------------------------------------------------- models */
 
-/* Opens the model in a Hugging Face directory (config.json and safetensors). Sessions that open the
+/* Opens the model in a Hugging Face directory (config.json and safetensors), or the weights of an
+ * exported one (djinn.json). Sessions that open the
  * same files share one copy. The id is good until the session closes it. */
 DJINN_API djinn_code djinn_model_load(djinn_client* client, const char* directory, uint64_t* out,
                                       djinn_error* error);
@@ -279,6 +280,9 @@ DJINN_API void djinn_generate_options_init(djinn_generate_options* options);
  * exception). */
 typedef int (*djinn_on_token)(void* context, uint32_t row, uint32_t index, int32_t token);
 
+/* directory: with the djinn.json of an exported model (python3 -m djinn export), of which a call
+ * generates one row; else a Hugging Face directory of a llama model. DJINN_FILE_CHANGED when the
+ * weights' tensors are others than those that were exported. */
 DJINN_API djinn_code djinn_generator_open(djinn_client* client, const char* directory,
                                           djinn_generator** out, djinn_error* error);
 

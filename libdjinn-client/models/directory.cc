@@ -2,10 +2,7 @@
 
 #include "libdjinn-client/models/directory.h"
 
-#include <errno.h>
 #include <limits.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <filesystem>
@@ -26,23 +23,6 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr uint64_t kJsonBytesMax = 64u << 20;  // an index of 256 shards and 200,000 tensors
-
-Result<std::string> read_text(const std::string& path) {
-  DJINN_TRY(const Fd fd, open_regular_file(path));
-  struct stat info {};
-  if (::fstat(fd.get(), &info) != 0) return system_error("look at " + path, errno);
-  if (static_cast<uint64_t>(info.st_size) > kJsonBytesMax) {
-    return Error{ErrorCode::kLimitExceeded, path + " is larger than a configuration can be."};
-  }
-  std::string text(static_cast<size_t>(info.st_size), '\0');
-  for (size_t at = 0; at < text.size();) {
-    const ssize_t got = ::read(fd.get(), text.data() + at, text.size() - at);
-    if (got < 0 && errno == EINTR) continue;
-    if (got <= 0) return system_error("read " + path, errno);
-    at += static_cast<size_t>(got);
-  }
-  return text;
-}
 
 // Tells whether the name is that of a file in the directory itself: no path, and nothing that a
 // system call would cut short or a terminal would obey.
@@ -97,7 +77,7 @@ Result<std::vector<std::string>> weights_of(const std::filesystem::path& directo
   }
   const std::filesystem::path index = directory / "model.safetensors.index.json";
   if (!std::filesystem::exists(index, ignored)) return no_weights(directory);
-  DJINN_TRY(const std::string text, read_text(index.string()));
+  DJINN_TRY(const std::string text, read_regular_file(index.string(), kJsonBytesMax));
   DJINN_TRY(const auto shards, shards_of(text, index.string()));
   if (shards.empty() || shards.size() > limits::kModelFiles) {
     return Error{ErrorCode::kLimitExceeded, index.string() + " names no shards, or more than 256."};
@@ -239,7 +219,7 @@ Result<ModelDirectory> open_model_directory(const std::string& path) {
   model.label = label_of(place_of(std::span(&path, 1)));
   const std::string config = (directory / "config.json").string();
   if (!std::filesystem::exists(config, ignored) && !ignored) return no_config(directory);
-  DJINN_TRY(const std::string text, read_text(config));
+  DJINN_TRY(const std::string text, read_regular_file(config, kJsonBytesMax));
   auto parsed = ModelConfig::parse(text);
   if (!parsed) {
     return Error{parsed.error().code,

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "kernel/srg/names.h"
+#include "libdjinn-client/models/bundle_programs.h"
 #include "libdjinn-client/models/keys.h"
 #include "libdjinn-client/models/vocabulary.h"
 #include "libdjinn-client/models/weights.h"
@@ -63,6 +64,12 @@ std::vector<int32_t> left_padded(const std::vector<std::vector<int32_t>>& prompt
   return out;
 }
 
+std::vector<int> numbers_of(const std::vector<Fd>& files) {
+  std::vector<int> numbers;
+  for (const Fd& file : files) numbers.push_back(file.get());
+  return numbers;
+}
+
 }  // namespace
 
 Result<srg::Numerics> numerics_named(std::string_view name) {
@@ -88,23 +95,53 @@ Status check_stop_tokens(size_t count) {
 
 Result<std::unique_ptr<Generator>> Generator::open(Client& client, const std::string& directory,
                                                    std::optional<srg::Numerics> numerics) {
+  const srg::Numerics chosen = numerics.value_or(client.welcome().numerics);
+  if (is_bundle(directory)) return open_bundle(client, directory, chosen);
+  return open_llama(client, directory, chosen);
+}
+
+Result<std::unique_ptr<Generator>> Generator::open_bundle(Client& client,
+                                                          const std::string& directory,
+                                                          srg::Numerics numerics) {
+  DJINN_TRY(Bundle bundle, read_bundle(directory));
+  DJINN_TRY(
+      OpenedModel model,
+      client.open_model({bundle.label, numbers_of(bundle.files), bundle.paths}, bundle.plan()));
+  const Status is_same = check_tensors(bundle, model.manifest);
+  if (!is_same) {
+    DJINN_CHECK(client.close_model(model.id));
+    return is_same.error();
+  }
+  const ModelId id = model.id;
+  std::unique_ptr<Generator> made(new Generator(client, std::move(model), numerics));
+  made->end_tokens_ = bundle.end_tokens;
+  made->begin_token_ = bundle.begin_token;
+  made->programs_ = std::make_unique<BundlePrograms>(client, id, std::move(bundle), numerics);
+  return made;
+}
+
+Result<std::unique_ptr<Generator>> Generator::open_llama(Client& client,
+                                                         const std::string& directory,
+                                                         srg::Numerics numerics) {
   DJINN_TRY(const ModelDirectory files, open_model_directory(directory));
   DJINN_TRY(const std::string type, files.config.text_or("model_type", ""));
   if (type != "llama") {
-    return Error{
-        ErrorCode::kUnsupported,
-        "The generator opens models of type llama, and this one is of type '" + type + "'."};
+    return Error{ErrorCode::kUnsupported,
+                 "The generator opens models of type llama, and this one is of type '" + type +
+                     "'. Export it, and open what that writes: python3 -m djinn export MODEL DIR."};
   }
   DJINN_TRY(std::vector<std::string> unknown, check_keys(Builder::kLlama, files.config));
-  std::vector<int> fds;
-  for (const Fd& fd : files.files) fds.push_back(fd.get());
-  DJINN_TRY(OpenedModel model, client.open_model({files.label, fds, files.paths}));
+  DJINN_TRY(OpenedModel model,
+            client.open_model({files.label, numbers_of(files.files), files.paths}));
   DJINN_TRY(LlamaConfig config, LlamaConfig::from(files.config, model.manifest));
   DJINN_CHECK(check_layers(config.layers, "model.layers.", model.manifest));
   DJINN_TRY(const srg::Graph decode, build_llama(config, {LlamaPhase::kDecode}));
   DJINN_CHECK(check_weights(decode, model.manifest));
-  std::unique_ptr<Generator> made(new Generator(client, std::move(model), std::move(config),
-                                                numerics.value_or(client.welcome().numerics)));
+  const ModelId id = model.id;
+  std::unique_ptr<Generator> made(new Generator(client, std::move(model), numerics));
+  auto programs = std::make_unique<LlamaPrograms>(client, id, std::move(config), numerics);
+  made->llama_ = &programs->config();
+  made->programs_ = std::move(programs);
   made->unknown_keys_ = std::move(unknown);
   DJINN_TRY(made->end_tokens_, files.config.tokens("eos_token_id"));
   DJINN_TRY(const std::vector<int64_t> begin, files.config.tokens("bos_token_id"));
@@ -112,20 +149,9 @@ Result<std::unique_ptr<Generator>> Generator::open(Client& client, const std::st
   return made;
 }
 
-Result<ProgramId> Generator::program(const LlamaProgram& variant) {
-  ProgramId& id = programs_[{variant.phase, variant.all_logits}];
-  if (!id.valid()) {
-    DJINN_TRY(srg::Graph graph, build_llama(config_, variant));
-    graph.numerics = numerics_;
-    DJINN_TRY(const auto defined, client_.define_program(graph, model_.id));
-    id = defined.program;
-  }
-  return id;
-}
-
 Result<ipc::GenerateBlock> Generator::make_block(const std::vector<std::vector<int32_t>>& prompts,
                                                  const GenerateOptions& options) {
-  DJINN_CHECK(check(prompts, options, config_.vocabulary));
+  DJINN_CHECK(check(prompts, options, sizes().vocabulary));
   ipc::GenerateBlock block;
   block.rows = static_cast<uint32_t>(prompts.size());
   block.prompt_tokens = static_cast<uint32_t>(longest(prompts));
@@ -133,29 +159,16 @@ Result<ipc::GenerateBlock> Generator::make_block(const std::vector<std::vector<i
     block.padding.push_back(block.prompt_tokens - static_cast<uint32_t>(row.size()));
   }
   const uint64_t tokens = uint64_t{block.prompt_tokens} + options.max_new_tokens;
-  if (tokens > static_cast<uint64_t>(config_.positions)) {
-    return Error{ErrorCode::kOutOfRange, "The model has " + std::to_string(config_.positions) +
+  if (tokens > sizes().positions) {
+    return Error{ErrorCode::kOutOfRange, "The model has " + std::to_string(sizes().positions) +
                                              " positions, and the prompt's " +
                                              std::to_string(block.prompt_tokens) + " tokens with " +
                                              std::to_string(options.max_new_tokens) +
                                              " new ones need more. Ask for fewer."};
   }
-  const bool padded = std::ranges::any_of(block.padding, [](uint32_t n) { return n != 0; });
-  const LlamaPhase decode = padded ? LlamaPhase::kDecodeMasked : LlamaPhase::kDecode;
-  const LlamaPhase prefill = padded                    ? LlamaPhase::kPrefillMasked
-                             : block.prompt_tokens > 1 ? LlamaPhase::kPrefill
-                                                       : decode;
-  DJINN_TRY(const ProgramId prefill_id, program({prefill, false}));
-  DJINN_TRY(const ProgramId decode_id, program({decode, false}));
-  block.prefill = prefill_id.value;
-  block.decode = decode_id.value;
-  const bool in_parts = numerics_ != srg::Numerics::kExact && !padded;
-  if (in_parts && block.prompt_tokens > ipc::kPromptPart) {
-    DJINN_TRY(const ProgramId extend, program({LlamaPhase::kPrefillMasked, false}));
-    block.extend = extend.value;
-  }
-  block.min_new_tokens = options.min_new_tokens;
   block.max_new_tokens = options.max_new_tokens;
+  DJINN_CHECK(programs_->choose(block));
+  block.min_new_tokens = options.min_new_tokens;
   block.stop_tokens = options.stop_tokens;
   block.pad_token = options.pad_token;
   block.greedy = options.greedy;
@@ -174,7 +187,7 @@ Result<Generated> Generator::generate(const std::vector<std::vector<int32_t>>& p
                                       const std::function<bool(const TokenEvent&)>& on_token) {
   DJINN_TRY(ipc::GenerateBlock block, make_block(prompts, options));
   const uint64_t capacity = uint64_t{block.prompt_tokens} + block.max_new_tokens;
-  DJINN_TRY(block.sequence, client_.make_sequence(config_.geometry(block.rows, capacity)));
+  DJINN_TRY(block.sequence, client_.make_sequence(sizes().geometry(block.rows, capacity)));
   Result<Generated> generated = stream(block, left_padded(prompts, block), on_token);
   if (client_.has_ended()) return generated;  // and the sequence with it
   // Who has given the generation up does not wait for djinnd, which may be why they did.

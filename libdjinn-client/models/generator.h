@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Generator: a Llama model that lives in djinnd, opened from a Hugging Face directory. The loop
-// over tokens runs in the worker; they stream back as they are made.
+// Generator: a model that lives in djinnd, opened from the directory of a bundle (bundle.h), or
+// from a Hugging Face directory of a Llama model. The loop over tokens runs in the worker; they
+// stream back as they are made.
 #pragma once
 
 #include <functional>
-#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "libdjinn-client/client.h"
-#include "libdjinn-client/models/llama.h"
+#include "libdjinn-client/models/llama_programs.h"
 
 namespace djinn::client {
 
@@ -49,12 +49,15 @@ Status check_stop_tokens(size_t count);
 
 class Generator {
  public:
-  // client outlives the generator. numerics: of its programs; none: djinnd's lane.numerics. Errors:
-  // the directory's, the builder's, djinnd's.
+  // client outlives the generator. A directory that is a bundle is opened as that. numerics: of its
+  // programs; none: djinnd's lane.numerics. Errors: the directory's, the bundle's or the builder's,
+  // djinnd's.
   static Result<std::unique_ptr<Generator>> open(Client& client, const std::string& directory,
                                                  std::optional<srg::Numerics> numerics = {});
 
-  [[nodiscard]] const LlamaConfig& config() const { return config_; }
+  [[nodiscard]] const GeneratorSizes& sizes() const { return programs_->sizes(); }
+  // nullptr: it is of a bundle.
+  [[nodiscard]] const LlamaConfig* llama() const { return llama_; }
   [[nodiscard]] srg::Numerics numerics() const { return numerics_; }
   [[nodiscard]] const OpenedModel& model() const { return model_; }
   // Of config.json: keys.h.
@@ -69,15 +72,14 @@ class Generator {
                              const GenerateOptions& options,
                              const std::function<bool(const TokenEvent&)>& on_token = {});
 
-  // The program of a variant, defined once.
-  Result<ProgramId> program(const LlamaProgram& variant);
-
  private:
-  Generator(Client& client, OpenedModel model, LlamaConfig config, srg::Numerics numerics)
-      : client_(client),
-        model_(std::move(model)),
-        config_(std::move(config)),
-        numerics_(numerics) {}
+  Generator(Client& client, OpenedModel model, srg::Numerics numerics)
+      : client_(client), model_(std::move(model)), numerics_(numerics) {}
+  static Result<std::unique_ptr<Generator>> open_bundle(Client& client,
+                                                        const std::string& directory,
+                                                        srg::Numerics numerics);
+  static Result<std::unique_ptr<Generator>> open_llama(Client& client, const std::string& directory,
+                                                       srg::Numerics numerics);
   Result<ipc::GenerateBlock> make_block(const std::vector<std::vector<int32_t>>& prompts,
                                         const GenerateOptions& options);
   Result<Generated> stream(const ipc::GenerateBlock& block, const std::vector<int32_t>& prompt,
@@ -85,12 +87,12 @@ class Generator {
 
   Client& client_;
   OpenedModel model_;
-  LlamaConfig config_;
   srg::Numerics numerics_;
+  std::unique_ptr<GenerationPrograms> programs_;
+  const LlamaConfig* llama_ = nullptr;
   std::vector<std::string> unknown_keys_;
   std::vector<int64_t> end_tokens_;
   int64_t begin_token_ = -1;
-  std::map<std::pair<LlamaPhase, bool>, ProgramId> programs_;
 };
 
 }  // namespace djinn::client

@@ -126,10 +126,12 @@ class Generator {
         {"decode_masked", client::LlamaPhase::kDecodeMasked}};
     const auto found = phases.find(phase);
     if (found == phases.end()) throw py::value_error("there is no phase '" + phase + "'");
-    return srg::print_text(take(client::build_llama(config(), {found->second, all_logits})));
+    const client::LlamaConfig* const config = generator_->llama();
+    if (config == nullptr) throw py::value_error("its programs are in the bundle's djinn.json");
+    return srg::print_text(take(client::build_llama(*config, {found->second, all_logits})));
   }
 
-  [[nodiscard]] const client::LlamaConfig& config() const { return generator_->config(); }
+  [[nodiscard]] const client::GeneratorSizes& sizes() const { return generator_->sizes(); }
   [[nodiscard]] const client::Generator& inner() const { return *generator_; }
   [[nodiscard]] std::string note() const {
     return client::tell_unknown(generator_->unknown_keys());
@@ -176,13 +178,13 @@ void add_generator(py::module_& module) {
       .def(py::init<Shared, const std::string&, const std::string&>())
       .def("generate", &Generator::generate)
       .def("source", &Generator::source)
-      .def_property_readonly("layers", [](const Generator& g) { return g.config().layers; })
-      .def_property_readonly("kv_heads", [](const Generator& g) { return g.config().kv_heads; })
-      .def_property_readonly("head_dim", [](const Generator& g) { return g.config().head_dim; })
-      .def_property_readonly("positions", [](const Generator& g) { return g.config().positions; })
-      .def_property_readonly("vocabulary", [](const Generator& g) { return g.config().vocabulary; })
+      .def_property_readonly("layers", [](const Generator& g) { return g.sizes().layers; })
+      .def_property_readonly("kv_heads", [](const Generator& g) { return g.sizes().kv_heads; })
+      .def_property_readonly("head_dim", [](const Generator& g) { return g.sizes().head_dim; })
+      .def_property_readonly("positions", [](const Generator& g) { return g.sizes().positions; })
+      .def_property_readonly("vocabulary", [](const Generator& g) { return g.sizes().vocabulary; })
       .def_property_readonly(
-          "dtype", [](const Generator& g) { return std::string(name_of(g.config().dtype)); })
+          "dtype", [](const Generator& g) { return std::string(name_of(g.sizes().dtype)); })
       .def_property_readonly("begin_token",
                              [](const Generator& g) { return g.inner().begin_token(); })
       .def_property_readonly("end_tokens",

@@ -5,7 +5,7 @@
 #include <set>
 
 #include "kernel/srg/text.h"
-#include "libdjinn-client/models/directory.h"
+#include "libdjinn-client/models/bundle.h"
 #include "libdjinn-client/operations.h"
 #include "libdjinn-client/regular_file.h"
 #include "libdjinn-client/run_builder.h"
@@ -187,10 +187,11 @@ void Session::after_fork() {
 OpenedModel Session::open_directory(const std::string& path, const srg::LoadPlan* plan,
                                     const client::Retention& retention) {
   return python::take(turn([&](client::Client& client) -> Result<OpenedModel> {
-    DJINN_TRY(const client::ModelDirectory directory, client::open_model_directory(path));
-    const std::vector<int> numbers = numbers_of(directory.files);
+    DJINN_TRY(const client::WeightFiles directory, client::open_weight_files(path));
+    const std::vector<int> numbers = directory.numbers();
     DJINN_TRY(auto opened,
-              client.open_model({directory.label, numbers, directory.paths}, plan, retention));
+              client.open_model({directory.label, numbers, directory.paths},
+                                plan != nullptr ? plan : directory.plan_or_null(), retention));
     return OpenedModel{std::move(opened), number()};
   }));
 }

@@ -173,6 +173,20 @@ py::tuple generate_here(Group& group, const std::vector<py::tuple>& parts,
   return py::make_tuple(py::cast(result.tokens), result.random_offset, result.waited);
 }
 
+// Gives (name of the input, its bytes as one dimension of elements) of what a recording reads
+// beside weights, inputs with roles and the group.
+py::list held_by(const Recording& recording) {
+  py::list held;
+  for (size_t i = 0; i < recording.inputs.size(); ++i) {
+    const StoragePtr& storage = recording.inputs[i];
+    if (!storage) continue;
+    const auto count = static_cast<int64_t>(storage->bytes / c10::elementSize(storage->type));
+    held.append(py::make_tuple(recording.graph.storages[i].name,
+                               to_python(dense_tensor(storage, storage->type, {count}))));
+  }
+  return held;
+}
+
 void add_groups(py::module_& module) {
   py::class_<Group, std::shared_ptr<Group>>(module, "Group")
       .def(py::init([](const py::tuple& geometry) {
@@ -199,6 +213,8 @@ void add_groups(py::module_& module) {
 void add_generation(py::module_& module) {
   py::class_<Recording, std::shared_ptr<Recording>>(module, "Recording")
       .def_property_readonly("guards", [](const Recording& self) { return self.guards; })
+      .def_property_readonly("model", [](const Recording& self) { return self.model; })
+      .def_property_readonly("held", &held_by)
       .def_property_readonly("operators",
                              [](const Recording& self) { return self.graph.nodes.size(); });
   py::class_<Template, std::shared_ptr<Template>>(module, "Template")

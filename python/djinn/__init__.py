@@ -11,6 +11,7 @@ docs/GHOSTS.md):
 
 enable()           from here on from_pretrained gives ghosts
 disable()          transformers is as it was; ghosts stay what they are
+export(model)      writes what C, C++ and djinnctl need to run it without Python
 explain(model)     how its last call went, and why not faster
 config             what can be chosen: fallback, keep_alive and others
 device()           djinnd as a torch.device
@@ -54,6 +55,7 @@ if TYPE_CHECKING:
     from .torch.config import config as config
     from .torch.config import device as device
     from .torch.explain import explain as explain
+    from .torch.export import export as export
     from .torch.huggingface import disable as disable
     from .torch.huggingface import enable as enable
     from .torch.profiler import capture as capture
@@ -70,6 +72,7 @@ _OF_TORCH = {
     "disable": "huggingface",
     "enable": "huggingface",
     "explain": "explain",
+    "export": "export",
     "get_profiler": "profiler",
     "set_debug_level": "profiler",
 }

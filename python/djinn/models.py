@@ -92,7 +92,8 @@ class Generated:
 
 
 class Generator:
-    """A Llama model: prompts of token ids to new tokens. The loop over tokens runs in djinnd.
+    """A model that generates: prompts of token ids to new tokens. The loop over tokens runs in
+    djinnd. `path` is what `djinn.export` wrote to, or a Hugging Face directory of a Llama model.
 
     `numerics` is "exact", with PyTorch's bits, "fast", with djinn's own kernels where they fit, or
     "fast-only", which is refused where they do not; None is djinnd's `lane.numerics`."""

@@ -706,7 +706,7 @@ def test_draws_depend_on_the_seed_alone(daemon: Daemon, byte_model: Path) -> Non
     assert ctl(daemon, *words, "--seed", "2").out != first.out
 
 
-def test_a_model_with_a_tokenizer_is_left_to_the_python_package(
+def test_text_for_a_model_with_a_tokenizer_is_refused_and_its_tokens_are_taken(
     daemon: Daemon, byte_model: Path, tmp_path: Path
 ) -> None:
     copy = tmp_path / "model"
@@ -714,4 +714,21 @@ def test_a_model_with_a_tokenizer_is_left_to_the_python_package(
     (copy / "tokenizer.json").write_text("{}")
     ended = ctl(daemon, "generate", str(copy), "--prompt", PROMPT)
     assert ended.code == 10
-    assert "Python package" in ended.err
+    assert "--tokens" in ended.err
+    words = ("--max-new-tokens", "4", "--json")
+    of_tokens = ctl(daemon, "generate", str(copy), "--tokens", "256,84,104,101", *words)
+    of_text = ctl(daemon, "generate", str(byte_model), "--prompt", "The", *words)
+    item, other = (one.items()[0] for one in (of_tokens, of_text))
+    assert item["tokens"] == other["tokens"]
+    assert item["prompt_tokens"] == other["prompt_tokens"] == [256, *b"The"]
+
+
+def test_what_it_goes_on_from_is_asked_for(daemon: Daemon, byte_model: Path) -> None:
+    for words, told in (
+        ((), "needs --prompt or --tokens"),
+        (("--tokens", "1,x"), "'1,x' is no list of token ids"),
+        (("--tokens", "1", "--prompt", "x"), "--prompt"),
+    ):
+        ended = ctl(daemon, "generate", str(byte_model), *words)
+        assert ended.code == 2
+        assert told in ended.err

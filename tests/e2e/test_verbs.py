@@ -286,6 +286,7 @@ COLLECTED: dict[str, Shape] = {"programs": "integer", "workers": "integer", "byt
 GENERATED: dict[str, Shape] = {
     "prompt": "string",
     "text": "string",
+    "prompt_tokens": ["integer"],
     "tokens": ["integer"],
     "random_offset": "integer",
 }

@@ -19,10 +19,13 @@ def names_in(file: str) -> list[str]:
     return [THE_PROCESS, *re.findall(r"^@case\ndef (\w+)", text, re.MULTILINE)]
 
 
-def outcomes_of(file: str, scratch: Path, limit_s: float) -> Outcomes:
+def outcomes_of(file: str, scratch: Path, limit_s: float, *names: str) -> Outcomes:
+    """Of all its cases, or of those that are named."""
     report, log = scratch / "report.json", scratch / "cases.log"
     with running() as daemon:
-        ended = children.python(log, limit_s, file, str(report), str(scratch), daemon.host)
+        ended = children.python(
+            *(log, limit_s, file, str(report), str(scratch), daemon.host), *names
+        )
     found: Outcomes = json.loads(report.read_text()) if report.exists() else {}
     return found | {THE_PROCESS: ended}
 

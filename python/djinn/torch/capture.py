@@ -288,15 +288,43 @@ def _symbols(prefill: bool, kind: Kind) -> list[tuple[str, int, int]]:
     return [*symbols, ("capacity", max(least + symbols[0][1], 2), kind.most)]
 
 
-def _capture(model: Any, kind: Kind, prefill: bool) -> Captured:
+@dataclass
+class Recorded:
+    """What a program is made of: recordings of a forward at several sizes, and the symbols' values
+    at each."""
+
+    recordings: list[Any]
+    points: list[list[int]]
+    symbols: list[tuple[str, int, int]]
+    geometry: tuple[int, int, int, int, torch.dtype]  # as Captured's
+    output: type
+    dims: tuple[int, int]
+
+
+def recorded(model: Any, kind: Kind, prefill: bool) -> Recorded:
     is_small = 0 < kind.window < SMALL_WINDOW
     make_sizes = _small_sizes if is_small else _sizes
     sizes = _placed(make_sizes(prefill, kind.masked or kind.continues), kind)
     points = [[size.tokens, size.past, size.capacity] for size in sizes]
-    symbols = _symbols(prefill, kind)
-    recorded = [recorded_at(model, partial(_capture_at, model, kind, size)) for size in sizes]
-    template = united([recording for recording, _ in recorded], points, symbols)
-    return Captured(template, *recorded[-1][1])
+    made = [recorded_at(model, partial(_capture_at, model, kind, size)) for size in sizes]
+    return Recorded([one for one, _ in made], points, _symbols(prefill, kind), *made[-1][1])
+
+
+def _capture(model: Any, kind: Kind, prefill: bool) -> Captured:
+    made = recorded(model, kind, prefill)
+    template = united(made.recordings, made.points, made.symbols)
+    return Captured(template, made.geometry, made.output, made.dims)
+
+
+def parts_of(kind: Kind) -> list[tuple[bool, int, Kind]]:
+    """The programs of all generations into an empty group: whether one is for a prompt, from how
+    many tokens on it is the one (of the prompt, or before the step), and its kind."""
+    later = replace(kind, continues=True)
+    parts = [(True, 2, kind), (False, 0, later)]
+    if 0 < kind.window < kind.most:
+        parts.append((True, kind.window, replace(kind, stretch=Stretch.ACROSS)))
+        parts.append((False, kind.window - 1, replace(later, stretch=Stretch.BEYOND)))
+    return parts
 
 
 def recorded_at(model: Any, capture: Callable[[], tuple[Any, Any]]) -> tuple[Any, Any]:
@@ -417,11 +445,13 @@ __all__ = [
         "GroupLayer",
         "Kind",
         "Programs",
+        "Recorded",
         "Size",
         "Stretch",
         "copied",
         "dims_of",
     ),
-    *("geometry_of", "group_layer", "moved", "note_attention", "programs", "recorded_at"),
+    *("geometry_of", "group_layer", "moved", "note_attention", "parts_of", "programs"),
+    *("recorded", "recorded_at"),
     *("remember_refusal", "remembered", "slots_of", "stretch_of", "united"),
 ]

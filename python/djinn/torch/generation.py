@@ -16,6 +16,7 @@ import inspect
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -49,7 +50,30 @@ def sample(
     """In place of `GenerationMixin._sample`, which `original` is: same arguments, same result."""
     given = (input_ids, logits_processor, stopping_criteria, generation_config)
     options = {"synced_gpus": synced_gpus, "streamer": streamer}
-    return lower(Call(original, model, *given, options, kwargs), _sample)
+    call = Call(original, model, *given, options, kwargs)
+    asked = _asked.get()
+    if asked is not None:
+        asked.append(replace(call, kwargs=_of_the_model(model, kwargs)))
+        return input_ids
+    return lower(call, _sample)
+
+
+# Where calls go that are made to be looked at.
+_asked: ContextVar[list[Call] | None] = ContextVar("djinn_asked", default=None)
+
+
+def call_of(model: Any, ids: torch.Tensor, **options: Any) -> Call:
+    """transformers' loop as `generate()` would begin it; nothing is computed. Raises NotInDaemon
+    where it would begin another."""
+    calls: list[Call] = []
+    token = _asked.set(calls)
+    try:
+        model.generate(ids, **options)
+    finally:
+        _asked.reset(token)
+    if len(calls) != 1:
+        raise NotInDaemon("its generate() is not transformers' loop over tokens")
+    return calls[0]
 
 
 def lower(call: Call, run: Callable[[Call], tuple[Any, int, str]], why_not: str = "") -> Any:
@@ -265,4 +289,4 @@ def _generate(
     return ids
 
 
-__all__ = ["lower", "sample", "say_slow"]
+__all__ = ["call_of", "lower", "sample", "say_slow"]

@@ -85,6 +85,10 @@ class Ghost:
     was_resident: bool
     planned: int
     converted: int
+    paths: tuple[str, ...] = ()  # of the files that it was loaded from
+    plan: list[Any] | None = None  # as `_device.open_model` took it; none: djinnd had no plan
+    # Each tensor of a file as it is there: name, dtype, sizes.
+    stored: tuple[tuple[str, str, tuple[int, ...]], ...] = ()
 
 
 _ghosts: "weakref.WeakKeyDictionary[torch.nn.Module, Ghost]" = weakref.WeakKeyDictionary()
@@ -286,7 +290,12 @@ class Load:
         opened = self._open_model(label, plan if names is None else plans.Plan())
         for tensor, name in planned:
             _device.bind(tensor, opened["lease"], name if names is None else names[name])
-        return Ghost(opened["id"], opened["bytes"], opened["was_resident"], len(planned), converted)
+        return Ghost(
+            *(opened["id"], opened["bytes"], opened["was_resident"], len(planned), converted),
+            paths=tuple(self._paths),
+            plan=plan.for_device() if names is None else None,
+            stored=tuple((name, *entry) for one in self._headers for name, entry in one.items()),
+        )
 
     def _plan(
         self, plan: plans.Plan, storages: list[torch.Tensor]

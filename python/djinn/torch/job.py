@@ -223,9 +223,20 @@ def check_rows(rows: int) -> None:
         )
 
 
+def check_call(call: Call) -> None:
+    """Whether djinnd's loop can be given it, as far as that does not depend on its tokens."""
+    _check_arguments(call.model, call.ids, call.config, call.kwargs)
+
+
+def kind_of(model: Any, cache: DynamicCache, rows: int, masked: bool, continues: bool) -> Kind:
+    window = window_of(model)
+    windows = windows_of(model, cache, window)
+    return Kind(rows, masked, continues, positions_of(model), window, windows)
+
+
 def job_of(call: Call, banks: int = 1) -> Job:
-    model, ids, config, kwargs = call.model, call.ids, call.config, call.kwargs
-    _check_arguments(model, ids, config, kwargs)
+    model, ids, kwargs = call.model, call.ids, call.kwargs
+    check_call(call)
     rows, prompt = ids.shape
     check_rows(rows)
     cache, mask = kwargs["past_key_values"], kwargs.get("attention_mask")
@@ -241,10 +252,11 @@ def job_of(call: Call, banks: int = 1) -> Job:
     held = groups.held_of(cache)
     if held is not None and past and held.padding != padding:
         raise NotInDaemon("its rows are padded otherwise than in its cache")
-    window = window_of(model)
-    kind = Kind(rows, any(padding), past > 0, most, window, windows_of(model, cache, window))
+    kind = kind_of(model, cache, rows, any(padding), past > 0)
     found = programs(model, kind, past, tokens, total)
-    outlives = bool(config.return_dict_in_generate) or getattr(cache, "_is_user_defined", False)
+    outlives = bool(call.config.return_dict_in_generate) or getattr(
+        cache, "_is_user_defined", False
+    )
     job = Job(cache, prompt, past, tokens, padding, found, total, outlives, banks)
     if held is not None and past and not _fits(held, job):
         raise NotInDaemon("its cache has no room for so many tokens")
@@ -294,10 +306,12 @@ __all__ = [
         "OWN_WAYS",
         "Call",
         "Job",
+        "check_call",
         "check_rows",
         "group_for",
         "is_of_transformers",
         "job_of",
+        "kind_of",
         "most_of",
     ),
     *("positions_of", "too_many", "window_of"),

@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// The programs of a bundle, as a generator uses them: which of them a prompt of so many tokens
+// takes, and each token behind it.
+#pragma once
+
+#include "libdjinn-client/client.h"
+#include "libdjinn-client/models/bundle.h"
+#include "libdjinn-client/models/generation_programs.h"
+
+namespace djinn::client {
+
+class BundlePrograms : public GenerationPrograms {
+ public:
+  // client outlives this, and has the bundle's model open. Files are not needed any more.
+  BundlePrograms(Client& client, ModelId model, Bundle bundle, srg::Numerics numerics);
+
+  [[nodiscard]] const GeneratorSizes& sizes() const override { return sizes_; }
+  Status choose(ipc::GenerateBlock& block) override;
+
+ private:
+  struct Program {
+    BundleProgram made;
+    ProgramId id;  // invalid: not defined yet
+  };
+  // The last that is from so many tokens on; nullptr: none is.
+  Program* find(bool is_prefill, uint64_t tokens);
+  // Defined once. Its inputs: refs of this generator's.
+  Result<ProgramId> prepare(Program& program, std::vector<ipc::InputBinding>& inputs);
+
+  Client& client_;
+  ModelId model_;
+  srg::Numerics numerics_;
+  GeneratorSizes sizes_;
+  std::vector<std::vector<std::byte>> constants_;
+  std::vector<RefLease> refs_;  // of the constants, where they were put
+  std::vector<Program> programs_;
+};
+
+}  // namespace djinn::client

@@ -1,0 +1,271 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Models that were exported, run without Python: by djinnctl, by C and by the package's Generator,
+which are one library, beside transformers on the CPU and a ghost. All in one process, as those of
+loads.py.
+
+    exports.py REPORT SCRATCH HOST [NAME...]    runs them; writes {name: None or what went wrong}
+"""
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import djinn
+import loads
+import torch
+import zoo
+from loads import Case, checkpoint, ghost, refusal
+from private_daemon import BIN
+from transformers import PreTrainedModel
+
+CASES: dict[str, Case] = {}
+CAPTURES = Path(__file__).parents[1] / "data" / "captures"
+# Rotary embeddings and tied weights; a table of positions and transposed weights; the builder's own
+# architecture; a window, which 11 and more new tokens outgrow.
+NAMES = ("qwen2", "gpt2", "llama", "gemma2")
+PROMPTS = (1, 11, 20)
+NEW_TOKENS = 24
+
+
+def case(function: Case) -> Case:
+    CASES[function.__name__] = function
+    return function
+
+
+def exported(name: str, scratch: Path, **options: Any) -> Path:
+    into = scratch / f"{name}-{'-'.join(map(str, options.values()))}.bundle"
+    if not into.exists():
+        djinn.export(str(checkpoint(name, scratch)), into, **options)
+    return into
+
+
+def said_here(model: PreTrainedModel, ids: torch.Tensor, **options: Any) -> list[int]:
+    torch.manual_seed(5)
+    plain = {"do_sample": False, "max_new_tokens": NEW_TOKENS, "pad_token_id": zoo.PAD}
+    given = {"input_ids": ids.to(model.device), "attention_mask": torch.ones_like(ids)}
+    made = model.generate(**given, **(plain | options))
+    return made[0, ids.shape[1] :].tolist()
+
+
+def said(bundle: Path, ids: torch.Tensor, numerics: str | None = None, **options: Any) -> list[int]:
+    with djinn.connect() as session:
+        generator = djinn.Generator(session, bundle, numerics=numerics)
+        return generator.generate(ids.tolist(), max_new_tokens=NEW_TOKENS, **options).tokens[0]
+
+
+def ran(program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [str(BIN / program), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60)
+
+
+def edit(bundle: Path, **values: Any) -> None:
+    path = bundle / "djinn.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | values))
+
+
+def greedy_tokens_are_the_local_model_s(name: str, scratch: Path, dtype: zoo.Dtype) -> None:
+    bundle = exported(name, scratch, **zoo.in_dtype(dtype))
+    one = zoo.load_local(checkpoint(name, scratch), zoo.entry(name), dtype)
+    for length in PROMPTS:
+        ids = zoo.words(1, length, stream=length)
+        assert said(bundle, ids) == said_here(one, ids), (name, length)
+
+
+@case
+def greedy_tokens_are_the_local_model_s_in_float32(scratch: Path) -> None:
+    for name in NAMES:
+        greedy_tokens_are_the_local_model_s(name, scratch, "float32")
+
+
+@case
+def greedy_tokens_are_the_local_model_s_in_bfloat16(scratch: Path) -> None:
+    """Which the load plan casts to."""
+    for name in NAMES:
+        greedy_tokens_are_the_local_model_s(name, scratch, "bfloat16")
+
+
+@case
+def greedy_tokens_are_the_local_model_s_of_other_architectures(scratch: Path) -> None:
+    """Of a class for sound; with two constants alike."""
+    for name in ("GlmAsrForConditionalGeneration", "MoshiForCausalLM"):
+        greedy_tokens_are_the_local_model_s(name, scratch, "float32")
+
+
+def every_architecture_that_has_captures(scratch: Path) -> None:
+    """In the full tier."""
+    wrong = {}
+    for name in sorted({path.name.split(".")[0] for path in CAPTURES.glob("*.decode.srg")}):
+        try:
+            greedy_tokens_are_the_local_model_s(name, scratch, "float32")
+        except Exception as error:
+            wrong[name] = str(error)
+        shutil.rmtree(checkpoint(name, scratch))
+    # Captures have wider windows than the zoo, of which this one's is of two tokens.
+    assert "too few to tell anything" in wrong.pop("ModernBertDecoderForCausalLM")
+    assert not wrong
+
+
+@case
+def drawn_tokens_are_the_ghost_s(scratch: Path) -> None:
+    ids = zoo.words(1, 11)
+    for name in NAMES:
+        options = {"temperature": 0.9, "top_k": 40, "top_p": 0.95, "repetition_penalty": 1.1}
+        model = ghost(name, checkpoint(name, scratch))
+        expected = said_here(model, ids, do_sample=True, **options)
+        assert said(exported(name, scratch), ids, seed=5, **options) == expected, name
+
+
+@case
+def fast_tokens_are_the_ghost_s(scratch: Path) -> None:
+    """Whose steps are computed together with those of other sessions."""
+    ids = zoo.words(1, 11)
+    with loads.instead(djinn.config, "numerics", "fast-only"):
+        for name in NAMES:
+            model = ghost(name, checkpoint(name, scratch))
+            expected = said_here(model, ids)
+            assert djinn.explain(model)["fast_nodes"] > 0
+            assert said(exported(name, scratch), ids, "fast-only") == expected, name
+
+
+@case
+def djinnctl_and_c_give_the_same_tokens(scratch: Path) -> None:
+    ids = zoo.words(1, 11)
+    listed = [str(one) for one in ids[0].tolist()]
+    for name in NAMES:
+        bundle = exported(name, scratch)
+        expected = said(bundle, ids)
+        words = ("generate", str(bundle), "--tokens", ",".join(listed))
+        shown = ran("djinnctl", *words, "--max-new-tokens", str(NEW_TOKENS))
+        assert [int(one) for one in shown.stdout.split()] == expected, shown.stderr
+        shown = ran("gen", str(bundle), str(NEW_TOKENS), *listed)
+        assert [int(one) for one in shown.stdout.split()] == expected, shown.stderr
+
+
+@case
+def it_computes_with_the_ghost_s_weights(scratch: Path) -> None:
+    for name, options in (("qwen2", {}), ("llama", {"dtype": torch.bfloat16})):
+        bundle = exported(name, scratch, **options)
+        model = ghost(name, checkpoint(name, scratch), **options)
+        said_here(model, zoo.words(1, 11))
+        before = loads.status()
+        with djinn.connect() as session:
+            generator = djinn.Generator(session, bundle)
+            assert generator.model.was_resident
+            after = loads.status()
+            assert after["models"] == before["models"]
+            assert after["bytes_read"] == before["bytes_read"]
+        shown = ran("djinnctl", "load", "--no-pin", "--json", str(bundle))
+        assert json.loads(shown.stdout)["items"][0]["was_resident"], shown.stderr
+
+
+@case
+def a_model_s_own_directory_may_be_moved_with_its_bundle(scratch: Path) -> None:
+    home, moved = scratch / "own-home", scratch / "moved"
+    shutil.copytree(checkpoint("qwen2", scratch), home)
+    done = subprocess.run(
+        [sys.executable, "-m", "djinn", "export", str(home)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.stdout.strip() == str(home / "djinn.json"), done.stderr
+    ids = zoo.words(1, 11)
+    expected = said(home, ids)
+    home.rename(moved)
+    assert said(moved, ids) == expected
+
+
+@case
+def the_tokenizer_s_files_come_along(scratch: Path) -> None:
+    home, into = scratch / "with-tokenizer", scratch / "with-tokenizer.bundle"
+    shutil.copytree(checkpoint("qwen2", scratch), home)
+    (home / "tokenizer.json").write_text("{}")
+    djinn.export(str(home), into)
+    assert (into / "tokenizer.json").read_text() == "{}"
+    shown = ran("djinnctl", "generate", str(into), "--prompt", "x")
+    assert shown.returncode == 10
+    assert "--tokens" in shown.stderr
+
+
+@case
+def what_is_no_program_from_its_prompt_on_is_refused(scratch: Path) -> None:
+    for name in ("t5", "mamba"):
+        model = ghost(name, checkpoint(name, scratch))
+        with refusal("cannot be exported", "tier 2"):
+            djinn.export(model, scratch / "refused")
+    model = ghost("qwen2", checkpoint("qwen2", scratch))
+    with refusal("it is no ghost"):
+        djinn.export(model.to("cpu"), scratch / "refused")
+    assert not (scratch / "refused").exists()
+
+
+@case
+def a_small_weight_that_was_written_goes_along(scratch: Path) -> None:
+    model = ghost("qwen2", checkpoint("qwen2", scratch))
+    with torch.no_grad():
+        model.model.norm.weight[::2] *= -3
+    ids = zoo.words(1, 11)
+    expected = said_here(model, ids)
+    djinn.export(model, scratch / "written.bundle")
+    assert said(scratch / "written.bundle", ids) == expected
+    assert said(exported("qwen2", scratch), ids) != expected
+
+
+@case
+def a_bundle_that_does_not_fit_is_refused(scratch: Path) -> None:
+    ids = zoo.words(1, 11)
+    bundle = exported("qwen2", scratch)
+
+    def copy(**values: Any) -> Path:
+        into = scratch / "unfit.bundle"
+        shutil.rmtree(into, ignore_errors=True)
+        shutil.copytree(bundle, into)
+        edit(into, **values)
+        return into
+
+    with refusal("version 2", "Export the model again"):
+        said(copy(version=2), ids)
+    with refusal("There is no /nonexistent/model.safetensors", kind=djinn.HandleError):
+        said(copy(files=["/nonexistent/model.safetensors"]), ids)
+    with refusal("'positions' is missing or wrong"):
+        said(copy(positions=-1), ids)
+    with refusal("a program has no text of one"):
+        said(copy(programs=[{"phase": "decode", "from": 0, "inputs": {}, "text": ["srg 9"]}]), ids)
+    other = scratch / "other" / "model.safetensors"
+    other.parent.mkdir()
+    shutil.copyfile(checkpoint("llama", scratch) / "model.safetensors", other)
+    with refusal("have changed since it was exported", kind=djinn.Error):
+        said(copy(files=[str(other)]), ids)
+    shutil.copyfile(checkpoint("llama", scratch) / "config.json", other.parent / "config.json")
+    with refusal("config.json has changed", kind=djinn.Error):
+        said(copy(files=[str(other)]), ids)
+    (copy() / "djinn.json").write_text("no JSON")
+    with refusal("is not a bundle"):
+        said(scratch / "unfit.bundle", ids)
+
+
+@case
+def a_bundle_says_what_it_does_not_do(scratch: Path) -> None:
+    bundle = exported("qwen2", scratch)
+    with djinn.connect() as session:
+        generator = djinn.Generator(session, bundle)
+        with refusal("one row at a time"):
+            generator.generate([[5, 6], [7, 8]])
+        with refusal("positions"):
+            generator.generate([[5] * generator.positions])
+        try:
+            generator.source("decode")
+        except ValueError as error:
+            assert "djinn.json" in str(error)
+        else:
+            raise AssertionError("it has no source of a builder's")
+
+
+FULL = {"every_architecture_that_has_captures": every_architecture_that_has_captures}
+
+if __name__ == "__main__":
+    report, scratch, host, *names = sys.argv[1:]
+    loads.main(Path(report), Path(scratch), host, names or list(CASES), CASES | FULL)
