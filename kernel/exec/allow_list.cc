@@ -86,9 +86,9 @@ Operator facts_of(c10::OperatorHandle handle, std::string_view qualified) {
 
 // What kernel/srg/rewrite makes. Their arguments need no guards: each does what the operator does
 // that it stands for, or calls it.
-constexpr std::array<std::string_view, 6> kInternal = {"djinn::attend",      "djinn::gate",
-                                                       "djinn::linear_rows", "djinn::linears",
-                                                       "djinn::rms_norm",    "djinn::rope"};
+constexpr std::array<std::string_view, 7> kInternal = {
+    "djinn::attend",  "djinn::embedding_rows", "djinn::gate", "djinn::linear_rows",
+    "djinn::linears", "djinn::rms_norm",       "djinn::rope"};
 
 using Table = std::unordered_map<std::string_view, Operator>;
 

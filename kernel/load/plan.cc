@@ -236,7 +236,8 @@ Status check_names(const srg::LoadPlan& plan) {
 
 // As LoadPlan says what a matrix is.
 bool is_matrix(const TensorRecord& tensor) {
-  return tensor.name.ends_with(".weight") && is_of_small_floats(tensor.dtype) &&
+  const std::string_view name = tensor.name;
+  return name.ends_with(".weight") && !name.ends_with(".gate.weight") && is_of_small_floats(tensor.dtype) &&
          tensor.sizes.size() == 2 && !has_no_elements(tensor.sizes) &&
          tensor.sizes[1] <= kInt8ColumnsMax;
 }

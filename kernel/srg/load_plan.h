@@ -11,8 +11,9 @@
 //
 // A plan without destinations means: every tensor of the files, under its own name, as it is, but
 // for the form that the plan gives matrices: tensors of two dimensions, of a floating dtype of 16
-// or 32 bits, whose names end in ".weight". Two plans whose bytes differ make two models of the
-// same files (ARCHITECTURE section 4, Identity).
+// or 32 bits, whose names end in ".weight", but not in ".gate.weight" as routers' do, which choose
+// experts. Two plans whose bytes differ make two models of the same files (ARCHITECTURE section 4,
+// Identity).
 #pragma once
 
 #include <cstdint>
