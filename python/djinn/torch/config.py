@@ -10,6 +10,8 @@ from djinn.session import milliseconds
 
 Fallback = Literal["error", "local"]
 FALLBACKS = ("error", "local")
+Weights = Literal["int8"]
+WEIGHTS = ("int8",)
 Numerics = Literal["exact", "fast", "fast-only"]
 NUMERICS = ("exact", "fast", "fast-only")
 FIELDS = (
@@ -17,20 +19,22 @@ FIELDS = (
     "fallback",
     "keep_alive",
     "numerics",
+    "weights",
     "allow_untested_transformers",
 )
 
 
 class Config:
     """The settings of this process: `intercept_huggingface`, `fallback`, `keep_alive`,
-    `numerics`, `allow_untested_transformers`. A misspelt name is an error."""
+    `numerics`, `weights`, `allow_untested_transformers`. A misspelt name is an error."""
 
-    __slots__ = ("_fallback", "_keep_alive", "_numerics", "allow_untested_transformers")
+    __slots__ = ("_fallback", "_keep_alive", "_numerics", "_weights", "allow_untested_transformers")
 
     def __init__(self) -> None:
         self._fallback: Fallback = "error"
         self._keep_alive: float | None = None
         self._numerics: Numerics | None = None
+        self._weights: Weights | None = None
         # Patch a transformers that nobody tried this with.
         self.allow_untested_transformers = False
 
@@ -97,6 +101,19 @@ class Config:
                 f'djinn.config.numerics is "exact", "fast", "fast-only" or None, not {wanted!r}.'
             )
         self._numerics = wanted
+
+    @property
+    def weights(self) -> Weights | None:
+        """The form of ghosts' weights: "int8", in which 32 elements of a row of a matrix are int8
+        and a scale, computed with djinnd's own kernels, so that `numerics` may not be "exact";
+        None: as the files have them. Of models that are loaded from now on."""
+        return self._weights
+
+    @weights.setter
+    def weights(self, wanted: Weights | None) -> None:
+        if wanted is not None and wanted not in WEIGHTS:
+            raise ValueError(f'djinn.config.weights is "int8" or None, not {wanted!r}.')
+        self._weights = wanted
 
 
 config = Config()

@@ -85,6 +85,7 @@ class Ghost:
     was_resident: bool
     planned: int
     converted: int
+    is_int8: bool = False  # some of its weights are
 
 
 _ghosts: "weakref.WeakKeyDictionary[torch.nn.Module, Ghost]" = weakref.WeakKeyDictionary()
@@ -276,17 +277,25 @@ class Load:
         storages = list(
             {tensor.untyped_storage().data_ptr(): tensor for tensor in tensors}.values()
         )
-        plan = plans.Plan()
+        plan = plans.Plan(is_int8=config.weights == "int8")
         planned, converted = self._plan(plan, storages)
         if not planned:
             return Ghost(0, 0, False, 0, converted)
         if converted == 0:
             plan.add_beside(self._headers)
         names = plan.own_names(self._headers)
-        opened = self._open_model(label, plan if names is None else plans.Plan())
+        wanted = plan if names is None else plans.Plan(is_int8=plan.is_int8)
+        opened = self._open_model(label, wanted)
         for tensor, name in planned:
             _device.bind(tensor, opened["lease"], name if names is None else names[name])
-        return Ghost(opened["id"], opened["bytes"], opened["was_resident"], len(planned), converted)
+        return Ghost(
+            opened["id"],
+            opened["bytes"],
+            opened["was_resident"],
+            len(planned),
+            converted,
+            opened["is_int8"],
+        )
 
     def _plan(
         self, plan: plans.Plan, storages: list[torch.Tensor]
@@ -307,7 +316,11 @@ class Load:
     def _open_model(self, label: str, plan: plans.Plan) -> dict[str, Any]:
         try:
             return _device.open_model(
-                label, self._paths, plan.for_device(), milliseconds(config.keep_alive, "keep_alive")
+                label,
+                self._paths,
+                plan.for_device(),
+                plan.is_int8,
+                milliseconds(config.keep_alive, "keep_alive"),
             )
         except interlock.REFUSALS as error:
             raise interlock.Unavailable(error, self.needed) from error
