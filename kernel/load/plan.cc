@@ -237,9 +237,9 @@ Status check_names(const srg::LoadPlan& plan) {
 // As LoadPlan says what a matrix is.
 bool is_matrix(const TensorRecord& tensor) {
   const std::string_view name = tensor.name;
-  return name.ends_with(".weight") && !name.ends_with(".gate.weight") && is_of_small_floats(tensor.dtype) &&
-         tensor.sizes.size() == 2 && !has_no_elements(tensor.sizes) &&
-         tensor.sizes[1] <= kInt8ColumnsMax;
+  return name.ends_with(".weight") && !name.ends_with(".gate.weight") &&
+         is_of_small_floats(tensor.dtype) && tensor.sizes.size() == 2 &&
+         !has_no_elements(tensor.sizes) && tensor.sizes[1] <= kInt8ColumnsMax;
 }
 
 srg::LoadPlan every_tensor(std::span<const SafetensorsIndex> files, const srg::LoadPlan& given) {
