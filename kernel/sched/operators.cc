@@ -14,7 +14,7 @@ struct Row {
 };
 
 // The rows are sorted by name.
-constexpr std::array<Row, 238> kTable{{
+constexpr std::array<Row, 239> kTable{{
     {"aten::__and__", Family::kBinary},
     {"aten::__or__", Family::kBinary},
     {"aten::_adaptive_avg_pool2d", Family::kPooling},
