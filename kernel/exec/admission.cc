@@ -155,6 +155,12 @@ class Admission {
     values.dtype = DType::kInt8;
     values.sizes = {weight.sizes[0], weight.sizes[1]};
     values.strides = {int8_row_bytes(weight.sizes[1]), 1};
+    const srg::Value& view = program_.graph.values[id];
+    if (view.strides.size() == 2 && view.strides[0] == srg::Expr(1) &&
+        view.strides[1] == srg::Expr(weight.sizes[1])) {  // it shows the weight turned around
+      std::swap(values.sizes[0], values.sizes[1]);
+      std::swap(values.strides[0], values.strides[1]);
+    }
     const c10::Storage& storage = program_.weights[program_.graph.values[id].storage];
     DJINN_TRY(program_.constants[id], bind_value(values, storage, {}));
     return {};

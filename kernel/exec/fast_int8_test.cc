@@ -187,6 +187,13 @@ TEST_P(FastInt8, however_the_graph_turns_the_matrix_the_product_is_the_same) {
   const at::Tensor plain = run(x);
   EXPECT_TRUE(same_bytes(product("t"), plain));
   EXPECT_TRUE(same_bytes(product("as_strided"), plain));
+  ASSERT_EQ(message_of(world_.admit(graph([](GraphBuilder& b, srg::ValueRef input) {
+              const auto storage = b.storage(srg::StorageKind::kWeight, "w");
+              const auto bound = b.on_storage(storage, dtype(), {kInputs, kOutputs}, {1, kInputs});
+              return b.call("aten::mm", {arg(input), arg(bound)});
+            }))),
+            "");
+  EXPECT_TRUE(same_bytes(run(x), plain));
 }
 
 TEST_P(FastInt8, products_of_one_value_are_what_each_is_alone) {

@@ -63,8 +63,10 @@ bool is_int8(const at::Tensor& weight) {
 }
 
 bool has_rows_of_int8(const at::Tensor& weight) {
-  return weight.dim() == 2 && is_int8(weight) && weight.numel() > 0 && weight.stride(1) == 1 &&
-         weight.stride(0) == int8_row_bytes(weight.size(1));
+  if (weight.dim() != 2 || !is_int8(weight) || weight.numel() == 0) return false;
+  const int dense = weight.stride(1) == 1 ? 1 : 0;
+  return weight.stride(dense) == 1 &&
+         weight.stride(1 - dense) == int8_row_bytes(weight.size(dense));
 }
 
 // There is no other kernel for such a weight, so what does not fit is an error.
@@ -204,7 +206,8 @@ std::vector<at::Tensor> linears_as_before(const at::Tensor& input, at::TensorLis
 }
 
 at::Tensor embedding_rows(const at::Tensor& weight, const at::Tensor& given, at::ScalarType dtype) {
-  TORCH_CHECK(has_rows_of_int8(weight), "the weight's rows are not int8 as a loader makes them");
+  TORCH_CHECK(has_rows_of_int8(weight) && weight.stride(1) == 1,
+              "the weight's rows are not int8 as a loader makes them");
   const auto element = element_of(dtype);
   TORCH_CHECK(element, "weights in int8 are not widened to ", dtype);
   const at::Tensor indices = given.to(at::kLong).contiguous();

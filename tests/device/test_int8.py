@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +16,16 @@ import pytest
 import torch
 import transformers
 from command_line import ctl
+from djinn.torch.ghosts import ghost_of
 from llama import GREEDY, on_device, prompt
 from private_daemon import Daemon
 
 pytestmark = pytest.mark.usefixtures("enabled")
 
-# Rows that products take are int8, too, of which a block of 32 has a scale: an error of its largest
-# by 1/254 at most, and each layer adds to it. Seen: 0.01 of the largest logit.
-NEAR = 0.03
+# Of the logits' norm. Where sums have other last bits, some rows round to other int8, by a 127th of a
+# block's largest: so it is behind djinnd's own norms, and in bfloat16. Seen: 2e-4, and 0.03.
+NEAR_WITH_THE_SAME_SUMS = 0.002
+NEAR = 0.06
 BLOCK = 32
 
 
@@ -69,14 +72,37 @@ def as_int8_has(matrix: torch.Tensor) -> torch.Tensor:
     return values.reshape(rows, -1)[:, :columns].to(matrix.dtype)
 
 
+def rows_as_int8_has(_: Any, given: tuple[torch.Tensor]) -> tuple[torch.Tensor]:
+    """What a product multiplies whose outputs are first: a block of a row has a float's scale."""
+    (x,) = given
+    blocks = torch.nn.functional.pad(x.float(), (0, -x.shape[-1] % BLOCK)).unflatten(
+        -1, (-1, BLOCK)
+    )
+    most = blocks.abs().amax(-1, keepdim=True)
+    # A product that is rounded once, as djinnd's is: rows of an int8 embedding make ties.
+    values = (blocks.double() * (127 / most).double()).round().float() * (most / 127)
+    values = torch.where(most > 0, values, 0)
+    return (values.flatten(-2)[..., : x.shape[-1]],)
+
+
+def in_floats(module: torch.nn.Linear, dtype: torch.dtype, x: torch.Tensor) -> torch.Tensor:
+    bias = None if module.bias is None else module.bias.float()
+    return torch.nn.functional.linear(x, module.weight.float(), bias).to(dtype)
+
+
 def reference(checkpoint: Path, dtype: torch.dtype) -> Any:
-    """The model in this process, with the matrices that int8 has."""
+    """The model in this process, with the matrices that int8 has, and with rows of int8 where
+    products have them: nn.Linear's, and not those of GPT-2, whose inputs are first."""
     model = transformers.AutoModelForCausalLM.from_pretrained(checkpoint, djinn=False, dtype=dtype)
     done = set()
     for name, one in model.named_parameters():
         if one.dim() == 2 and name.endswith(".weight") and one.data_ptr() not in done:
             one.data = as_int8_has(one.data)
             done.add(one.data_ptr())
+    for module in model.modules():
+        if isinstance(module, torch.nn.Linear):
+            module.register_forward_pre_hook(rows_as_int8_has)
+            module.forward = partial(in_floats, module, dtype)
     return model.eval().requires_grad_(False)
 
 
@@ -84,13 +110,8 @@ def load(checkpoint: Path, dtype: torch.dtype = torch.float32) -> Any:
     return transformers.AutoModelForCausalLM.from_pretrained(checkpoint, dtype=dtype)
 
 
-def models(daemon: Daemon) -> dict[str, dict[str, Any]]:
-    return {one["id"]: one for one in ctl(daemon, "ps", "-j").items()}
-
-
 def off(found: torch.Tensor, expected: torch.Tensor) -> float:
-    gap = (found.float() - expected.float()).abs().max()
-    return float(gap / expected.float().abs().max())
+    return float((found.float() - expected.float()).norm() / expected.float().norm())
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -99,12 +120,14 @@ def test_logits_are_near_those_of_the_matrices_that_int8_has(
 ) -> None:
     """A call runs operator by operator at first, and then as a program, of few rows and of many."""
     ghost, local = load(files, dtype), reference(files, dtype)
+    has_same_sums = local.config.model_type == "gpt2" and dtype == torch.float32
+    near = NEAR_WITH_THE_SAME_SUMS if has_same_sums else NEAR
     for rows, tokens in ((1, 1), (2, 8), (4, 30)):
         inputs = prompt(rows, tokens)
         expected = local(**inputs, use_cache=False).logits
         for _ in range(3):
             found = ghost(**on_device(inputs), use_cache=False).logits.cpu()
-            assert off(found, expected) <= NEAR, (rows, tokens)
+            assert off(found, expected) <= near, (rows, tokens)
         assert djinn.explain(ghost)["tier"] == 1
 
 
@@ -119,7 +142,7 @@ def test_a_generation_runs_in_djinnd_and_takes_likely_tokens(files: Path, int8: 
     logits = local(input_ids=tokens).logits[:, :-1]
     taken = logits.gather(-1, tokens[:, 1:, None])[..., 0]
     behind = (logits.amax(-1) - taken)[:, inputs["input_ids"].shape[1] - 1 :]
-    assert behind.max() <= 2 * NEAR * logits.abs().max()
+    assert behind.max() <= 0.05 * logits.abs().max()
 
 
 def test_a_row_is_what_it_is_alone(files: Path, int8: Any) -> None:
@@ -139,23 +162,20 @@ def test_a_row_is_what_it_is_alone(files: Path, int8: Any) -> None:
         assert torch.equal(alone.view(torch.int32), together[row : row + 1].view(torch.int32)), row
 
 
-def test_the_same_files_are_another_model_as_they_are(
-    files: Path, int8: Any, device_daemon: Daemon
-) -> None:
-    before = models(device_daemon).keys()
+def test_the_same_files_are_another_model_as_they_are(files: Path, int8: Any) -> None:
     small = load(files)
     int8.weights = None
     plain = load(files)
-    new = {id: one for id, one in models(device_daemon).items() if id not in before}
-    sizes = sorted(one["bytes"] for one in new.values())
-    assert len(sizes) == 2, new
-    assert sizes[0] < 0.45 * sizes[1], "float32 to int8, rows of which are padded"
+    in_int8, in_floats = ghost_of(small), ghost_of(plain)
+    assert in_int8 is not None and in_floats is not None
+    assert in_int8.model != in_floats.model
+    assert in_int8.bytes < 0.45 * in_floats.bytes, "float32 to int8, rows of which are padded"
     inputs = prompt(2, 6)
     expected = llama.local(files)(**inputs, use_cache=False).logits
     assert torch.equal(plain(**on_device(inputs), use_cache=False).logits.cpu(), expected)
     assert djinn.explain(plain)["weights"] is None
     found = small(**on_device(inputs), use_cache=False).logits.cpu()
-    assert 0 < off(found, expected) <= 2 * NEAR
+    assert 0 < off(found, expected) <= 0.05
 
 
 def test_processes_share_it_and_so_does_what_djinnctl_loads(
@@ -169,8 +189,8 @@ def test_processes_share_it_and_so_does_what_djinnctl_loads(
     environment = {**os.environ, "DJINN_HOST": device_daemon.host}
     told = subprocess.run(child, env=environment, capture_output=True, text=True, check=True)
     assert told.stdout.split() == ["True"], told.stderr
-    held = models(device_daemon)
-    assert held[loaded[0]["id"]]["sessions"] >= 1, held
+    held = {one["id"]: one["leases"] for one in ctl(device_daemon, "ps", "-j").items()}
+    assert held[loaded[0]["id"]] >= 1, held
     assert djinn.explain(ghost)["weights"] == "int8"
 
 

@@ -23,9 +23,9 @@ ShownForm shown(const FormedWeight& weight, ValueId base, const std::vector<Expr
     return sizes[0] == Expr(rows) && sizes[1] == Expr(columns) && view.row_stride == row_stride &&
            view.column_stride == column_stride;
   };
-  if (is_first && has(weight.rows, weight.columns, weight.columns, 1)) return {base, true, false};
-  if (is_first && has(weight.columns, weight.rows, 1, weight.columns)) return {base, true, true};
-  return {base, false, false};
+  const bool in_order = has(weight.rows, weight.columns, weight.columns, 1);
+  const bool is_around = has(weight.columns, weight.rows, 1, weight.columns);
+  return {base, false, is_first && (in_order || is_around), is_around && !in_order};
 }
 
 }  // namespace
@@ -56,8 +56,8 @@ void ConstantMatrices::add_view(const Draft& draft, ValueId value) {
   const FormedWeight* const weight = draft.formed(view.storage);
   if (weight == nullptr) return;
   ShownForm form = shown(*weight, value, view.sizes, *matrices_[value], view.offset);
-  // It is its own base, so it must be the weight itself.
-  form.is_whole &= !form.is_turned && !draft.maker(value) && weight->dtype == view.dtype;
+  form.is_whole &= !draft.maker(value) && weight->dtype == view.dtype;  // it is its own base
+  form.base_is_turned = std::exchange(form.is_turned, false);
   matrices_[value]->form = form;
 }
 
@@ -84,6 +84,8 @@ void ConstantMatrices::add_result(const Draft& draft, const Node& node) {
   if (seen.form && seen.form->is_whole) {
     const StorageIndex storage = draft.value(seen.form->base).storage;
     view.form = shown(*draft.formed(storage), seen.form->base, sizes->items, view, *offset);
+    view.form->base_is_turned = seen.form->base_is_turned;
+    view.form->is_turned ^= seen.form->base_is_turned;
   } else {
     view.form = seen.form;
   }

@@ -14,9 +14,10 @@ namespace djinn::srg {
 
 // How a value shows a weight that is no run of elements (rewrite.h:FormedWeight).
 struct ShownForm {
-  ValueId base = 0;       // the weight itself
-  bool is_whole = false;  // all of it, in order or turned around; else a part
-  bool is_turned = false;
+  ValueId base = 0;             // the weight itself, which is bound as this value shows it
+  bool base_is_turned = false;  // around
+  bool is_whole = false;        // the value shows all of the base; else a part
+  bool is_turned = false;       // from how the base lies
 };
 
 struct ConstantMatrix {

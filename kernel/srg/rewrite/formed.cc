@@ -110,7 +110,7 @@ PassReport rewrite_embeddings(Draft& draft) {
     const auto weight = value_at(draft.node(i), 0), indices = value_at(draft.node(i), 1);
     const auto matrix = weight ? matrices.find(*weight) : std::nullopt;
     if (!matrix || !matrix->form || !indices) continue;
-    if (!matrix->form->is_whole || matrix->form->is_turned) {
+    if (!matrix->form->is_whole || matrix->form->is_turned || matrix->form->base_is_turned) {
       report.leave("it reads a part of a weight that is int8");
       continue;
     }

@@ -18,8 +18,12 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-// w, [4, 8], is int8, of this graph; p, of the same sizes, is not.
-Rewriting of_int8(const std::string& lines) {
+// w, [4, 8], is int8, of a graph whose weights are in order, or turned around; p, of the same
+// sizes, is not.
+constexpr const char* kInOrder = "weight %w \"w\" : float32[4, 8]\n";
+constexpr const char* kAround = "weight %w \"w\" : float32[8, 4] strides [1, 8]\n";
+
+Rewriting of_int8(const std::string& lines, const char* bound = kInOrder) {
   const Result<Graph> graph = parse_text(
       "srg 1 \"test\"\n"
       "symbol tokens 1..512 tokens\n"
@@ -27,9 +31,8 @@ Rewriting of_int8(const std::string& lines) {
       "input %many : float32[3, 11, 8]\n"
       "input %u : float32[tokens, 4]\n"
       "input %ids : int64[tokens]\n"
-      "weight %p \"p\" : float32[4, 8]\n"
-      "weight %w \"w\" : float32[4, 8]\n" +
-      lines);
+      "weight %p \"p\" : float32[4, 8]\n" +
+      std::string(bound) + lines);
   EXPECT_TRUE(graph) << graph.error().message;
   EXPECT_TRUE(verify(*graph).ok()) << verify(*graph).error().message;
   FormedWeights formed(graph->storages.size());
@@ -40,8 +43,8 @@ Rewriting of_int8(const std::string& lines) {
   return rewrite(*graph, formed);
 }
 
-std::string text_of(const std::string& lines) {
-  const Rewriting rewriting = of_int8(lines + "output %y\n");
+std::string text_of(const std::string& lines, const char* bound = kInOrder) {
+  const Rewriting rewriting = of_int8(lines + "output %y\n", bound);
   EXPECT_EQ(rewriting.left_with_forms, "");
   return print_text(rewriting.graph);
 }
@@ -67,6 +70,15 @@ TEST(FormedWeights, products_read_the_weight_itself_however_it_was_turned) {
     EXPECT_THAT(text, HasSubstr("%y = djinn::linear_rows(%q, %w, none, false)"));
     EXPECT_THAT(text, Not(HasSubstr("%t"))) << "nobody reads the view now";
   }
+}
+
+TEST(FormedWeights, a_weight_that_is_bound_turned_around_is_read_as_it_is_bound) {
+  EXPECT_THAT(text_of("%y = aten::mm(%x, %w)\n", kAround),
+              HasSubstr("djinn::linear_rows(%x, %w, none, true)"));
+  EXPECT_THAT(text_of("%n = aten::t(%w)\n%y = aten::mm(%u, %n)\n", kAround),
+              HasSubstr("djinn::linear_rows(%u, %w, none, false)"));
+  EXPECT_EQ(of_int8("%y = aten::embedding(%w, %ids)\noutput %y\n", kAround).left_with_forms,
+            "Node 0, aten::embedding, reads the weight w, which is int8.");
 }
 
 TEST(FormedWeights, rows_are_looked_up) {
