@@ -22,8 +22,8 @@ from private_daemon import Daemon
 
 pytestmark = pytest.mark.usefixtures("enabled")
 
-# Of the logits' norm. Where sums have other last bits, some rows round to other int8, by a 127th of a
-# block's largest: so it is behind djinnd's own norms, and in bfloat16. Seen: 2e-4, and 0.03.
+# Of the logits' norm. Where sums have other last bits, some rows round to other int8, by a 127th of
+# a block's largest: so it is behind djinnd's own norms, and in bfloat16. Seen: 2e-4, and 0.03.
 NEAR_WITH_THE_SAME_SUMS = 0.002
 NEAR = 0.06
 BLOCK = 32
@@ -143,6 +143,20 @@ def test_a_generation_runs_in_djinnd_and_takes_likely_tokens(files: Path, int8: 
     taken = logits.gather(-1, tokens[:, 1:, None])[..., 0]
     behind = (logits.amax(-1) - taken)[:, inputs["input_ids"].shape[1] - 1 :]
     assert behind.max() <= 0.05 * logits.abs().max()
+
+
+def test_a_layer_alone_is_computed_however_often_it_is_called(files: Path, int8: Any) -> None:
+    """Operators one by one are a program once they were seen often; with gradients PyTorch gives
+    the matrix turned around."""
+    head = load(files).get_output_embeddings()
+    x = torch.randn(3, head.in_features)
+    given = rows_as_int8_has(None, (x,))[0]
+    expected = torch.nn.functional.linear(given, as_int8_has(llama.local(files).lm_head.weight))
+    for wants_gradients in (True, False):
+        for _ in range(6):
+            with torch.set_grad_enabled(wants_gradients):
+                found = head(x.to(djinn.device(0))).detach().cpu()
+            assert off(found, expected) <= NEAR_WITH_THE_SAME_SUMS
 
 
 def test_a_row_is_what_it_is_alone(files: Path, int8: Any) -> None:
