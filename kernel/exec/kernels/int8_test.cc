@@ -214,7 +214,7 @@ TEST_P(Int8Linear, turned_weights_are_the_product_with_what_they_are_widened_to)
         for (int64_t n = 0; n < kOutputs; ++n) {
           const auto [sum, magnitude] = it.exact(of_x, r, n);
           const double bound = std::abs(sum) * ulp_of(element) + magnitude * ulp_of(element) +
-                               magnitude * std::ldexp(4.0 * std::sqrt(double(inputs)), -24);
+                               magnitude * std::ldexp(3 + 4.0 * std::sqrt(double(inputs)), -24);
           ASSERT_NEAR(y.get(r, n), sum, bound) << name_of(level) << ", " << r << ", " << n;
         }
       }
