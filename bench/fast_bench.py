@@ -67,6 +67,60 @@ def decode(name: str, make: Callable[[], Any]) -> Iterator[Entry]:
             yield entry(name, fast, of_floor=fast / floor, of_exact=fast / exact)
 
 
+def decode_int8(name: str) -> Iterator[Entry]:
+    """Beside the same model in bfloat16, of the floor of its own bytes."""
+    import djinn
+    import torch
+    from djinn.torch import ghosts
+
+    ids = torch.randint(3, 500, (1, CONTEXT))
+    djinn.config.weights, djinn.config.numerics = "int8", "fast"
+    with both(qwen) as (_, ghost):
+        held = ghosts.ghost_of(ghost)
+        assert held is not None and held.is_int8, held
+        read = torch.ones(held.bytes // 4)
+        generate(ghost, ids, 2)
+        assert djinn.explain(ghost)["tier"] == 2, djinn.explain(ghost)
+        for _ in range(REPETITIONS):
+            before = [seconds_of(read.sum) for _ in range(READS)]
+            found = token_seconds(ghost, ids)
+            after = [seconds_of(read.sum) for _ in range(READS)]
+            yield entry(name, found, of_floor=found / statistics.median(before + after))
+
+
+def divergence_int8(name: str) -> Iterator[Entry]:
+    """How far from float32 the byte model is in int8, and in bfloat16: the mean of KL over tokens
+    that float32 has drawn."""
+    import djinn
+    import torch
+    import transformers
+
+    load = partial(transformers.AutoModelForCausalLM.from_pretrained, ROOT / "models" / "bytes")
+    local = load(dtype=torch.float32).eval().requires_grad_(False)
+    torch.manual_seed(1)
+    ids = local.generate(
+        torch.tensor([[256]]),
+        do_sample=True,
+        max_new_tokens=1000,
+        min_new_tokens=1000,
+        pad_token_id=0,
+    )
+    djinn.enable()
+    djinn.config.numerics = "fast"
+
+    def divergence(form: Any, dtype: torch.dtype) -> float:
+        djinn.config.weights = form
+        ghost = load(dtype=dtype).eval()
+        found = ghost(ids.to(ghost.device), use_cache=False).logits.float().cpu()
+        expected = local(ids, use_cache=False).logits
+        logs = [one.log_softmax(-1).flatten(0, 1) for one in (found, expected)]
+        return float(torch.nn.functional.kl_div(*logs, reduction="batchmean", log_target=True))
+
+    int8, bfloat16 = divergence("int8", torch.float32), divergence(None, torch.bfloat16)
+    yield entry(name, 0, int8=int8, bfloat16=bfloat16, of_bfloat16=int8 / bfloat16)
+    djinn.disable()
+
+
 def against_eager(
     name: str, eager: Callable[[], Any], found: Callable[[], Any], ghost: Any
 ) -> Iterator[Entry]:
@@ -118,6 +172,8 @@ def minilm(name: str, tokens: int) -> Iterator[Entry]:
 BENCHMARKS: dict[str, Callable[[str], Iterator[Entry]]] = {
     "fast/qwen_bfloat16": partial(decode, make=qwen),
     "fast/qwen_float32": partial(decode, make=qwen_float32),
+    "fast/qwen_int8": decode_int8,
+    "fast/bytes_int8": divergence_int8,
     "fast/gpt2_float32": partial(decode, make=gpt2),
     "fast/gpt2_bfloat16": partial(decode, make=gpt2_bfloat16),
     "fast/qwen_bfloat16_avx2": partial(decode, make=qwen),

@@ -16,8 +16,10 @@ std::vector<DTypeUse> dtypes_of(const srg::ModelManifest& manifest) {
   for (const srg::TensorEntry& tensor : manifest.tensors) {
     const bool is_alias = tensor.bytes > 0 && !places.insert({tensor.extent, tensor.offset}).second;
     if (is_alias) continue;
-    DTypeUse& use = uses[tensor.dtype];
-    use.dtype = tensor.dtype;
+    const bool is_int8 = tensor.form == srg::WeightForm::kInt8;
+    const DType dtype = is_int8 ? DType::kInt8 : tensor.dtype;
+    DTypeUse& use = uses[dtype];
+    use.dtype = dtype;
     ++use.tensors;
     use.bytes += tensor.bytes;
   }

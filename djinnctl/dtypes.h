@@ -12,7 +12,7 @@
 namespace djinn::ctl {
 
 struct DTypeUse {
-  DType dtype = DType::kInvalid;
+  DType dtype = DType::kInvalid;  // kInt8 of matrices in that form, too, whatever they were cast to
   uint64_t tensors = 0;
   uint64_t bytes = 0;  // without the gaps between tensors
 };

@@ -34,5 +34,13 @@ TEST(DTypes, tied_weights_count_once_and_empty_tensors_share_no_bytes) {
   EXPECT_EQ(dtypes_of(manifest)[0].bytes, 9u);
 }
 
+TEST(DTypes, matrices_that_a_loader_made_int8_are_that) {
+  srg::ModelManifest manifest{{}, {tensor(DType::kBFloat16, 0, 8), tensor(DType::kInt8, 64, 9)}};
+  manifest.tensors[0].form = srg::WeightForm::kInt8;
+  ASSERT_EQ(dtypes_of(manifest).size(), 1u);
+  EXPECT_EQ(dtypes_of(manifest)[0].dtype, DType::kInt8);
+  EXPECT_EQ(dtypes_of(manifest)[0].bytes, 17u);
+}
+
 }  // namespace
 }  // namespace djinn::ctl

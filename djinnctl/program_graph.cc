@@ -129,14 +129,15 @@ Json nodes_json(const ProgramGraph& shown) {
 
 }  // namespace
 
-Result<ProgramGraph> graph_as_run(const ipc::ProgramReport& program, srg::Graph graph) {
+Result<ProgramGraph> graph_as_run(const ipc::ProgramReport& program, srg::Graph graph,
+                                  std::span<const srg::TensorEntry> model) {
   DJINN_CHECK(srg::verify(graph));
   ProgramGraph shown{program, graph.numerics, {}, {}, {}};
   if (program.state != ipc::ProgramState::kAdmitted) {
     shown.graph = std::move(graph);
     return shown;
   }
-  srg::Rewriting rewriting = srg::rewrite(graph);
+  srg::Rewriting rewriting = srg::rewrite(graph, srg::formed_weights(graph, model));
   shown.passes = std::move(rewriting.passes);
   shown.graph = program.fast_nodes > 0 ? std::move(rewriting.graph) : std::move(graph);
   sched::annotate(shown.graph);

@@ -5,6 +5,7 @@
 // annotator are pure, so what its worker made of it is made here again.
 #pragma once
 
+#include <span>
 #include <string>
 #include <vector>
 
@@ -13,6 +14,7 @@
 #include "kernel/base/result.h"
 #include "kernel/sched/cost.h"
 #include "kernel/srg/graph.h"
+#include "kernel/srg/load_plan.h"
 #include "kernel/srg/pass_report.h"
 
 namespace djinn::ctl {
@@ -26,9 +28,10 @@ struct ProgramGraph {
                                         // that is not admitted yet
 };
 
-// Errors: kMalformed for a graph that no session of djinnd's can have defined.
-[[nodiscard]] Result<ProgramGraph> graph_as_run(const ipc::ProgramReport& program,
-                                                srg::Graph graph);
+// model: the tensors of its model, or none. Errors: kMalformed for a graph that no session of
+// djinnd's can have defined.
+[[nodiscard]] Result<ProgramGraph> graph_as_run(const ipc::ProgramReport& program, srg::Graph graph,
+                                                std::span<const srg::TensorEntry> model = {});
 
 // SRG text, with what the passes did as comments in front.
 [[nodiscard]] std::string text_of(const ProgramGraph& shown);

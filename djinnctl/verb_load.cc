@@ -21,6 +21,7 @@ struct LoadOptions {
   bool no_pin = false;
   std::string keep_alive;
   std::string device;
+  std::string weights;
 
   // A pinned model stays anyway, so it has no time to stay.
   [[nodiscard]] client::Retention retention() const {
@@ -44,19 +45,26 @@ std::optional<ProgressLook> look_at(client::Client& client, const std::string& l
 }
 
 Result<client::OpenedModel> open(const Invocation& invocation, client::Client& client,
-                                 const client::WeightFiles& directory,
-                                 const client::Retention& retention) {
+                                 const client::WeightFiles& directory, const LoadOptions& options) {
   const ProgressWatch watch(invocation, directory.label, [&](client::Client& watcher) {
     return look_at(watcher, directory.label);
   });
+  const bool is_formed = !options.weights.empty();
+  if (is_formed && directory.plan) {
+    return Error{ErrorCode::kUnsupported,
+                 "The exported model says how each of its weights is made of the files. Leave "
+                 "--weights out, or load the directory of the files themselves."};
+  }
+  srg::LoadPlan int8;
+  int8.matrices = srg::WeightForm::kInt8;
   return client.open_model({directory.label, directory.numbers(), directory.paths},
-                           directory.plan_or_null(), retention);
+                           is_formed ? &int8 : directory.plan_or_null(), options.retention());
 }
 
 Status load(const Invocation& invocation, const LoadOptions& options) {
   DJINN_TRY(const auto directory, client::open_weight_files(options.path));
   DJINN_TRY(const auto client, observe(invocation, nullptr, options.device));
-  DJINN_TRY(const auto opened, open(invocation, *client, directory, options.retention()));
+  DJINN_TRY(const auto opened, open(invocation, *client, directory, options));
   // The model is closed before the answer is written, so that the next command finds it unused.
   DJINN_CHECK(client->close_model(opened.id));
   if (!invocation.wants_json()) return write_out(id_text(opened.id) + '\n');
@@ -91,6 +99,10 @@ void add_load(CommandLine& line) {
       })
       .excludes(pin)
       .excludes(no_pin);
+  verb.option("--weights", options->weights,
+              "form of matrices: int8, 32 of a row and a scale [as the files have them]")
+      .called("FORM")
+      .one_of({"int8"});
   verb.option("--device", options->device, "whose memory, as 'djinnctl devices' says [the first]")
       .called("NAME");
   verb.does(options, load);

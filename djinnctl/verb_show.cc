@@ -191,7 +191,12 @@ Status show_graph(const Invocation& invocation, client::Client& client, const Fo
                              found.shown.item["kind"].get<std::string>())};
   }
   DJINN_TRY(srg::Graph graph, client.graph(found.program->program));
-  DJINN_TRY(const ProgramGraph shown, graph_as_run(*found.program, std::move(graph)));
+  srg::ModelManifest model;
+  if (found.program->model.valid()) {
+    DJINN_TRY(model, client.manifest(found.program->model));
+  }
+  DJINN_TRY(const ProgramGraph shown,
+            graph_as_run(*found.program, std::move(graph), model.tensors));
   if (invocation.wants_json()) return print_json(invocation, "graph", {to_json(shown)});
   return write_out(text_of(shown));
 }

@@ -35,15 +35,14 @@ Result<exec::Weight> weight_of(const srg::TensorEntry& entry,
       !range_fits(entry.offset, entry.bytes, extents[entry.extent].size())) {
     return Error{ErrorCode::kMalformed, "A tensor of the manifest lies outside its extent."};
   }
-  const auto elements = checked_product(entry.sizes);
-  const auto bytes =
-      elements ? checked_mul<uint64_t>(*elements, size_of(entry.dtype)) : std::nullopt;
-  if (!bytes || *bytes != entry.bytes) {
+  exec::Weight weight{
+      entry.name, entry.dtype, {}, extents[entry.extent].data() + entry.offset, entry.form};
+  for (const uint64_t size : entry.sizes) weight.sizes.push_back(static_cast<int64_t>(size));
+  DJINN_TRY(const uint64_t bytes, exec::bytes_of(weight));
+  if (bytes != entry.bytes) {
     return Error{ErrorCode::kMalformed,
                  "A tensor of the manifest has another size than its bytes."};
   }
-  exec::Weight weight{entry.name, entry.dtype, {}, extents[entry.extent].data() + entry.offset};
-  for (const uint64_t size : entry.sizes) weight.sizes.push_back(static_cast<int64_t>(size));
   return weight;
 }
 

@@ -325,12 +325,14 @@ Status go_on(Step& step, AdmissionBudget& budget) {
 }
 
 // Admits the graph as a part of the step, and runs it. This admission shows life, ends where the
-// run is given up, and may take as long as a program's. Numerics are a program's: this is exact.
+// run is given up, and may take as long as a program's. Numerics are a program's: this is exact,
+// but for weights that fast kernels alone can read.
 Outcome<Ending> admit_and_run(Step& step, LaneTools& tools, srg::Graph graph,
                               const std::shared_ptr<MappedModel>& model,
                               const ipc::RunBlock& block) {
   AdmissionBudget budget(tools.clock, limits::kAdmissionCpuMs);
-  graph.numerics = srg::Numerics::kExact;
+  const bool needs_fast = model != nullptr && exec::reads_forms(graph, model->weights());
+  graph.numerics = needs_fast ? srg::Numerics::kFast : srg::Numerics::kExact;
   exec::AdmissionLimits limits = admission_limits();
   limits.go_on = [&step, &budget] { return go_on(step, budget); };
   DJINN_TRY(const AdmittedProgram admitted,

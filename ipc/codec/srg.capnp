@@ -115,6 +115,7 @@ struct Destination {
   sizes @2 :List(UInt64);
   concatDimension @3 :UInt32;
   pieces @4 :List(Piece);
+  form @5 :UInt8;
 }
 
 struct Alias {
@@ -125,6 +126,7 @@ struct Alias {
 struct LoadPlan {
   destinations @0 :List(Destination);
   aliases @1 :List(Alias);
+  matrices @2 :UInt8;
 }
 
 struct TensorEntry {
@@ -134,6 +136,7 @@ struct TensorEntry {
   extent @3 :UInt32;
   offset @4 :UInt64;
   bytes @5 :UInt64;
+  form @6 :UInt8;
 }
 
 struct ModelManifest {

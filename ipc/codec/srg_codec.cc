@@ -191,6 +191,7 @@ struct Encoder {
     write_numbers(destination.sizes, [&](unsigned n) { return out.initSizes(n); });
     out.setConcatDimension(destination.concat_dimension);
     write_structs(destination.pieces, [&](unsigned n) { return out.initPieces(n); });
+    out.setForm(static_cast<uint8_t>(destination.form));
   }
 
   static void write(wire::Alias::Builder out, const srg::Alias& alias) {
@@ -201,6 +202,7 @@ struct Encoder {
   static void write(wire::LoadPlan::Builder out, const srg::LoadPlan& plan) {
     write_structs(plan.destinations, [&](unsigned n) { return out.initDestinations(n); });
     write_structs(plan.aliases, [&](unsigned n) { return out.initAliases(n); });
+    out.setMatrices(static_cast<uint8_t>(plan.matrices));
   }
 
   static void write(wire::TensorEntry::Builder out, const srg::TensorEntry& entry) {
@@ -210,6 +212,7 @@ struct Encoder {
     out.setExtent(entry.extent);
     out.setOffset(entry.offset);
     out.setBytes(entry.bytes);
+    out.setForm(static_cast<uint8_t>(entry.form));
   }
 
   static void write(wire::ModelManifest::Builder out, const srg::ModelManifest& manifest) {
@@ -289,6 +292,10 @@ Enum read_enum(uint8_t number, Enum last) {
 
 DType read_dtype(uint8_t number) {
   return read_enum(number, DType::kComplex128);
+}
+
+srg::WeightForm read_form(uint8_t number) {
+  return read_enum(number, srg::WeightForm::kInt8);
 }
 
 std::string read_text(capnp::Text::Reader reader) {
@@ -435,8 +442,8 @@ struct Decoder {
     std::string name = read_text(in.getName());
     auto sizes = read_numbers(in.getSizes(), {"sizes", name}, srg::limits::kRank);
     auto pieces = read_structs(in.getPieces(), {"pieces", name}, srg::limits::kListItems);
-    return {std::move(name), read_dtype(in.getDtype()), std::move(sizes), in.getConcatDimension(),
-            std::move(pieces)};
+    return {std::move(name),         read_dtype(in.getDtype()), std::move(sizes),
+            in.getConcatDimension(), std::move(pieces),         read_form(in.getForm())};
   }
 
   srg::Alias read(wire::Alias::Reader in) {
@@ -445,15 +452,17 @@ struct Decoder {
 
   srg::LoadPlan read(wire::LoadPlan::Reader in) {
     return {read_structs(in.getDestinations(), {"tensors in the plan"}, limits::kModelTensors),
-            read_structs(in.getAliases(), {"aliases in the plan"}, limits::kModelTensors)};
+            read_structs(in.getAliases(), {"aliases in the plan"}, limits::kModelTensors),
+            read_form(in.getMatrices())};
   }
 
   srg::TensorEntry read(wire::TensorEntry::Reader in) {
     std::string name = read_text(in.getName());
     auto sizes = read_numbers(in.getSizes(), {"sizes", name}, srg::limits::kRank);
-    return {std::move(name),  read_dtype(in.getDtype()),
-            std::move(sizes), in.getExtent(),
-            in.getOffset(),   in.getBytes()};
+    return {std::move(name),        read_dtype(in.getDtype()),
+            std::move(sizes),       in.getExtent(),
+            in.getOffset(),         in.getBytes(),
+            read_form(in.getForm())};
   }
 
   srg::ModelManifest read(wire::ModelManifest::Reader in) {

@@ -25,7 +25,9 @@ srg::LoadPlan plan() {
   plan.destinations.push_back(
       {"qkv", DType::kBFloat16, {192, 64}, 1, {piece, {0, "other", {}, false}}});
   plan.destinations.push_back({"scalar", DType::kFloat32, {}, 0, {}});
+  plan.destinations.back().form = srg::WeightForm::kInt8;
   plan.aliases.push_back({"lm_head", "qkv"});
+  plan.matrices = srg::WeightForm::kInt8;
   return plan;
 }
 

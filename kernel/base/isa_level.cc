@@ -14,7 +14,9 @@ IsaLevel best_isa_level() {
       !__builtin_cpu_supports("avx512vl") || !__builtin_cpu_supports("avx512dq")) {
     return IsaLevel::kAvx2;
   }
-  return __builtin_cpu_supports("avx512bf16") ? IsaLevel::kAvx512Bf16 : IsaLevel::kAvx512;
+  const bool has_dots =
+      __builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512vnni");
+  return has_dots ? IsaLevel::kAvx512Bf16 : IsaLevel::kAvx512;
 #else
   return IsaLevel::kBase;
 #endif

@@ -17,7 +17,7 @@ namespace djinn {
 //   kBase         what every x86-64 has, and other machines
 //   kAvx2         with FMA and F16C
 //   kAvx512       F, BW, VL, DQ
-//   kAvx512Bf16   dot products of bf16
+//   kAvx512Bf16   dot products of bf16, and of int8 (VNNI), which processors with these have
 enum class IsaLevel : uint8_t { kBase, kAvx2, kAvx512, kAvx512Bf16 };
 
 inline constexpr std::array<std::string_view, 4> kIsaLevelNames{"base", "avx2", "avx512",

@@ -8,6 +8,7 @@
 
 #include "kernel/base/assert.h"
 #include "kernel/base/checked.h"
+#include "kernel/base/int8_rows.h"
 #include "kernel/base/size_text.h"
 #include "kernel/exec/allow_list.h"
 #include "kernel/exec/arguments.h"
@@ -61,7 +62,7 @@ class Admission {
                    : Error{ErrorCode::kNotFound,
                            fmt::format("The model has no weight {}.", storage.name.substr(0, 200))};
       }
-      DJINN_TRY(const uint64_t bytes, bytes_of(*weight));
+      DJINN_TRY(const uint64_t bytes, exec::bytes_of(*weight));
       // LibTorch has no const storage: the check of writes at run time keeps weights read-only.
       program_.weights.back() = borrowed_storage(weight->data.on_host(), bytes, c10::kCPU);
     }
@@ -100,16 +101,6 @@ class Admission {
                     fmt::join(weight.sizes, ", "), name_of(value.dtype), fmt::join(sizes, ", "))};
   }
 
-  static Result<uint64_t> bytes_of(const Weight& weight) {
-    uint64_t bytes = size_of(weight.dtype);
-    for (const int64_t size : weight.sizes) {
-      const auto next = checked_mul(bytes, static_cast<uint64_t>(size));
-      if (size < 0 || !next) return Error{ErrorCode::kInternal, "A weight has impossible sizes."};
-      bytes = *next;
-    }
-    return bytes;
-  }
-
   // Values that no node defines are views of storages: those of weights are bound now, the others
   // at each run.
   Status bind_values() {
@@ -138,11 +129,40 @@ class Admission {
                    fmt::format("Nothing defines value {} ({}).", id, value.name)};
     }
     DJINN_ASSERT(value.storage < program_.weights.size());
+    const srg::Storage& storage = program_.graph.storages[value.storage];
+    if (storage.kind == srg::StorageKind::kWeight) {
+      const Weight& weight = *weights_.find(storage.name);
+      if (weight.form != srg::WeightForm::kPlain) return bind_formed(id, weight);
+    }
     if (!program_.weights[value.storage] || !has_constant_geometry(value)) {
       program_.bound.push_back(id);
       return {};
     }
     DJINN_TRY(program_.constants[id], bind_value(value, program_.weights[value.storage], {}));
+    return {};
+  }
+
+  // What rewritten graphs read of a weight in int8, where its bytes are: its values, in rows that
+  // lie apart as far as the form's. A client's graph is never run with one, so nothing is bound
+  // that it could read.
+  Status bind_formed(srg::ValueId id, const Weight& weight) {
+    if (author_ == Author::kClient) {
+      program_.constants[id] = at::empty({0}, at::kChar);
+      return {};
+    }
+    srg::Value values;
+    values.name = program_.graph.values[id].name;
+    values.dtype = DType::kInt8;
+    values.sizes = {weight.sizes[0], weight.sizes[1]};
+    values.strides = {int8_row_bytes(weight.sizes[1]), 1};
+    const srg::Value& view = program_.graph.values[id];
+    if (view.strides.size() == 2 && view.strides[0] == srg::Expr(1) &&
+        view.strides[1] == srg::Expr(weight.sizes[1])) {  // it shows the weight turned around
+      std::swap(values.sizes[0], values.sizes[1]);
+      std::swap(values.strides[0], values.strides[1]);
+    }
+    const c10::Storage& storage = program_.weights[program_.graph.values[id].storage];
+    DJINN_TRY(program_.constants[id], bind_value(values, storage, {}));
     return {};
   }
 
@@ -382,11 +402,32 @@ bool have_one_interface(const AdmittedGraph& one, const AdmittedGraph& other) {
          one.appended == other.appended && one.reaches_capacity == other.reaches_capacity;
 }
 
+srg::FormedWeights formed_weights(const srg::Graph& graph, const WeightTable& weights) {
+  srg::FormedWeights formed(graph.storages.size());
+  for (size_t i = 0; i < formed.size(); ++i) {
+    if (graph.storages[i].kind != srg::StorageKind::kWeight) continue;
+    const Weight* const weight = weights.find(graph.storages[i].name);
+    if (weight == nullptr || weight->form == srg::WeightForm::kPlain) continue;
+    formed[i] = {weight->dtype, weight->sizes.at(0), weight->sizes.at(1)};
+  }
+  return formed;
+}
+
+Error unreadable(const std::string& why) {
+  return {ErrorCode::kUnsupported,
+          why +
+              " Products with the whole of such a weight, and lookups of its rows, are all that "
+              "can be computed. Load the model's weights as the files have them."};
+}
+
 // Puts the graph's fast form in its place. A form that is not admitted, or not as the exact one
-// is, is a mistake in a pass: the program stays exact, and says why.
+// is, is a mistake in a pass: the program stays exact, and says why. Where it needs the fast form,
+// because of weights in int8, it is refused.
 Status make_fast(AdmittedGraph& program, const WeightTable& weights,
                  const AdmissionLimits& limits) {
-  srg::Rewriting rewriting = srg::rewrite(program.graph);
+  const bool needs_fast = reads_forms(program.graph, weights);
+  srg::Rewriting rewriting = srg::rewrite(program.graph, formed_weights(program.graph, weights));
+  if (!rewriting.left_with_forms.empty()) return unreadable(rewriting.left_with_forms);
   if (rewriting.made > 0) {
     auto fast = admit_graph(std::move(rewriting.graph), weights, limits, Author::kRewrite);
     DJINN_CHECK(limits.go_on());  // the admission may have ended with what this says
@@ -396,6 +437,9 @@ Status make_fast(AdmittedGraph& program, const WeightTable& weights,
       fast->graph.nodes = std::move(program.graph.nodes);
       program = *std::move(fast);
       program.fast_nodes = rewriting.made;
+    } else if (needs_fast) {
+      return fast ? Error{ErrorCode::kInternal, "The fast form has another interface."}
+                  : std::move(fast).error();
     } else {
       ++rewriting.passes.back()
             .reasons[fast ? "the fast form has another interface" : fast.error().message];
@@ -429,6 +473,12 @@ Error not_fast(const AdmittedGraph& program) {
 Result<std::unique_ptr<Program>> CpuExecutor::admit(srg::Graph graph, const WeightTable& weights,
                                                     const AdmissionLimits& limits) {
   const srg::Numerics numerics = graph.numerics;
+  if (numerics == srg::Numerics::kExact && reads_forms(graph, weights)) {
+    return Error{ErrorCode::kUnsupported,
+                 "The graph's numerics are exact, and weights of the model are int8, which fast "
+                 "kernels alone compute with. Define it with the numerics fast, or load the "
+                 "model's weights as the files have them."};
+  }
   DJINN_TRY(AdmittedGraph admitted,
             admit_graph(std::move(graph), weights, limits, Author::kClient));
   if (numerics != srg::Numerics::kExact) {

@@ -12,6 +12,13 @@
 //
 // The same of one input with several weights: their outputs are shared out among the threads as if
 // they were one's, which changes no result.
+//
+// A weight that the model has in int8 (kernel/base/int8_rows.h) is bound as its values, int8, whose
+// rows lie apart as far as those of the form do. Any number of rows is computed by our own kernels.
+//
+// djinn::embedding_rows(Tensor weight, Tensor indices, ScalarType dtype) -> Tensor
+//
+// Rows of such a weight, widened: aten::embedding.
 #include <ATen/ops/addmm.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/linear.h>
@@ -21,6 +28,7 @@
 #include <optional>
 #include <vector>
 
+#include "kernel/base/int8_rows.h"
 #include "kernel/exec/fast_rows.h"
 #include "kernel/exec/inner_pulse.h"
 #include "kernel/exec/joint_products.h"
@@ -32,6 +40,8 @@ namespace djinn::exec {
 namespace {
 
 using Bias = std::optional<at::Tensor>;
+
+constexpr int64_t kRowsGrain = 16;  // rows of an embedding that are worth a thread
 
 at::Tensor linear_as_before(const at::Tensor& input, const at::Tensor& weight, const Bias& bias,
                             bool turned) {
@@ -48,8 +58,34 @@ bool takes_many_rows(at::ScalarType type) {
   return type == at::kFloat && is_faster;
 }
 
+bool is_int8(const at::Tensor& weight) {
+  return weight.scalar_type() == at::kChar;
+}
+
+bool has_rows_of_int8(const at::Tensor& weight) {
+  if (weight.dim() != 2 || !is_int8(weight) || weight.numel() == 0) return false;
+  const int dense = weight.stride(1) == 1 ? 1 : 0;
+  return weight.stride(dense) == 1 &&
+         weight.stride(1 - dense) == int8_row_bytes(weight.size(dense));
+}
+
+// There is no other kernel for such a weight, so what does not fit is an error.
+void check_int8(const at::Tensor& input, const at::Tensor& weight, const Bias& bias, bool turned) {
+  TORCH_CHECK(has_rows_of_int8(weight), "the weight's rows are not int8 as a loader makes them");
+  TORCH_CHECK(input.dim() >= 1 && input.size(-1) == weight.size(turned ? 0 : 1),
+              "the input has other columns than the weight takes");
+  TORCH_CHECK(element_of(input.scalar_type()), "weights in int8 take no ", input.scalar_type());
+  if (!bias) return;
+  TORCH_CHECK(bias->scalar_type() == input.scalar_type() && bias->dim() <= 1,
+              "beside weights in int8 a bias has one dimension, and the input's dtype");
+}
+
 // Tells whether the product is one of our kernels'.
 bool is_ours(const at::Tensor& input, const at::Tensor& weight, const Bias& bias, bool turned) {
+  if (is_int8(weight)) {
+    check_int8(input, weight, bias, turned);
+    return true;
+  }
   if (input.dim() < 1 || weight.dim() != 2) return false;
   const int64_t inputs = weight.size(turned ? 0 : 1), outputs = weight.size(turned ? 1 : 0);
   if (input.size(-1) != inputs || inputs == 0 || outputs == 0) return false;
@@ -62,8 +98,28 @@ bool is_ours(const at::Tensor& input, const at::Tensor& weight, const Bias& bias
                    (bias->numel() == 1 || bias->numel() == outputs));
 }
 
-// The dimension in which the weight is dense, of the two, tells how it is read.
-Product prepared(const at::Tensor& given, const at::Tensor& weight, const Bias& bias, bool turned) {
+// Rows as they are multiplied with weights in int8 whose inputs lie side by side.
+at::Tensor quantised(const at::Tensor& input, kernels::Element element) {
+  const int64_t inputs = input.size(-1), rows = input.numel() / inputs;
+  const int64_t x_bytes = row_stride(input).value() * static_cast<int64_t>(input.element_size());
+  const int64_t row_bytes = kernels::quantised_bytes(inputs);
+  const at::Tensor made = at::empty({rows, row_bytes}, at::kByte);
+  const auto* const x = static_cast<const std::byte*>(input.const_data_ptr());
+  auto* const to = static_cast<std::byte*>(made.mutable_data_ptr());
+  const kernels::QuantiseKernel quantise =
+      fast_kernels().linear.int8.quantise[static_cast<size_t>(element)];
+  at::parallel_for(0, rows, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t row = begin; row < end; ++row) {
+      quantise(x + row * x_bytes, inputs, to + row * row_bytes);
+    }
+  });
+  return made;
+}
+
+// The dimension in which the weight is dense, of the two, tells how it is read. ready: of the same
+// input, if it is known, what quantised() gives.
+Product prepared(const at::Tensor& given, const at::Tensor& weight, const Bias& bias, bool turned,
+                 const at::Tensor& ready = {}) {
   const int64_t outputs = weight.size(turned ? 1 : 0);
   Product it;
   // How rows and bias lie must not change what a row gets.
@@ -73,14 +129,15 @@ Product prepared(const at::Tensor& given, const at::Tensor& weight, const Bias& 
   sizes.back() = outputs;
   it.result = at::empty(sizes, given.options());
   kernels::Linear& call = it.work.call;
-  it.work.element = *element_of(weight.scalar_type());
+  it.work.element = *element_of(given.scalar_type());
   it.work.inputs_dense = weight.stride(turned ? 0 : 1) == 1;
+  it.work.is_int8 = is_int8(weight);
   call.weight = weight.const_data_ptr();
   call.weight_stride = weight.stride(it.work.inputs_dense == turned ? 1 : 0);
   call.bias = it.bias ? it.bias->const_data_ptr() : nullptr;
   call.inputs = given.size(-1);
   call.outputs = outputs;
-  const auto element_bytes = static_cast<int64_t>(weight.element_size());
+  const auto element_bytes = static_cast<int64_t>(given.element_size());
   const int64_t rows = given.numel() / given.size(-1);
   const int64_t padded = kernels::padded_outputs(outputs);
   it.work.turns = !it.work.inputs_dense && rows > srg::kLinearRowsMax;
@@ -90,10 +147,14 @@ Product prepared(const at::Tensor& given, const at::Tensor& weight, const Bias& 
   } else if (!it.work.inputs_dense) {
     it.parts = at::empty({kernels::chunks_of(call.inputs), rows, padded}, at::kFloat);
   }
+  int64_t x_bytes = row_stride(it.input).value() * element_bytes;
+  if (it.work.is_int8 && it.work.inputs_dense) {
+    it.input = ready.defined() ? ready : quantised(it.input, it.work.element);
+    x_bytes = it.input.size(1);
+  }
   const auto* const x = static_cast<const std::byte*>(it.input.const_data_ptr());
   auto* const y = static_cast<std::byte*>(it.result.mutable_data_ptr());
   float* const parts = it.parts && !it.work.turns ? it.parts->mutable_data_ptr<float>() : nullptr;
-  const int64_t x_bytes = row_stride(it.input).value() * element_bytes;
   for (int64_t row = 0; row < rows; ++row) {
     it.work.rows.push_back({x + row * x_bytes, y + row * outputs * element_bytes,
                             parts == nullptr ? parts : parts + row * padded, rows * padded});
@@ -120,7 +181,10 @@ std::vector<at::Tensor> linears(const at::Tensor& given, at::TensorList weights,
   for (size_t i = 0; i < weights.size(); ++i) {
     const Bias bias = biases.get(i);
     if (is_ours(input, weights[i], bias, turned) && weights[i].stride(turned ? 0 : 1) == 1) {
-      products.push_back(prepared(input, weights[i], bias, turned));
+      const auto same = std::ranges::find_if(
+          products, [](const Product& product) { return product.work.is_int8; });
+      const at::Tensor ready = same == products.end() ? at::Tensor() : same->input;
+      products.push_back(prepared(input, weights[i], bias, turned, ready));
       results[i] = products.back().result;
     } else {
       if (i > 0) InnerPulse::beat("djinn::linears");
@@ -141,6 +205,42 @@ std::vector<at::Tensor> linears_as_before(const at::Tensor& input, at::TensorLis
   return results;
 }
 
+at::Tensor embedding_rows(const at::Tensor& weight, const at::Tensor& given, at::ScalarType dtype) {
+  TORCH_CHECK(has_rows_of_int8(weight) && weight.stride(1) == 1,
+              "the weight's rows are not int8 as a loader makes them");
+  const auto element = element_of(dtype);
+  TORCH_CHECK(element, "weights in int8 are not widened to ", dtype);
+  const at::Tensor indices = given.to(at::kLong).contiguous();
+  const int64_t count = indices.numel(), rows = weight.size(0), columns = weight.size(1);
+  const auto* const index = indices.const_data_ptr<int64_t>();
+  for (int64_t i = 0; i < count; ++i) {
+    TORCH_CHECK_INDEX(index[i] >= 0 && index[i] < rows, "index ", index[i], " of ", rows, " rows");
+  }
+  at::DimVector sizes(given.sizes());
+  sizes.push_back(columns);
+  const at::Tensor result = at::empty(sizes, at::TensorOptions().dtype(dtype));
+  const auto* const from = static_cast<const std::byte*>(weight.const_data_ptr());
+  auto* const to = static_cast<std::byte*>(result.mutable_data_ptr());
+  const int64_t row_bytes = columns * static_cast<int64_t>(result.element_size());
+  const kernels::WidenKernel widen =
+      fast_kernels().linear.int8.widen[static_cast<size_t>(*element)];
+  at::parallel_for(0, count, kRowsGrain, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      widen(from + index[i] * weight.stride(0), columns, to + i * row_bytes);
+    }
+  });
+  return result;
+}
+
+// The weight is what the graph says there.
+at::Tensor embedding_on_meta(const at::Tensor& weight, const at::Tensor& indices,
+                             at::ScalarType dtype) {
+  TORCH_CHECK(weight.dim() == 2, "an embedding has two dimensions");
+  at::DimVector sizes(indices.sizes());
+  sizes.push_back(weight.size(1));
+  return at::empty(sizes, at::TensorOptions().dtype(dtype).device(c10::kMeta));
+}
+
 }  // namespace
 
 void define_fast_linear(OwnLibraries& libraries) {
@@ -152,6 +252,10 @@ void define_fast_linear(OwnLibraries& libraries) {
       "linears(Tensor input, Tensor[] weights, Tensor?[] biases, bool turned) -> Tensor[]");
   libraries.cpu.impl("linears", &linears);
   libraries.meta.impl("linears", &linears_as_before);
+  libraries.definition.def(
+      "embedding_rows(Tensor weight, Tensor indices, ScalarType dtype) -> Tensor");
+  libraries.cpu.impl("embedding_rows", &embedding_rows);
+  libraries.meta.impl("embedding_rows", &embedding_on_meta);
 }
 
 }  // namespace djinn::exec

@@ -18,8 +18,10 @@ constexpr int64_t kLinesGrain = 64;
 void run_inputs_first(const ProductWork& work) {
   const kernels::Linear& call = work.call;
   const kernels::LinearKernels& linear = fast_kernels().linear;
-  const kernels::LinearKernel kernel = linear.inputs_first[static_cast<size_t>(work.element)];
-  const kernels::LinearKernel sum = linear.sum_chunks[static_cast<size_t>(work.element)];
+  const auto element = static_cast<size_t>(work.element);
+  const kernels::LinearKernel kernel =
+      work.is_int8 ? linear.int8.inputs_first[element] : linear.inputs_first[element];
+  const kernels::LinearKernel sum = linear.sum_chunks[element];
   // A thread's chunks are neighbours, since each fetches the beginning of the next one.
   at::parallel_for(0, kernels::chunks_of(call.inputs), 1,
                    [&](int64_t begin, int64_t end) { kernel(call, begin, end); });
@@ -34,7 +36,8 @@ void run_inputs_first(const ProductWork& work) {
 constexpr int64_t kShareBytes = 128 * 1024;
 
 int64_t share_of(const ProductWork& work) {
-  const int64_t element_bytes = work.element == kernels::Element::kFloat32 ? 4 : 2;
+  const bool is_wide = work.element == kernels::Element::kFloat32;
+  const int64_t element_bytes = work.is_int8 ? 1 : is_wide ? 4 : 2;
   const int64_t outputs = kShareBytes / (work.call.inputs * element_bytes);
   if (work.turns) return kernels::kTurnedOutputs;
   if (work.call.rows == 1) return std::max<int64_t>(outputs, 1);
@@ -53,10 +56,16 @@ void run_share(const ProductWork& work, int64_t share, int64_t thread) {
   const auto element = static_cast<size_t>(work.element);
   const int64_t begin = share * work.share;
   const int64_t end = std::min(begin + work.share, work.call.outputs);
-  if (!work.turns) return linear.outputs_first[element](work.call, begin, end);
+  if (!work.turns) {
+    const kernels::LinearKernel kernel =
+        work.is_int8 ? linear.int8.outputs_first[element] : linear.outputs_first[element];
+    return kernel(work.call, begin, end);
+  }
   kernels::Linear call = work.call;
   call.scratch = work.scratch + thread * kernels::turned_floats(call.inputs);
-  linear.turned[element](call, begin, end);
+  const kernels::LinearKernel kernel =
+      work.is_int8 ? linear.int8.turned[element] : linear.turned[element];
+  kernel(call, begin, end);
 }
 
 // `count` works, of which work(i) is one: those with dense inputs are shared out among the threads

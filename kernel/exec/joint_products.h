@@ -22,6 +22,7 @@ struct ProductWork {
   c10::SmallVector<kernels::LinearRow, 8> rows;
   kernels::Element element{};
   bool inputs_dense = false;
+  bool is_int8 = false;      // the weights; rows are what Int8LinearKernels takes
   bool turns = false;        // inputs that are not dense, for many rows
   float* scratch = nullptr;  // then: [threads, turned_floats(inputs)]
   int64_t share = 0;         // outputs that a thread takes at once, but for parts of chunks

@@ -167,6 +167,7 @@ constexpr auto kKeepBits = std::to_array<std::string_view>({
     "aten::zeros",
     "aten::zeros_like",
     "djinn::attend",
+    "djinn::embedding_rows",
     "djinn::gate",
     "djinn::kv_append",
     "djinn::layer_norm",

@@ -31,6 +31,7 @@
 #include "kernel/base/isa_level.h"
 #include "kernel/base/outcome.h"
 #include "kernel/srg/graph.h"
+#include "kernel/srg/load_plan.h"
 
 namespace djinn::exec {
 
@@ -40,7 +41,12 @@ struct Weight {
   DType dtype = DType::kInvalid;
   std::vector<int64_t> sizes;  // contiguous
   DeviceAddress data;
+  srg::WeightForm form = srg::WeightForm::kPlain;
 };
+
+// The bytes that it has in its form. Errors: kMalformed (sizes that overflow, or that its form does
+// not have).
+Result<uint64_t> bytes_of(const Weight& weight);
 
 class WeightTable {
  public:
@@ -51,6 +57,9 @@ class WeightTable {
  private:
   std::vector<Weight> weights_;  // sorted by name
 };
+
+// Whether the graph names a weight whose form is not plain: fast kernels alone compute with those.
+[[nodiscard]] bool reads_forms(const srg::Graph& graph, const WeightTable& weights);
 
 struct AdmissionLimits {
   uint64_t activation_bytes_max =

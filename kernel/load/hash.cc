@@ -64,7 +64,7 @@ std::vector<std::byte> canonical_bytes(const srg::ModelManifest& manifest) {
   put_number(out, manifest.tensors.size());
   for (const srg::TensorEntry& tensor : manifest.tensors) {
     put_text(out, tensor.name);
-    put_number(out, static_cast<uint64_t>(tensor.dtype));
+    put_number(out, static_cast<uint64_t>(tensor.dtype) | static_cast<uint64_t>(tensor.form) << 8);
     put_numbers(out, tensor.sizes);
     put_number(out, tensor.extent);
     put_number(out, tensor.offset);

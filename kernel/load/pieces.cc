@@ -7,7 +7,9 @@
 #include <cstring>
 #include <tuple>
 
+#include "kernel/base/int8_rows.h"
 #include "kernel/load/cast.h"
+#include "kernel/load/int8_row.h"
 
 namespace djinn::load {
 namespace {
@@ -59,7 +61,8 @@ Status cut_plain(const CopyJob& job, uint64_t piece_bytes, std::vector<CopyJob>&
                    job.extent_offset + done,
                    DType::kUInt8,
                    DType::kUInt8,
-                   {{count, 1, 1}}});
+                   {{count, 1, 1}},
+                   0});
     done += count;
   }
   return {};
@@ -76,7 +79,8 @@ uint64_t turns_per_piece(const CopyJob& job, uint64_t piece_bytes) {
 
 // Recursion is as deep as the job has loops.
 Status cut_shaped(const CopyJob& job, uint64_t piece_bytes, std::vector<CopyJob>& out) {
-  if (job.source_bytes() <= piece_bytes) {
+  // A row that becomes int8 is not cut, however long it is.
+  if (job.source_bytes() <= piece_bytes || job.loops.empty()) {
     return add_piece(job, out);
   }
   const uint64_t turns = turns_per_piece(job, piece_bytes);
@@ -161,6 +165,35 @@ void copy_loops(const Block& block, std::span<const Loop> loops) {
   }
 }
 
+// --- rows that become int8 -----------------------------------------------------------------------
+
+// Calls use(), for each row, with where it begins in source and target.
+template <typename Use>
+void for_each_row(const CopyJob& piece, Use use) {
+  DJINN_ASSERT(piece.columns > 0 && piece.loops.size() <= 1);
+  const Loop rows = piece.loops.empty() ? Loop{1, 0, 0} : piece.loops[0];
+  for (uint64_t row = 0; row < rows.size; ++row) {
+    use(row * rows.source_stride, row * rows.target_stride);
+  }
+}
+
+void copy_rows(const CopyJob& piece, const std::byte* source, std::byte* target) {
+  for_each_row(piece, [&](uint64_t from, uint64_t to) {
+    make_int8_row(source + from, piece.from, piece.to, piece.columns, target + to);
+  });
+}
+
+bool equals_rows(const CopyJob& piece, const std::byte* source, const std::byte* target) {
+  std::vector<std::byte> made(int8_row_bytes(piece.columns));
+  bool same = true;
+  for_each_row(piece, [&](uint64_t from, uint64_t to) {
+    if (!same) return;
+    make_int8_row(source + from, piece.from, piece.to, piece.columns, made.data());
+    same = std::memcmp(made.data(), target + to, made.size()) == 0;
+  });
+  return same;
+}
+
 // --- comparing ----------------------------------------------------------------------------------
 
 struct Comparison {
@@ -219,6 +252,7 @@ Result<ReadSchedule> schedule_reads(std::span<const CopyJob> jobs, uint64_t piec
 }
 
 void copy_piece(const CopyJob& piece, const std::byte* source, std::byte* target) {
+  if (piece.columns > 0) return copy_rows(piece, source, target);
   const auto copy = element_copy(piece.from, piece.to);
   DJINN_ASSERT(copy.ok());  // resolve() refused all others
   copy_loops({*copy, source, target}, piece.loops);
@@ -226,6 +260,7 @@ void copy_piece(const CopyJob& piece, const std::byte* source, std::byte* target
 
 bool equals_piece(const CopyJob& piece, const std::byte* source, const std::byte* target) {
   if (piece.plain()) return std::memcmp(source, target, piece.source_bytes()) == 0;
+  if (piece.columns > 0) return equals_rows(piece, source, target);
   const auto copy = element_copy(piece.from, piece.to);
   DJINN_ASSERT(copy.ok());  // resolve() refused all others
   return equals_loops({*copy, size_of(piece.to), source, target}, piece.loops);

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "kernel/base/checked.h"
+#include "kernel/base/int8_rows.h"
 #include "kernel/load/cast.h"
 
 namespace djinn::load {
@@ -129,11 +130,49 @@ Status check_shapes(const srg::Destination& destination, std::span<const View> v
 }
 
 Result<uint64_t> bytes_of(const srg::Destination& destination) {
-  const auto elements = checked_product(destination.sizes);
-  const auto bytes = elements ? checked_mul<uint64_t>(*elements, size_of(destination.dtype))
-                              : std::optional<uint64_t>();
+  const bool is_int8 = destination.form == srg::WeightForm::kInt8;
+  const auto elements = is_int8 ? destination.sizes[0] : checked_product(destination.sizes);
+  const uint64_t element_bytes =
+      is_int8 ? int8_row_bytes(destination.sizes[1]) : size_of(destination.dtype);
+  const auto bytes =
+      elements ? checked_mul<uint64_t>(*elements, element_bytes) : std::optional<uint64_t>();
   if (!bytes) return bad(ErrorCode::kOutOfRange, destination.name, "has sizes that overflow");
   return *bytes;
+}
+
+bool is_of_small_floats(DType dtype) {
+  return dtype == DType::kFloat32 || dtype == DType::kBFloat16 || dtype == DType::kFloat16;
+}
+
+// Tells whether the destination can have its form at all, whatever its pieces are.
+Status check_form(const srg::Destination& destination) {
+  if (destination.form == srg::WeightForm::kPlain) return {};
+  if (destination.sizes.size() != 2 || has_no_elements(destination.sizes)) {
+    return bad(ErrorCode::kUnsupported, destination.name, "is to be int8 and is no matrix");
+  }
+  if (!is_of_small_floats(destination.dtype)) {
+    return bad(ErrorCode::kUnsupported, destination.name,
+               "is to be int8 and is neither float32, bfloat16 nor float16");
+  }
+  if (destination.pieces.size() > 1 && destination.concat_dimension != 0) {
+    return bad(ErrorCode::kUnsupported, destination.name,
+               "is to be int8, and its rows are concatenated of several pieces");
+  }
+  if (destination.sizes[1] > kInt8ColumnsMax) {
+    return bad(ErrorCode::kLimitExceeded, destination.name, "is to be int8 and has too long rows");
+  }
+  return {};
+}
+
+// A row is read whole.
+Status check_rows(const srg::Destination& destination, std::span<const View> views) {
+  if (destination.form == srg::WeightForm::kPlain) return {};
+  for (const View& view : views) {
+    if (view.strides[1] == size_of(view.dtype) || view.sizes[1] == 1) continue;
+    return bad(ErrorCode::kUnsupported, destination.name,
+               "is to be int8, and its rows do not lie dense in the file");
+  }
+  return {};
 }
 
 Result<Part> part_of(const srg::Destination& destination, std::span<const SafetensorsIndex> files) {
@@ -148,7 +187,8 @@ Result<Part> part_of(const srg::Destination& destination, std::span<const Safete
   }
   Part part;
   part.destination = &destination;
-  part.entry = {destination.name, destination.dtype, destination.sizes, 0, 0, 0};
+  part.entry = {destination.name, destination.dtype, destination.sizes, 0, 0, 0, destination.form};
+  DJINN_CHECK(check_form(destination));
   for (const srg::Piece& piece : destination.pieces) {
     DJINN_TRY(View view, view_of(piece, files, destination.name));
     if (auto cast = element_copy(view.dtype, destination.dtype); !cast) return cast.error();
@@ -156,6 +196,7 @@ Result<Part> part_of(const srg::Destination& destination, std::span<const Safete
   }
   DJINN_TRY(part.bytes, bytes_of(destination));
   DJINN_CHECK(check_shapes(destination, part.views));
+  DJINN_CHECK(check_rows(destination, part.views));
   part.entry.bytes = part.bytes;
   return part;
 }
@@ -193,14 +234,25 @@ Status check_names(const srg::LoadPlan& plan) {
                                               ". Give each its own name in a load plan."};
 }
 
-srg::LoadPlan every_tensor(std::span<const SafetensorsIndex> files,
-                           const std::vector<srg::Alias>& aliases) {
+// As LoadPlan says what a matrix is.
+bool is_matrix(const TensorRecord& tensor) {
+  const std::string_view name = tensor.name;
+  return name.ends_with(".weight") && !name.ends_with(".gate.weight") &&
+         is_of_small_floats(tensor.dtype) && tensor.sizes.size() == 2 &&
+         !has_no_elements(tensor.sizes) && tensor.sizes[1] <= kInt8ColumnsMax;
+}
+
+srg::LoadPlan every_tensor(std::span<const SafetensorsIndex> files, const srg::LoadPlan& given) {
   srg::LoadPlan plan;
-  plan.aliases = aliases;
+  plan.aliases = given.aliases;
   for (uint32_t file = 0; file < files.size(); ++file) {
     for (const TensorRecord& tensor : files[file].tensors) {
-      plan.destinations.push_back(
-          {tensor.name, tensor.dtype, tensor.sizes, 0, {{file, tensor.name, {}, false}}});
+      plan.destinations.push_back({tensor.name,
+                                   tensor.dtype,
+                                   tensor.sizes,
+                                   0,
+                                   {{file, tensor.name, {}, false}},
+                                   is_matrix(tensor) ? given.matrices : srg::WeightForm::kPlain});
     }
   }
   return plan;
@@ -314,14 +366,30 @@ std::vector<Loop> loops_of(const View& view, std::span<const uint64_t> target_st
   return merged;
 }
 
+void add_int8_jobs(const Part& part, std::vector<CopyJob>& jobs) {
+  const srg::TensorEntry& entry = part.entry;
+  const uint64_t row_bytes = int8_row_bytes(entry.sizes[1]);
+  uint64_t offset = entry.offset;
+  for (const View& view : part.views) {
+    const uint64_t rows = view.sizes[0];
+    if (rows == 0) continue;
+    CopyJob job{view.file, entry.extent, view.offset, offset, view.dtype, entry.dtype, {}, 0};
+    if (rows > 1) job.loops.push_back({rows, view.strides[0], row_bytes});
+    job.columns = entry.sizes[1];
+    jobs.push_back(std::move(job));
+    offset += rows * row_bytes;
+  }
+}
+
 void add_jobs(const Part& part, std::vector<CopyJob>& jobs) {
   const srg::TensorEntry& entry = part.entry;
+  if (entry.form == srg::WeightForm::kInt8) return add_int8_jobs(part, jobs);
   const Sizes strides = contiguous_strides(entry.sizes, entry.dtype);
   uint64_t offset = entry.offset;
   for (const View& view : part.views) {
     if (!has_no_elements(view.sizes)) {
       jobs.push_back({view.file, entry.extent, view.offset, offset, view.dtype, entry.dtype,
-                      loops_of(view, strides)});
+                      loops_of(view, strides), 0});
     }
     if (part.views.size() == 1) break;
     const uint32_t along = part.destination->concat_dimension;
@@ -339,29 +407,38 @@ std::vector<CopyJob> jobs_of(std::span<const Part> parts) {
   return jobs;
 }
 
-uint64_t hull_bytes(std::span<const Loop> loops, uint64_t Loop::*stride, DType dtype) {
-  uint64_t bytes = size_of(dtype);
+uint64_t hull_bytes(std::span<const Loop> loops, uint64_t Loop::*stride, uint64_t innermost) {
+  uint64_t bytes = innermost;
   for (const Loop& loop : loops) bytes += (loop.size - 1) * (loop.*stride);
   return bytes;
+}
+
+// Gives the bytes of what a job puts to its place by itself: an element, or a row that becomes
+// int8.
+uint64_t least_read(const CopyJob& job) {
+  return size_of(job.from) * std::max<uint64_t>(job.columns, 1);
+}
+uint64_t least_written(const CopyJob& job) {
+  return job.columns > 0 ? int8_row_bytes(job.columns) : size_of(job.to);
 }
 
 }  // namespace
 
 uint64_t CopyJob::source_bytes() const {
-  return hull_bytes(loops, &Loop::source_stride, from);
+  return hull_bytes(loops, &Loop::source_stride, least_read(*this));
 }
 uint64_t CopyJob::target_bytes() const {
-  return hull_bytes(loops, &Loop::target_stride, to);
+  return hull_bytes(loops, &Loop::target_stride, least_written(*this));
 }
 
 uint64_t CopyJob::written_bytes() const {
-  uint64_t bytes = size_of(to);
+  uint64_t bytes = least_written(*this);
   for (const Loop& loop : loops) bytes *= loop.size;
   return bytes;
 }
 
 bool CopyJob::plain() const {
-  if (from != to || loops.size() > 1) return false;
+  if (columns > 0 || from != to || loops.size() > 1) return false;
   return loops.empty() ||
          (loops[0].source_stride == size_of(from) && loops[0].target_stride == size_of(to));
 }
@@ -370,7 +447,7 @@ Result<ReadPlan> resolve(const srg::LoadPlan& plan, std::span<const SafetensorsI
                          uint64_t extent_bytes_max) {
   DJINN_ASSERT(extent_bytes_max > 0 && extent_bytes_max % kExtentGranule == 0);
   if (plan.destinations.empty()) {
-    const srg::LoadPlan whole = every_tensor(files, plan.aliases);
+    const srg::LoadPlan whole = every_tensor(files, plan);
     // If the files do not have the tensor, there is nothing to expand again.
     if (!whole.destinations.empty()) return resolve(whole, files, extent_bytes_max);
   }

@@ -3,14 +3,16 @@
 // From a load plan and the files' indexes to what to copy where: names and shapes are gone, byte
 // ranges and strides are left.
 //
-//   CopyJob    one strided block: elements at a file's offset, to a place in an extent
+//   CopyJob    one strided block: elements at a file's offset, to a place in an extent; or rows of
+//              them, each of which becomes int8 there
 //   Loop       one dimension of a job; strides are bytes
 //   ReadPlan   the manifest that the model will have, and the jobs that make its bytes
 //
 // invariants of a resolved plan: each job's reads lie inside its file and its writes inside its
 // extent; no byte is written by two jobs; every byte of every tensor is written by one; jobs are
 // sorted by (file, file_offset); loops are sorted by falling source stride, none of size 1, none
-// that could be merged with its neighbour; no loop means one element.
+// that could be merged with its neighbour; no loop means one element. Of rows that become int8
+// there is the loop over rows, or none for one.
 #pragma once
 
 #include <cstdint>
@@ -28,6 +30,7 @@ namespace djinn::load {
 constexpr uint64_t kExtentGranule = 4096;  // extents are whole pages
 constexpr uint64_t kExtentBytesMax = uint64_t{64} << 30;
 constexpr uint32_t kPiecesMax = 4'000'000;  // a plan; four full files, each tensor on its own
+constexpr uint64_t kInt8ColumnsMax = uint64_t{1} << 20;  // a row is read at once
 
 struct Loop {
   uint64_t size = 0;
@@ -44,6 +47,7 @@ struct CopyJob {
   DType from = DType::kInvalid;
   DType to = DType::kInvalid;
   std::vector<Loop> loops;
+  uint64_t columns = 0;  // of rows that become int8 (int8_row.h); 0: elements are copied
 
   // Bytes from the first element's begin to the last one's end.
   [[nodiscard]] uint64_t source_bytes() const;
@@ -70,7 +74,9 @@ struct ReadPlan {
 // of two files), kInvalidArgument (no tensor at all, a destination without pieces or dtype, a slice
 // of a dimension twice, transposition below two dimensions), kOutOfRange (slice or concatenation
 // outside the dimensions, overflow), kShapeMismatch (pieces that do not give the destination's
-// sizes), kUnsupported (cast), kLimitExceeded (pieces, dimensions, a tensor larger than an extent).
+// sizes), kUnsupported (cast; int8 of what is no matrix of floats of 16 or 32 bits, or whose rows
+// do not lie dense in the files), kLimitExceeded (pieces, dimensions, a tensor larger than an
+// extent, kInt8ColumnsMax).
 Result<ReadPlan> resolve(const srg::LoadPlan& plan, std::span<const SafetensorsIndex> files,
                          uint64_t extent_bytes_max = kExtentBytesMax);
 

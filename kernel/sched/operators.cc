@@ -247,6 +247,7 @@ constexpr std::array<Row, 239> kTable{{
     {"aten::zeros_like", Family::kFill},
     {"djinn::attend", Family::kAttention},
     {"djinn::attention", Family::kAttention},
+    {"djinn::embedding_rows", Family::kEmbedding},
     {"djinn::gate", Family::kGate},
     {"djinn::kv_append", Family::kAppend},
     {"djinn::layer_norm", Family::kNorm},

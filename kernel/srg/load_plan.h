@@ -7,9 +7,12 @@
 //   Piece        a source, cast and transposed
 //   Destination  one tensor of the model: pieces concatenated along one dimension
 //   Alias        a second name of a destination (tied weights)
+//   WeightForm   how a destination's bytes say its elements
 //
-// A plan without destinations means: every tensor of the files, under its own name, as it is.
-// Two plans whose bytes differ make two models of the same files (ARCHITECTURE section 4,
+// A plan without destinations means: every tensor of the files, under its own name, as it is, but
+// for the form that the plan gives matrices: tensors of two dimensions, of a floating dtype of 16
+// or 32 bits, whose names end in ".weight", but not in ".gate.weight" as routers' do, which choose
+// experts. Two plans whose bytes differ make two models of the same files (ARCHITECTURE section 4,
 // Identity).
 #pragma once
 
@@ -37,12 +40,18 @@ struct Piece {
   friend bool operator==(const Piece&, const Piece&) = default;
 };
 
+enum class WeightForm : uint8_t {
+  kPlain = 0,  // each by itself
+  kInt8 = 1,   // of two dimensions: 32 of a row are int8 and a scale (kernel/base/int8_rows.h)
+};
+
 struct Destination {
   std::string name;
   DType dtype = DType::kInvalid;  // pieces are cast to it: round to nearest even, PyTorch's bits
   std::vector<uint64_t> sizes;    // what the pieces must give
   uint32_t concat_dimension = 0;  // ignored for one piece
   std::vector<Piece> pieces;
+  WeightForm form = WeightForm::kPlain;  // made of what the cast gives
   friend bool operator==(const Destination&, const Destination&) = default;
 };
 
@@ -55,6 +64,7 @@ struct Alias {
 struct LoadPlan {
   std::vector<Destination> destinations;
   std::vector<Alias> aliases;
+  WeightForm matrices = WeightForm::kPlain;  // without destinations: the form of matrices
   friend bool operator==(const LoadPlan&, const LoadPlan&) = default;
 };
 
@@ -65,7 +75,8 @@ struct TensorEntry {
   std::vector<uint64_t> sizes;
   uint32_t extent = 0;  // index into the model's extents
   uint64_t offset = 0;  // bytes, a multiple of 64
-  uint64_t bytes = 0;
+  uint64_t bytes = 0;   // in its form
+  WeightForm form = WeightForm::kPlain;
   friend bool operator==(const TensorEntry&, const TensorEntry&) = default;
 };
 

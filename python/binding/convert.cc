@@ -41,6 +41,13 @@ srg::Piece piece_from(const py::handle& piece) {
   return out;
 }
 
+srg::WeightForm form_from(const py::handle& form) {
+  const auto name = form.cast<std::string>();
+  if (name == "int8") return srg::WeightForm::kInt8;
+  if (!name.empty()) throw py::value_error("The form of weights is \"int8\", or \"\" for none.");
+  return srg::WeightForm::kPlain;
+}
+
 srg::Destination destination_from(const py::handle& destination) {
   srg::Destination out;
   out.name = destination.attr("name").cast<std::string>();
@@ -50,6 +57,7 @@ srg::Destination destination_from(const py::handle& destination) {
   for (const py::handle piece : destination.attr("pieces")) {
     out.pieces.push_back(piece_from(piece));
   }
+  out.form = form_from(destination.attr("form"));
   return out;
 }
 
@@ -173,6 +181,7 @@ py::dict to_python(const client::OpenedModel& model, uint64_t session) {
 
 srg::LoadPlan load_plan_from(const py::handle& plan) {
   srg::LoadPlan out;
+  out.matrices = form_from(plan.attr("matrices"));
   for (const py::handle destination : plan.attr("destinations")) {
     out.destinations.push_back(destination_from(destination));
   }

@@ -9,6 +9,7 @@
 #include "kernel/srg/random.h"
 #include "kernel/srg/rewrite/rewrite.h"
 #include "kernel/srg/unify.h"
+#include "python/device/forms.h"
 #include "python/device/shadow.h"
 
 namespace djinn::device {
@@ -303,16 +304,23 @@ srg::Graph unified(const std::vector<std::shared_ptr<const Recording>>& recordin
 namespace {
 
 // Passes are pure, so what the worker makes of the graph is known here.
-void note_fast_form(const srg::Graph& graph, Template& made) {
+void note_fast_form(const srg::Graph& graph, srg::FormedWeights formed, Template& made) {
   if (graph.numerics == srg::Numerics::kExact) return;
-  srg::Rewriting rewriting = srg::rewrite(graph);
+  srg::Rewriting rewriting = srg::rewrite(graph, std::move(formed));
   made.fast_nodes = rewriting.made;
   made.passes = std::move(rewriting.passes);
 }
 
-// Who wants no other form than the fast one hears of it that there is none.
-ProgramId defined(Result<ProgramId> program, srg::Numerics numerics) {
-  const bool is_only_fast = numerics == srg::Numerics::kFastOnly;
+// Weights in int8 are read by fast kernels alone, so who chose no numerics has those.
+srg::Numerics numerics_for(std::optional<srg::Numerics> wanted, srg::Numerics configured,
+                           bool needs_fast) {
+  if (wanted) return *wanted;
+  return needs_fast && configured == srg::Numerics::kExact ? srg::Numerics::kFast : configured;
+}
+
+// Who can have no other form than the fast one hears of it that there is none.
+ProgramId defined(Result<ProgramId> program, srg::Numerics numerics, bool needs_fast) {
+  const bool is_only_fast = needs_fast || numerics == srg::Numerics::kFastOnly;
   if (!program && is_only_fast && program.error().code == ErrorCode::kUnsupported) {
     raise_as_ours(program.error());
   }
@@ -339,14 +347,16 @@ std::shared_ptr<const Template> make_template(
   note_given(graph, *made);
   made->inputs = bind_inputs(*recordings[0]);
   made->session = storages().session();
+  srg::FormedWeights formed = formed_weights_of(recordings[0]->model, graph);
+  const bool needs_fast = !formed.empty();
   const auto program = Device::get().with_link_of(made->session, [&](Link& link) {
-    graph.numerics = numerics.value_or(link.client().welcome().numerics);
+    graph.numerics = numerics_for(numerics, link.client().welcome().numerics, needs_fast);
     return link.define(graph, ModelId{recordings[0]->model},
                        recordings.size() > 1 ? ProgramUse::kLoop : ProgramUse::kForward);
   });
-  made->id = defined(program, graph.numerics);
+  made->id = defined(program, graph.numerics, needs_fast);
   made->numerics = graph.numerics;
-  note_fast_form(graph, *made);
+  note_fast_form(graph, std::move(formed), *made);
   return made;
 }
 

@@ -17,6 +17,7 @@
 #include "kernel/base/size_text.h"
 #include "kernel/exec/convert.h"
 #include "libdjinn-client/transfer.h"
+#include "python/device/forms.h"
 #include "python/device/interruption.h"
 
 namespace djinn::device {
@@ -361,6 +362,20 @@ Status Link::submit_run(client::Runnable runnable, const ipc::RunBlock& block,
   return {};
 }
 
+namespace {
+
+// A graph of operators that are run one by one is exact, but for weights that fast kernels alone
+// can read.
+srg::Graph as_definable(const srg::Graph& graph, ModelId model, ProgramUse use) {
+  srg::Graph made = graph;
+  if (use == ProgramUse::kOften && !formed_weights_of(model.value, graph).empty()) {
+    made.numerics = srg::Numerics::kFast;
+  }
+  return made;
+}
+
+}  // namespace
+
 Result<ProgramId> Link::define(const srg::Graph& graph, ModelId model, ProgramUse use) {
   if (defined_.size() >= kProgramsMax[static_cast<size_t>(use)]) {
     return Error{ErrorCode::kLimitExceeded,
@@ -368,7 +383,7 @@ Result<ProgramId> Link::define(const srg::Graph& graph, ModelId model, ProgramUs
                              "sort. Those of a model go with the model.",
                              defined_.size())};
   }
-  auto made = client_->define_program(graph, model);
+  auto made = client_->define_program(as_definable(graph, model, use), model);
   full_ = !made && made.error().code == ErrorCode::kLimitExceeded;
   if (!made) return std::move(made).error();
   defined_.emplace(made->program.value, Defined{model.value, largest_in(graph)});

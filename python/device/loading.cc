@@ -171,7 +171,7 @@ Result<client::OpenedModel> open_model(const std::string& label,
     DJINN_TRY(const std::vector<Fd> files, open_files(paths));
     std::vector<int> numbers;
     for (const Fd& file : files) numbers.push_back(file.get());
-    const bool says_nothing = plan.destinations.empty() && plan.aliases.empty();
+    const bool says_nothing = plan == srg::LoadPlan{};
     return link.client().open_model({label, numbers, paths}, says_nothing ? nullptr : &plan,
                                     {false, keep_alive_ms});
   });

@@ -16,6 +16,7 @@
 #include "libdjinn-client/place.h"
 #include "python/device/backend.h"
 #include "python/device/device.h"
+#include "python/device/forms.h"
 #include "python/device/interruption.h"
 #include "python/device/loading.h"
 #include "python/device/torch_headers.h"
@@ -91,6 +92,10 @@ srg::Piece piece_from(const py::handle& item) {
   return piece;
 }
 
+srg::WeightForm form_from(bool is_int8) {
+  return is_int8 ? srg::WeightForm::kInt8 : srg::WeightForm::kPlain;
+}
+
 srg::Destination destination_from(const py::handle& item) {
   const auto fields = item.cast<py::tuple>();
   srg::Destination destination;
@@ -101,11 +106,14 @@ srg::Destination destination_from(const py::handle& item) {
   destination.sizes = fields[2].cast<std::vector<uint64_t>>();
   destination.concat_dimension = fields[3].cast<uint32_t>();
   for (const py::handle piece : fields[4]) destination.pieces.push_back(piece_from(piece));
+  destination.form = form_from(fields[5].cast<bool>());
   return destination;
 }
 
-srg::LoadPlan plan_from(const py::list& destinations) {
+// matrices_are_int8: of a plan without destinations.
+srg::LoadPlan plan_from(const py::list& destinations, bool matrices_are_int8) {
   srg::LoadPlan out;
+  out.matrices = form_from(matrices_are_int8);
   for (const py::handle item : destinations) out.destinations.push_back(destination_from(item));
   return out;
 }
@@ -121,8 +129,9 @@ srg::LoadPlan plan_from(const py::list& destinations) {
 }
 
 py::dict open_model_here(const std::string& label, const std::vector<std::string>& paths,
-                         const py::list& plan, std::optional<uint64_t> keep_alive_ms) {
-  const auto result = open_model(label, paths, plan_from(plan), keep_alive_ms);
+                         const py::list& plan, bool matrices_are_int8,
+                         std::optional<uint64_t> keep_alive_ms) {
+  const auto result = open_model(label, paths, plan_from(plan, matrices_are_int8), keep_alive_ms);
   if (!result) raise_typed(result.error());
   const client::OpenedModel& opened = *result;
   py::list tensors;
@@ -134,6 +143,7 @@ py::dict open_model_here(const std::string& label, const std::vector<std::string
   out["id"] = opened.id.value;
   out["bytes"] = opened.bytes;
   out["was_resident"] = opened.was_resident;
+  out["is_int8"] = note_forms(opened.id.value, opened.manifest);
   out["lease"] = std::make_shared<Lease>(opened.id.value, opened.bytes);
   out["tensors"] = std::move(tensors);
   return out;

@@ -25,13 +25,15 @@ class Piece:
 
 @dataclass(frozen=True)
 class Destination:
-    """A tensor of the model: pieces, cast to dtype, concatenated along one dimension."""
+    """A tensor of the model: pieces, cast to dtype, concatenated along one dimension. With the form
+    "int8", a matrix of which 32 elements of a row are int8 and a scale."""
 
     name: str
     dtype: str
     sizes: tuple[int, ...]
     pieces: tuple[Piece, ...]
     concat_dimension: int = 0
+    form: str = ""
 
 
 @dataclass(frozen=True)
@@ -44,7 +46,9 @@ class Alias:
 
 @dataclass(frozen=True)
 class LoadPlan:
-    """One without destinations means every tensor of the files, under its own name, as it is."""
+    """One without destinations means every tensor of the files, under its own name, as it is; or,
+    where `matrices` is "int8", matrices of floats named "*.weight" in that form."""
 
     destinations: tuple[Destination, ...] = ()
     aliases: tuple[Alias, ...] = field(default=())
+    matrices: str = ""

@@ -5,6 +5,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "kernel/base/int8_rows.h"
 #include "kernel/exec/kernels/unroll.h"
 
 namespace djinn::kernels {
@@ -74,6 +75,41 @@ struct Dot<Float16> : WidenedDot<Float16> {
   static float widen(Float16 value) { return _cvtsh_ss(value.bits); }
   static Float16 round(float value) {
     return {static_cast<uint16_t>(_cvtss_sh(value, _MM_FROUND_TO_NEAREST_INT))};
+  }
+};
+
+struct Int8Dots {
+  static constexpr int kBlocks = 1;
+  using Values = __m256i;
+  static Values load_x(const int8_t* from) {
+    return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from));
+  }
+  static Values load_weights(const int8_t* from) { return load_x(from); }
+  struct Offsets {};
+  static Offsets offsets(const int32_t*) { return {}; }
+  struct Scales {
+    float of[kInt8ScalesAtOnce];
+  };
+  static Scales scales(const BFloat16* weights, const float* x) {
+    Scales products;
+    for (int i = 0; i < kInt8ScalesAtOnce; i += Level::kLanes) {
+      const __m256 of_weights = Dot<BFloat16>::to_vector(weights + i);
+      _mm256_storeu_ps(products.of + i, _mm256_mul_ps(of_weights, _mm256_loadu_ps(x + i)));
+    }
+    return products;
+  }
+  // One operand is unsigned, so the sign of weights goes to x. Two products of 127 fit 16 bits.
+  static Level::Vector multiply(Values x, Values weights, Offsets, int) {
+    const __m256i pairs =
+        _mm256_maddubs_epi16(_mm256_abs_epi8(weights), _mm256_sign_epi8(x, weights));
+    return _mm256_cvtepi32_ps(_mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
+  }
+  static Level::Vector scale(const Scales& scales, int step) {
+    return _mm256_broadcast_ss(scales.of + step);
+  }
+  static Level::Vector widen(const int8_t* from) {
+    const __m128i eight = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(from));
+    return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(eight));
   }
 };
 

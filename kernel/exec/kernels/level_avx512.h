@@ -7,6 +7,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "kernel/base/int8_rows.h"
 #include "kernel/exec/kernels/unroll.h"
 
 namespace djinn::kernels {
@@ -79,6 +80,30 @@ struct Dot<Float16> : WidenedDot<Float16> {
   static float widen(Float16 value) { return _cvtsh_ss(value.bits); }
   static Float16 round(float value) {
     return {static_cast<uint16_t>(_cvtss_sh(value, _MM_FROUND_TO_NEAREST_INT))};
+  }
+};
+
+// What Int8Dots of both levels share: a step is two blocks, and a vector of parts has eight of
+// each.
+struct Int8Pairs {
+  static constexpr int kBlocks = 2;
+  using Values = __m512i;
+  static Values load_x(const int8_t* from) { return _mm512_loadu_si512(from); }
+  using Scales = __m512;
+  static Scales scales(const BFloat16* weights, const float* x) {
+    return _mm512_mul_ps(widened_bfloat16(weights), _mm512_loadu_ps(x));
+  }
+  static Level::Vector scale(Scales scales, int step) {
+    return _mm512_permutexvar_ps(blocks_of(step), scales);
+  }
+  static Level::Vector widen(const int8_t* from) {
+    const __m128i sixteen = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
+    return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(sixteen));
+  }
+  // Which block each lane is of.
+  static __m512i blocks_of(int step) {
+    const __m512i first = _mm512_set_epi32(1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0);
+    return _mm512_add_epi32(first, _mm512_set1_epi32(2 * step));
   }
 };
 

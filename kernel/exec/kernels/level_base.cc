@@ -4,6 +4,8 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "kernel/base/int8_rows.h"
+
 namespace djinn::kernels {
 namespace {
 
@@ -62,6 +64,43 @@ struct Dot<Float16> : WidenedDot<Float16> {
     Float16 bits;
     memcpy(&bits, &half, sizeof bits);
     return bits;
+  }
+};
+
+struct Int8Dots {
+  static constexpr int kBlocks = 1;
+  struct Values {
+    int8_t of[kInt8Block];
+  };
+  static Values load_x(const int8_t* from) {
+    Values values;
+    memcpy(values.of, from, sizeof values.of);
+    return values;
+  }
+  static Values load_weights(const int8_t* from) { return load_x(from); }
+  struct Offsets {};
+  static Offsets offsets(const int32_t*) { return {}; }
+  struct Scales {
+    float of[kInt8ScalesAtOnce];
+  };
+  static Scales scales(const BFloat16* weights, const float* x) {
+    Scales products;
+    for (int i = 0; i < kInt8ScalesAtOnce; ++i) {
+      products.of[i] = widen_bfloat16(weights[i]) * x[i];
+    }
+    return products;
+  }
+  static Level::Vector multiply(const Values& x, const Values& weights, Offsets, int) {
+    Level::Ints sums = {};
+    for (int i = 0; i < kInt8Block; ++i) sums[i % Level::kLanes] += x.of[i] * weights.of[i];
+    return __builtin_convertvector(sums, Level::Vector);
+  }
+  static Level::Vector scale(const Scales& scales, int step) {
+    return Level::broadcast(scales.of[step]);
+  }
+  static Level::Vector widen(const int8_t* from) {
+    return Level::Vector{static_cast<float>(from[0]), static_cast<float>(from[1]),
+                         static_cast<float>(from[2]), static_cast<float>(from[3])};
   }
 };
 

@@ -12,6 +12,7 @@
 
 #include <stdint.h>
 
+#include "kernel/base/int8_rows.h"
 #include "kernel/exec/kernels/element.h"
 
 namespace djinn::kernels {
@@ -67,11 +68,47 @@ inline constexpr int64_t kTurnedOutputs = 64;
 // Computes a share of a call. Any thread; threads may share a call.
 using LinearKernel = void (*)(const Linear& call, int64_t begin, int64_t end);
 
+// --- weights in int8 (kernel/base/int8_rows.h)
+//
+// Where the outputs are first, integers are multiplied: the rows are made int8, too, each block of
+// 32 with a scale of its own, by quantise(). The products of a block are summed exactly, and the
+// sums of blocks, times both scales, in float32. Where the inputs are first, weights are widened
+// and multiplied with the rows as they are. In a call weight_stride is bytes.
+
+// What quantise() makes of a row: values and then, for each block, its offset (-16 times the sum of
+// its values, which level_avx512_bf16.cc begins sums with) and its scale, as many as
+// int8_scales(inputs), with zeros behind the last. In bytes, of which it begins at a multiple of
+// kLineBytes:
+[[nodiscard]] constexpr int64_t quantised_offsets(int64_t inputs) {
+  return int8_scales_offset(inputs);
+}
+[[nodiscard]] constexpr int64_t quantised_scales(int64_t inputs) {
+  return quantised_offsets(inputs) + 4 * int8_scales(inputs);
+}
+[[nodiscard]] constexpr int64_t quantised_bytes(int64_t inputs) {
+  return quantised_scales(inputs) + 4 * int8_scales(inputs);
+}
+
+// Of one row of `inputs` elements. A block that is not all finite gets a scale of NaN, and one
+// whose largest magnitude is below 1e-30 zeros.
+using QuantiseKernel = void (*)(const void* x, int64_t inputs, void* to);
+// Widens one row of weights to `columns` elements.
+using WidenKernel = void (*)(const void* row, int64_t columns, void* to);
+
+struct Int8LinearKernels {                // by Element
+  LinearKernel outputs_first[kElements];  // LinearRow::x is what quantise() made
+  LinearKernel inputs_first[kElements];   // LinearKernels::sum_chunks is behind it
+  LinearKernel turned[kElements];         // begin % kInt8Block == 0
+  QuantiseKernel quantise[kElements];
+  WidenKernel widen[kElements];
+};
+
 struct LinearKernels {                    // by Element
   LinearKernel outputs_first[kElements];  // the outputs [begin, end)
   LinearKernel inputs_first[kElements];   // the parts of the chunks [begin, end)
   LinearKernel sum_chunks[kElements];     // behind that, the outputs [begin, end); begin % 16 == 0
   LinearKernel turned[kElements];         // inputs first as outputs first: the outputs [begin, end)
+  Int8LinearKernels int8;
 };
 
 }  // namespace djinn::kernels

@@ -448,11 +448,20 @@ void inputs_first(const Linear& call, int64_t begin, int64_t end) {
   }
 }
 
+}  // namespace
+}  // namespace djinn::kernels
+
+#include "kernel/exec/kernels/int8_template.h"
+
+namespace djinn::kernels {
+namespace {
+
 constexpr LinearKernels kLinearOfThisLevel = {
     {&outputs_first<float>, &outputs_first<BFloat16>, &outputs_first<Float16>},
     {&inputs_first<float>, &inputs_first<BFloat16>, &inputs_first<Float16>},
     {&sum_chunks<float>, &sum_chunks<BFloat16>, &sum_chunks<Float16>},
-    {&turned<float>, &turned<BFloat16>, &turned<Float16>}};
+    {&turned<float>, &turned<BFloat16>, &turned<Float16>},
+    kInt8OfThisLevel};
 
 }  // namespace
 }  // namespace djinn::kernels

@@ -18,6 +18,18 @@
 //   Operand, kStep        elements that one step multiplies
 //   load(const T*), step(sum, a, b)
 //   to_vector(const T*), from_vector(T*, Vector) of kLanes; widen(T), round(float)
+// and a struct Int8Dots:
+//   kBlocks               of int8, that one step multiplies: 1 or 2
+//   Values, load_x(const int8_t*), load_weights(const int8_t*)
+//   Offsets, offsets(const int32_t*)
+//                         of kInt8ScalesAtOnce blocks
+//   Scales, scales(const BFloat16* of weights, const float* of x)
+//                         their products, of as many
+//   multiply(x, weights, const Offsets&, step)
+//                         a Vector of parts of the blocks' sums, which are exact
+//   scale(const Scales&, step)
+//                         the product of scales for each part
+//   widen(const int8_t*)  a Vector of kLanes
 #pragma once
 
 #include <stddef.h>

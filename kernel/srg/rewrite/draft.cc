@@ -20,8 +20,9 @@ bool writes_an_argument(std::string_view op) {
   return base.ends_with('_') || std::ranges::find(kOthers, op) != kOthers.end();
 }
 
-Draft::Draft(Graph graph)
+Draft::Draft(Graph graph, FormedWeights formed)
     : graph_(std::move(graph)),
+      formed_(std::move(formed)),
       makers_(graph_.values.size()),
       readers_(graph_.values.size()),
       uses_(graph_.values.size()),
@@ -34,6 +35,11 @@ Draft::Draft(Graph graph)
     if (writes_an_argument(graph_.nodes[i].op)) writers_.insert(i);
   }
   for (const ValueId id : graph_.outputs) ++uses_.at(id);
+}
+
+const FormedWeight* Draft::formed(StorageIndex storage) const {
+  if (storage >= formed_.size() || !formed_[storage]) return nullptr;
+  return &*formed_[storage];
 }
 
 void Draft::note_reads(NodeIndex index) {
@@ -72,6 +78,16 @@ void Draft::fuse(std::span<const NodeIndex> nodes, NodeIndex at, Node made) {
   for (const ValueId id : made.outputs) makers_.at(id) = at;
   graph_.nodes[at] = std::move(made);
   note_reads(at);
+}
+
+void Draft::remove(NodeIndex at) {
+  DJINN_ASSERT(!gone_.at(at) && !is_writer(at));
+  gone_[at] = true;
+  for_each_operand(graph_.nodes[at], [&](ValueId id) { --uses_.at(id); });
+  for (const ValueId id : graph_.nodes[at].outputs) {
+    DJINN_ASSERT(uses_.at(id) == 0);
+    makers_.at(id).reset();
+  }
 }
 
 void Draft::read_instead(NodeIndex at, ValueId old, ValueId other) {

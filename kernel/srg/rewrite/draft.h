@@ -22,12 +22,22 @@ namespace djinn::srg {
 
 using NodeIndex = uint32_t;
 
+// A weight whose bytes are in another form than elements one by one (load_plan.h), which nothing
+// but internal operators can read: a matrix, whose rows lie dense in that form.
+struct FormedWeight {
+  DType dtype = DType::kInvalid;
+  int64_t rows = 0;
+  int64_t columns = 0;
+};
+// By storage of the graph; or empty: there are none.
+using FormedWeights = std::vector<std::optional<FormedWeight>>;
+
 // Whether the operator writes one of its arguments: told by its name, for there is no schema here.
 [[nodiscard]] bool writes_an_argument(std::string_view op);
 
 class Draft {
  public:
-  explicit Draft(Graph graph);
+  explicit Draft(Graph graph, FormedWeights formed = {});
 
   [[nodiscard]] const Graph& graph() const noexcept { return graph_; }
   [[nodiscard]] NodeIndex node_count() const noexcept {
@@ -35,6 +45,8 @@ class Draft {
   }
   [[nodiscard]] const Node& node(NodeIndex index) const { return graph_.nodes.at(index); }
   [[nodiscard]] const Value& value(ValueId id) const { return graph_.values.at(id); }
+  // nullptr where the storage is none.
+  [[nodiscard]] const FormedWeight* formed(StorageIndex storage) const;
   // Whether it is still in the graph.
   [[nodiscard]] bool is_there(NodeIndex index) const { return !gone_.at(index); }
   // The node that makes the value; nothing where none does.
@@ -56,6 +68,8 @@ class Draft {
   // Puts `made` at one of the nodes, which all go. Precondition: what they make is made by `made`,
   // or is used by them alone; what `made` reads is made before that place, and may_move() says yes.
   void fuse(std::span<const NodeIndex> nodes, NodeIndex at, Node made);
+  // Precondition: nobody uses what it makes, and it writes nothing.
+  void remove(NodeIndex at);
   void replace(NodeIndex at, Node made) { fuse({&at, 1}, at, std::move(made)); }
   // Lets a node read another value. Precondition: at that node they show the same, and lie alike.
   void read_instead(NodeIndex at, ValueId old, ValueId other);
@@ -78,6 +92,7 @@ class Draft {
   void note_reads(NodeIndex index);
 
   Graph graph_;
+  FormedWeights formed_;
   std::vector<std::optional<NodeIndex>> makers_;  // by value
   std::vector<std::vector<NodeIndex>> readers_;   // by value
   std::vector<uint32_t> uses_;                    // by value

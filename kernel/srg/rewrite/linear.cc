@@ -101,6 +101,9 @@ std::string_view why_not(const Graph& graph, const Product& product,
     return is_of_the_model(graph, product.weight) ? "its weight has other than two dimensions"
                                                   : "its weight is computed or an input";
   }
+  if (matrix->form) {
+    return matrix->form->is_whole ? "" : "it reads a part of a weight that is int8";
+  }
   if (!is_computable(matrix->dtype)) return "its dtype has no kernel";
   if (matrix->row_stride != 1 && matrix->column_stride != 1) return "its weight has gaps";
   if (matrix->dtype != DType::kFloat32 && has_many_rows(graph.values[product.input])) {
@@ -124,7 +127,7 @@ Node made_of(Product product, std::vector<ValueId> outputs) {
 
 PassReport rewrite_linear(Draft& draft) {
   PassReport report{"linear", 0, {}};
-  const ConstantMatrices matrices(draft.graph());
+  const ConstantMatrices matrices(draft);
   for (NodeIndex i = 0; i < draft.node_count(); ++i) {
     if (!draft.is_there(i)) continue;
     std::optional<Product> product = product_of(draft.node(i));
@@ -138,6 +141,10 @@ PassReport rewrite_linear(Draft& draft) {
       report.leave(reason);
       report.missed += matrix ? 1 : 0;
       continue;
+    }
+    if (matrix->form) {
+      product->weight = matrix->form->base;
+      product->turned ^= matrix->form->is_turned;
     }
     draft.replace(i, made_of(*std::move(product), draft.node(i).outputs));
     ++report.fired;

@@ -73,7 +73,7 @@ Node together(const Draft& draft, const std::vector<NodeIndex>& products) {
 
 PassReport rewrite_linears(Draft& draft) {
   PassReport report{"linears", 0, {}};
-  const ConstantMatrices matrices(draft.graph());
+  const ConstantMatrices matrices(draft);
   std::map<ValueId, std::vector<NodeIndex>> open;  // by input: products that more may join
   const auto close = [&](const std::vector<NodeIndex>& products) {
     if (products.size() < 2) return;

@@ -10,24 +10,35 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
+#include <string>
 #include <vector>
 
 #include "kernel/srg/graph.h"
+#include "kernel/srg/load_plan.h"
 #include "kernel/srg/pass_report.h"
+#include "kernel/srg/rewrite/draft.h"
 
 namespace djinn::srg {
 
-// Of djinn::linear_rows: more rows are PyTorch's, but for float32 on some machines.
+// Of djinn::linear_rows: more rows are PyTorch's, but for float32 on some machines, and for weights
+// in int8 on all.
 inline constexpr int64_t kLinearRowsMax = 32;
+
+// Those of the graph's weights that a model has in another form; empty where it names none.
+[[nodiscard]] FormedWeights formed_weights(const Graph& graph, std::span<const TensorEntry> model);
 
 struct Rewriting {
   Graph graph;
   std::vector<uint32_t> origins;  // by node: the first of the graph's nodes that it stands for
   std::vector<PassReport> passes;
   uint32_t made = 0;  // of its nodes, those that our own kernels compute
+  // What reads a weight in another form than its kernels do, in a sentence: the graph cannot be
+  // computed. Empty: nothing does.
+  std::string left_with_forms;
 };
 
 // Precondition: verify() accepts the graph, and admission has.
-[[nodiscard]] Rewriting rewrite(Graph graph);
+[[nodiscard]] Rewriting rewrite(Graph graph, FormedWeights formed = {});
 
 }  // namespace djinn::srg

@@ -10,6 +10,8 @@ from djinn.session import deadline_ms, milliseconds
 
 Fallback = Literal["error", "local"]
 FALLBACKS = ("error", "local")
+Weights = Literal["int8"]
+WEIGHTS = ("int8",)
 Numerics = Literal["exact", "fast", "fast-only"]
 NUMERICS = ("exact", "fast", "fast-only")
 FIELDS = (
@@ -18,19 +20,22 @@ FIELDS = (
     "keep_alive",
     "numerics",
     "begin_within",
+    "weights",
     "allow_untested_transformers",
 )
 
 
 class Config:
     """The settings of this process: `intercept_huggingface`, `fallback`, `keep_alive`,
-    `numerics`, `begin_within`, `allow_untested_transformers`. A misspelt name is an error."""
+    `numerics`, `begin_within`, `weights`, `allow_untested_transformers`. A misspelt name is an
+    error."""
 
     __slots__ = (
         "_begin_within",
         "_fallback",
         "_keep_alive",
         "_numerics",
+        "_weights",
         "allow_untested_transformers",
     )
 
@@ -39,6 +44,7 @@ class Config:
         self._keep_alive: float | None = None
         self._numerics: Numerics | None = None
         self._begin_within: float | None = None
+        self._weights: Weights | None = None
         # Patch a transformers that nobody tried this with.
         self.allow_untested_transformers = False
 
@@ -118,6 +124,19 @@ class Config:
     def begin_within(self, wanted: float | None) -> None:
         deadline_ms(wanted, "begin_within")
         self._begin_within = wanted
+
+    @property
+    def weights(self) -> Weights | None:
+        """The form of ghosts' weights: "int8", in which 32 elements of a row of a matrix are int8
+        and a scale, computed with djinnd's own kernels, so that `numerics` may not be "exact";
+        None: as the files have them. Of models that are loaded from now on."""
+        return self._weights
+
+    @weights.setter
+    def weights(self, wanted: Weights | None) -> None:
+        if wanted is not None and wanted not in WEIGHTS:
+            raise ValueError(f'djinn.config.weights is "int8" or None, not {wanted!r}.')
+        self._weights = wanted
 
 
 config = Config()

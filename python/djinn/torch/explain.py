@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from . import _device, huggingface, state
-from .ghosts import DEVICE
+from .ghosts import DEVICE, ghost_of
 
 DISABLED = "djinn is not enabled: transformers runs as it is, and each operator is recorded"
 FOREIGN = "it is no model of transformers: each operator of a call of it is recorded"
@@ -30,6 +30,8 @@ def explain(model: Any = None) -> dict[str, Any]:
     2: the loop over tokens ran in djinnd; the reason says so where the prompt did not. None: there
     was no such call yet, or the model is not djinnd's, or is gone with the session that held it.
 
+    The form of its weights: "int8", or None where they are as its files have them.
+
     And how its programs compute: their numerics ("exact", "fast", "fast-only"), how many there are,
     how many nodes of them djinnd's own kernels compute (fast_nodes), and why others that a pass of
     fast numerics looks for stayed PyTorch's (left_exact: how many, by pass and reason). A program
@@ -46,7 +48,14 @@ def explain(model: Any = None) -> dict[str, Any]:
     inside = getattr(one, "get_base_model", None)  # PEFT's models call the one inside of them
     one = one if inside is None else inside()
     tier, why = _explain(one)
-    return {"tier": tier, "why": why, "bytes_crossed": _device.crossed(), **_numerics(one)}
+    ghost = ghost_of(one)
+    return {
+        "tier": tier,
+        "why": why,
+        "bytes_crossed": _device.crossed(),
+        "weights": "int8" if ghost is not None and ghost.is_int8 else None,
+        **_numerics(one),
+    }
 
 
 def _numerics(model: Any) -> dict[str, Any]:

@@ -181,6 +181,12 @@ def _bundle_of(model: Any) -> Bundle:
     one = ghosts.ghost_of(model)
     if one is None or not huggingface.is_ghost(model):
         raise refused(model, "it is no ghost, whose weights are in djinnd")
+    if one.is_int8:
+        raise refused(
+            model,
+            "its weights are int8, which is how they were loaded; export it with "
+            "djinn.config.weights = None",
+        )
     if not one.model or one.converted:
         raise refused(model, "some of its weights are computed of its files' and are in none")
     try:

@@ -85,6 +85,7 @@ class Ghost:
     was_resident: bool
     planned: int
     converted: int
+    is_int8: bool = False  # some of its weights are
     paths: tuple[str, ...] = ()  # of the files that it was loaded from
     plan: list[Any] | None = None  # as `_device.open_model` took it; none: djinnd had no plan
     # Each tensor of a file as it is there: name, dtype, sizes.
@@ -280,18 +281,20 @@ class Load:
         storages = list(
             {tensor.untyped_storage().data_ptr(): tensor for tensor in tensors}.values()
         )
-        plan = plans.Plan()
+        plan = plans.Plan(is_int8=config.weights == "int8")
         planned, converted = self._plan(plan, storages)
         if not planned:
             return Ghost(0, 0, False, 0, converted)
         if converted == 0:
             plan.add_beside(self._headers)
         names = plan.own_names(self._headers)
-        opened = self._open_model(label, plan if names is None else plans.Plan())
+        wanted = plan if names is None else plans.Plan(is_int8=plan.is_int8)
+        opened = self._open_model(label, wanted)
         for tensor, name in planned:
             _device.bind(tensor, opened["lease"], name if names is None else names[name])
         return Ghost(
             *(opened["id"], opened["bytes"], opened["was_resident"], len(planned), converted),
+            is_int8=opened["is_int8"],
             paths=tuple(self._paths),
             plan=plan.for_device() if names is None else None,
             stored=tuple((name, *entry) for one in self._headers for name, entry in one.items()),
@@ -316,7 +319,11 @@ class Load:
     def _open_model(self, label: str, plan: plans.Plan) -> dict[str, Any]:
         try:
             return _device.open_model(
-                label, self._paths, plan.for_device(), milliseconds(config.keep_alive, "keep_alive")
+                label,
+                self._paths,
+                plan.for_device(),
+                plan.is_int8,
+                milliseconds(config.keep_alive, "keep_alive"),
             )
         except interlock.REFUSALS as error:
             raise interlock.Unavailable(error, self.needed) from error

@@ -24,6 +24,8 @@ COPIES = {"aten::copy_", "aten::clone", "aten::_to_copy", "aten::contiguous"}
 PADS = {"aten::pad", "aten::constant_pad_nd"}  # by nothing, as transformers pads tied biases
 FLOATS = {"float16", "bfloat16", "float32", "float64"}
 PLAIN = FLOATS | {"bool", "uint8", "int8", "int16", "int32", "int64"}  # djinnd has them all
+INT8_FLOATS = FLOATS - {"float64"}
+INT8_COLUMNS_MAX = 1 << 20  # kernel/load/plan.h
 # What the files hold beside what a model takes is loaded with it up to this part of the plan's
 # elements, so that the classes of one checkpoint are one model of djinnd. More would be waste.
 BESIDE_PART = 1 / 8
@@ -205,6 +207,20 @@ class Content:
             raise Inexpressible("its parts have different sizes")
         return (*others[0][: self.dimension], along, *others[0][self.dimension :])
 
+    def is_matrix(self) -> bool:
+        """Whether it can be int8, and is named as weights of products and embeddings are."""
+        sizes = self.sizes()
+        return (
+            self.dtype in INT8_FLOATS
+            and len(sizes) == 2
+            and math.prod(sizes) > 0
+            and sizes[1] <= INT8_COLUMNS_MAX
+            and (self.dimension == 0 or len(self.regions) == 1)
+            and not any(one.transposed for one in self.regions)
+            and all(one.tensor.endswith(".weight") for one in self.regions)
+            and not any(one.tensor.endswith(".gate.weight") for one in self.regions)  # routers'
+        )
+
 
 def joined(contents: Iterable[Content], dtype: str) -> Content:
     regions = tuple(itertools.chain.from_iterable(plain(one).regions for one in contents))
@@ -379,9 +395,11 @@ def tensor_of(file: int, tensor: str, header: tuple[str, Sizes]) -> Content:
 
 @dataclass
 class Plan:
-    """Destinations, in an order that only names decide."""
+    """Destinations, in an order that only names decide. is_int8: matrices are in that form; which
+    are some, of a plan without destinations djinnd says by the same rule."""
 
     destinations: dict[str, Content] = field(default_factory=dict)
+    is_int8: bool = False
 
     def add(self, content: Content) -> str:
         """Returns the name that it has in the model."""
@@ -432,6 +450,7 @@ class Plan:
                 list(content.sizes()),
                 content.dimension,
                 [region.piece() for region in content.regions],
+                self.is_int8 and content.is_matrix(),
             )
             for name, content in sorted(self.destinations.items())
         ]

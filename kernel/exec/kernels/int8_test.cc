@@ -1,0 +1,350 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Products with weights in int8: each level that this machine has, against the same sum in double,
+// and against itself: with other rows beside, and with the outputs shared out otherwise.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <random>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "kernel/base/int8_rows.h"
+#include "kernel/exec/kernels/kernels.h"
+#include "kernel/exec/kernels/matrix_for_tests.h"
+
+namespace djinn::kernels {
+namespace {
+
+// Weights as a loader makes them.
+struct Int8Matrix {
+  Int8Matrix(int64_t row_count, int64_t column_count)
+      : rows(row_count),
+        columns(column_count),
+        bytes(static_cast<size_t>(rows * int8_row_bytes(columns))) {}
+  void fill(std::mt19937& random) {
+    std::uniform_int_distribution<int> value(-kInt8Most, kInt8Most);
+    std::uniform_real_distribution<float> scale(0.001f, 0.02f);
+    for (int64_t r = 0; r < rows; ++r) {
+      for (int64_t c = 0; c < columns; ++c) set(r, c, value(random));
+      for (int64_t c = 0; c < columns; c += kInt8Block) set_scale(r, c, scale(random));
+    }
+  }
+  std::byte* row(int64_t r) {
+    return bytes.data() + static_cast<size_t>(r * int8_row_bytes(columns));
+  }
+  void set(int64_t r, int64_t c, int value) { put(row(r) + c, static_cast<int8_t>(value)); }
+  void set_scale(int64_t r, int64_t c, float scale) {
+    store(Element::kBFloat16, row(r) + int8_scales_offset(columns) + c / kInt8Block * 2, scale);
+  }
+  double get(int64_t r, int64_t c) {
+    const float scale =
+        load(Element::kBFloat16, row(r) + int8_scales_offset(columns) + c / kInt8Block * 2);
+    return double(got<int8_t>(row(r) + c)) * double(scale);
+  }
+
+  int64_t rows, columns;
+  std::vector<std::byte> bytes;
+};
+
+// What a level makes of rows.
+struct Quantised {
+  Quantised(IsaLevel level, Matrix& x)
+      : inputs(x.columns), row_bytes(static_cast<size_t>(quantised_bytes(x.columns))) {
+    bytes.resize(static_cast<size_t>(x.rows) * row_bytes, std::byte{0xaa});
+    for (int64_t r = 0; r < x.rows; ++r) {
+      kernels_of(level).linear.int8.quantise[static_cast<size_t>(x.element)](x.at(r, 0), inputs,
+                                                                             row(r));
+    }
+  }
+  std::byte* row(int64_t r) { return bytes.data() + static_cast<size_t>(r) * row_bytes; }
+  int value(int64_t r, int64_t c) { return got<int8_t>(row(r) + c); }
+  int offset(int64_t r, int64_t c) {
+    return got<int32_t>(row(r) + quantised_offsets(inputs) + c / kInt8Block * 4);
+  }
+  float scale(int64_t r, int64_t c) {
+    return got<float>(row(r) + quantised_scales(inputs) + c / kInt8Block * 4);
+  }
+
+  int64_t inputs;
+  size_t row_bytes;
+  std::vector<std::byte> bytes;
+};
+
+struct Int8Case {
+  Int8Case(Element kind, bool outputs_are_first, int64_t rows, int64_t inputs, int64_t outputs)
+      : element(kind),
+        outputs_first(outputs_are_first),
+        x(kind, rows, inputs),
+        w(outputs_are_first ? outputs : inputs, outputs_are_first ? inputs : outputs),
+        bias(kind, 1, outputs) {
+    std::mt19937 random(static_cast<uint32_t>(rows * 1000 + inputs + outputs));
+    for (Matrix* one : {&x, &bias}) one->fill(random);
+    w.fill(random);
+  }
+
+  // As linear_test.cc has it.
+  Matrix run(IsaLevel level, int64_t begin, int64_t end, std::vector<int64_t> cuts = {}) {
+    const int64_t outputs = bias.columns;
+    Matrix y(element, end - begin, outputs);
+    Quantised of_x(level, x);
+    const int64_t chunks = chunks_of(x.columns), padded = padded_outputs(outputs);
+    std::vector<float> parts(static_cast<size_t>(chunks * (end - begin) * padded), NAN);
+    std::vector<LinearRow> rows;
+    for (int64_t r = 0; r < end - begin; ++r) {
+      const void* const given = outputs_first ? of_x.row(begin + r) : x.at(begin + r, 0);
+      rows.push_back({given, y.at(r, 0), parts.data() + r * chunks * padded, padded});
+    }
+    std::vector<float> scratch(static_cast<size_t>(turned_floats(x.columns)), NAN);
+    Linear call;
+    call.row = rows.data();
+    call.rows = end - begin;
+    call.weight = w.row(0);
+    call.weight_stride = int8_row_bytes(w.columns);
+    call.bias = bias.at(0, 0);
+    call.inputs = x.columns;
+    call.outputs = outputs;
+    call.scratch = scratch.data();
+    const LinearKernels& linear = kernels_of(level).linear;
+    const auto number = static_cast<size_t>(element);
+    for (int64_t chunk = chunks; !outputs_first && !turns && chunk > 0; --chunk) {
+      linear.int8.inputs_first[number](call, chunk - 1, chunk);
+    }
+    const LinearKernel kernel = outputs_first ? linear.int8.outputs_first[number]
+                                : turns       ? linear.int8.turned[number]
+                                              : linear.sum_chunks[number];
+    cuts.push_back(outputs);
+    int64_t from = 0;
+    for (const int64_t cut : cuts) {
+      kernel(call, from, cut);
+      from = cut;
+    }
+    return y;
+  }
+
+  // The sum of what the level multiplies, and the sum of the magnitudes.
+  std::pair<double, double> exact(Quantised& of_x, int64_t row, int64_t output) {
+    double sum = bias.get(0, output), magnitude = std::abs(sum);
+    for (int64_t k = 0; k < x.columns; ++k) {
+      const double factor =
+          outputs_first ? of_x.value(row, k) * double(of_x.scale(row, k)) : x.get(row, k);
+      const double term = factor * (outputs_first ? w.get(output, k) : w.get(k, output));
+      sum += term;
+      magnitude += std::abs(term);
+    }
+    return {sum, magnitude};
+  }
+
+  Element element;
+  bool outputs_first, turns = false;
+  Matrix x;
+  Int8Matrix w;
+  Matrix bias;
+};
+
+using Int8Form = std::tuple<Element, bool>;
+
+class Int8Linear : public ::testing::TestWithParam<Int8Form> {};
+
+TEST_P(Int8Linear, is_the_sum_of_integers_times_scales_rounded_once) {
+  const auto [element, outputs_first] = GetParam();
+  for (const int64_t inputs : {1, 7, 64, 250, 896, 2500}) {
+    for (const int64_t outputs : {1, 5, 130}) {
+      Int8Case it(element, outputs_first, 6, inputs, outputs);
+      for (const IsaLevel level : levels()) {
+        Matrix y = it.run(level, 0, 6);
+        Quantised of_x(level, it.x);
+        for (int64_t r = 0; r < 6; ++r) {
+          for (int64_t n = 0; n < outputs; ++n) {
+            const auto [sum, magnitude] = it.exact(of_x, r, n);
+            const double bound = std::abs(sum) * ulp_of(element) +
+                                 magnitude * std::ldexp(3 + 4.0 * std::sqrt(double(inputs)), -24);
+            ASSERT_NEAR(y.get(r, n), sum, bound)
+                << name_of(level) << ", row " << r << ", output " << n << " of " << inputs;
+          }
+        }
+      }
+    }
+  }
+}
+
+// The row contract.
+TEST_P(Int8Linear, a_row_is_the_same_alone_and_among_others_however_the_outputs_are_shared) {
+  const auto [element, outputs_first] = GetParam();
+  constexpr int64_t kRows = 32, kOutputs = 150;
+  for (const int64_t inputs : {33, 1100}) {
+    Int8Case it(element, outputs_first, kRows, inputs, kOutputs);
+    for (const IsaLevel level : levels()) {
+      Matrix together = it.run(level, 0, kRows);
+      EXPECT_EQ(it.run(level, 0, kRows,
+                       outputs_first ? std::vector<int64_t>{1, 3, 70, 137}
+                                     : std::vector<int64_t>{16, 32, 80, 144})
+                    .bytes,
+                together.bytes);
+      for (const int64_t rows : {1, 2, 3, 4, 5, 8, 31}) {
+        for (int64_t begin = 0; begin + rows <= kRows; begin += rows) {
+          Matrix some = it.run(level, begin, begin + rows, {kOutputs / 32 * 16});
+          for (int64_t r = 0; r < rows; ++r) {
+            ASSERT_EQ(std::memcmp(some.at(r, 0), together.at(begin + r, 0),
+                                  static_cast<size_t>(kOutputs) * bytes_of(element)),
+                      0)
+                << name_of(level) << ", row " << begin + r << " of " << rows;
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST_P(Int8Linear, turned_weights_are_the_product_with_what_they_are_widened_to) {
+  const auto [element, outputs_first] = GetParam();
+  if (outputs_first) return;
+  constexpr int64_t kOutputs = 150, kRows = 34;
+  for (const int64_t inputs : {1, 40, 333}) {
+    Int8Case it(element, false, kRows, inputs, kOutputs);
+    it.turns = true;
+    for (const IsaLevel level : levels()) {
+      Matrix y = it.run(level, 0, kRows, {64, 128});
+      Quantised of_x(level, it.x);
+      for (int64_t r = 0; r < kRows; ++r) {
+        for (int64_t n = 0; n < kOutputs; ++n) {
+          const auto [sum, magnitude] = it.exact(of_x, r, n);
+          const double bound = std::abs(sum) * ulp_of(element) + magnitude * ulp_of(element) +
+                               magnitude * std::ldexp(3 + 4.0 * std::sqrt(double(inputs)), -24);
+          ASSERT_NEAR(y.get(r, n), sum, bound) << name_of(level) << ", " << r << ", " << n;
+        }
+      }
+    }
+  }
+}
+
+TEST_P(Int8Linear, writes_nothing_but_its_outputs) {
+  const auto [element, outputs_first] = GetParam();
+  Int8Case it(element, outputs_first, 3, 40, 70);
+  for (const IsaLevel level : levels()) {
+    Matrix y = it.run(level, 0, 3);
+    for (int64_t r = 0; r < 3; ++r) {
+      for (int64_t gap = 0; gap < kGap; ++gap) {
+        EXPECT_EQ(y.get(r, 70 + gap), 0.0f) << name_of(level);
+      }
+    }
+  }
+}
+
+// Where all scales are one, the sums are integers, and all levels have the same.
+TEST(Int8Sums, of_integers_are_exact_at_each_level) {
+  constexpr int64_t kInputs = 200, kOutputs = 9;
+  Int8Case it(Element::kFloat32, true, 5, kInputs, kOutputs);
+  std::mt19937 random(7);
+  std::uniform_int_distribution<int> value(-kInt8Most, kInt8Most);
+  for (int64_t k = 0; k < kInputs; ++k) {
+    for (int64_t n = 0; n < kOutputs; ++n) {
+      it.w.set(n, k, n == 0 ? kInt8Most : n == 1 ? -kInt8Most : value(random));
+      it.w.set_scale(n, k, 1);
+      store(Element::kFloat32, it.bias.at(0, n), 0);
+    }
+    for (int64_t r = 0; r < 5; ++r) {
+      const bool is_most = r < 2 || k % kInt8Block == 0;
+      const int x = is_most ? (r == 1 ? -kInt8Most : kInt8Most) : value(random);
+      store(Element::kFloat32, it.x.at(r, k), static_cast<float>(x));
+    }
+  }
+  for (const IsaLevel level : levels()) {
+    Matrix y = it.run(level, 0, 5);
+    for (int64_t r = 0; r < 5; ++r) {
+      for (int64_t n = 0; n < kOutputs; ++n) {
+        int64_t sum = 0;
+        for (int64_t k = 0; k < kInputs; ++k) {
+          sum += static_cast<int64_t>(it.x.get(r, k)) * static_cast<int64_t>(it.w.get(n, k));
+        }
+        EXPECT_EQ(static_cast<int64_t>(y.get(r, n)), sum) << name_of(level) << ", " << r << n;
+      }
+    }
+  }
+}
+
+TEST(Int8Rows, are_quantised_a_block_at_a_time_to_the_nearest) {
+  for (const Element element : kAllElements) {
+    for (const int64_t inputs : {1, 31, 32, 100, 900}) {
+      Matrix x(element, 2, inputs);
+      std::mt19937 random(3);
+      x.fill(random, 5);
+      for (const IsaLevel level : levels()) {
+        Quantised made(level, x);
+        for (int64_t k = 0; k < inputs; ++k) {
+          const double scale = made.scale(1, k);
+          ASSERT_LE(std::abs(made.value(1, k) * scale - x.get(1, k)), scale * 0.50001)
+              << name_of(level);
+          int sum = 0;
+          for (int64_t j = k / kInt8Block * kInt8Block; j < inputs; ++j) {
+            if (j / kInt8Block == k / kInt8Block) sum += made.value(1, j);
+          }
+          ASSERT_EQ(made.offset(1, k), -16 * sum);
+        }
+        for (int64_t k = inputs; k < int8_scales_offset(inputs); ++k) {
+          ASSERT_EQ(made.value(1, k), 0);
+        }
+      }
+    }
+  }
+}
+
+TEST(Int8Rows, a_block_that_is_not_finite_spoils_its_row_and_no_other) {
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  for (const float bad : {kInfinity, -kInfinity, std::numeric_limits<float>::quiet_NaN()}) {
+    Int8Case it(Element::kFloat32, true, 3, 100, 5);
+    store(Element::kFloat32, it.x.at(1, 40), bad);
+    for (const IsaLevel level : levels()) {
+      Matrix y = it.run(level, 0, 3);
+      for (int64_t n = 0; n < 5; ++n) {
+        EXPECT_TRUE(std::isfinite(y.get(0, n)) && std::isfinite(y.get(2, n))) << name_of(level);
+        EXPECT_TRUE(std::isnan(y.get(1, n))) << name_of(level);
+      }
+    }
+  }
+}
+
+TEST(Int8Rows, what_is_next_to_nothing_is_zero) {
+  Int8Case it(Element::kFloat32, true, 1, 64, 3);
+  for (int64_t k = 0; k < 64; ++k) store(Element::kFloat32, it.x.at(0, k), 1e-40f);
+  for (const IsaLevel level : levels()) {
+    Matrix y = it.run(level, 0, 1);
+    for (int64_t n = 0; n < 3; ++n) EXPECT_EQ(y.get(0, n), it.bias.get(0, n)) << name_of(level);
+  }
+}
+
+TEST(Int8Rows, of_weights_are_widened_to_the_nearest_element) {
+  for (const Element element : kAllElements) {
+    for (const int64_t columns : {1, 40, 900}) {
+      Int8Matrix w(2, columns);
+      std::mt19937 random(5);
+      w.fill(random);
+      for (const IsaLevel level : levels()) {
+        Matrix wide(element, 1, columns);
+        kernels_of(level).linear.int8.widen[static_cast<size_t>(element)](w.row(1), columns,
+                                                                          wide.at(0, 0));
+        for (int64_t c = 0; c < columns; ++c) {
+          const double value = w.get(1, c);
+          ASSERT_NEAR(wide.get(0, c), value, std::abs(value) * ulp_of(element)) << name_of(level);
+        }
+        EXPECT_EQ(wide.get(0, columns), 0.0f) << "it wrote behind its row";
+      }
+    }
+  }
+}
+
+std::string int8_form_name(const ::testing::TestParamInfo<Int8Form>& info) {
+  const auto [element, outputs_first] = info.param;
+  return std::string(name_of(element)) + (outputs_first ? "_outputs_first" : "_inputs_first");
+}
+
+INSTANTIATE_TEST_SUITE_P(Forms, Int8Linear,
+                         ::testing::Combine(::testing::ValuesIn(kAllElements), ::testing::Bool()),
+                         int8_form_name);
+
+}  // namespace
+}  // namespace djinn::kernels
