@@ -320,8 +320,6 @@ TEST_F(GenerationTest, one_whose_memory_is_refused_says_what_djinnd_says) {
 
 // --- prompts in parts
 
-constexpr ProgramId kDecode{6}, kExtend{7};
-
 // As counting_model(), for prompts of several parts. writes: each run of it is counted in a ref.
 srg::Graph long_model(int64_t tokens_max, bool writes, srg::Numerics numerics) {
   srg::GraphBuilder g("model");
@@ -339,6 +337,8 @@ srg::Graph long_model(int64_t tokens_max, bool writes, srg::Numerics numerics) {
 
 class PromptTest : public GenerationTest {
  protected:
+  static constexpr ProgramId kDecode{6}, kExtend{7};
+
   PromptTest() { define_all(srg::Numerics::kFast); }
 
   void define_all(srg::Numerics numerics) {
@@ -452,7 +452,7 @@ TEST_F(PromptTest, one_that_is_given_up_between_two_parts_leaves_what_was_read) 
 TEST_F(PromptTest, one_that_has_begun_is_not_refused_at_its_deadline) {
   const SequenceHandle next = make_group(4, 1, 512);
   const ipc::GenerateBlock wanted = prompt(next, 10, 300);
-  begin_by_ns_ = clock_.monotonic_ns() + 20 * kNsPerMs;
+  begin_by_ns_ = clock_.monotonic_ns() + 300 * kNsPerMs;
   generate(wanted);
   while (length_of(next) == 0) {
     if (advance() == Runner::Advance::kWaiting) grant_all();
