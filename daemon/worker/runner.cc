@@ -103,7 +103,11 @@ Result<Runner::Advance> Runner::advance(Session& session, bool others_may_join) 
   gc::SessionState& state = session.state();
   DJINN_TRY(const bool full, is_blocked(session));
   if (full) return Advance::kBlocked;
-  if (state.step_published() < state.step()) publish(session);
+  if (state.step_published() < state.step()) {
+    publish(session);
+    DJINN_TRY(const bool is_full_now, is_blocked(session));
+    if (is_full_now) return Advance::kBlocked;
+  }
   auto flight = state.in_flight();
   const bool is_new = !flight;
   if (is_new) {

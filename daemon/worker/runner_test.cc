@@ -205,6 +205,26 @@ TEST_F(RunnerTest, a_worker_that_follows_another_tells_nothing_twice_and_goes_on
   EXPECT_EQ(ended(), ErrorCode::kOk);
 }
 
+TEST_F(RunnerTest, what_another_had_committed_leaves_no_room_for_a_step_where_there_was_some) {
+  gc::SessionState* state = &session_->state();
+  uint64_t told = 0;  // before the last step
+  for (;;) {
+    while (*client_.free_slots() > 0) submit(ipc::Operation::kReleaseRefs, ipc::ReleaseBlock{});
+    const uint64_t before = state->completions_published();
+    if (advance() == Runner::Advance::kBlocked) break;
+    told = before;
+  }
+  // It died between the commit and telling of it.
+  state->set_completions_published(told);
+  state->set_step_published(state->step() - 1);
+  attach();
+  state = &session_->state();
+  const uint64_t step = state->step();
+  EXPECT_EQ(advance(), Runner::Advance::kBlocked);
+  EXPECT_EQ(state->step(), step);
+  EXPECT_EQ(state->step_published(), step);
+}
+
 TEST_F(RunnerTest, what_ended_its_workers_is_refused_and_no_operator_called) {
   submit_run(add_one(), to_ref());
   EXPECT_EQ(advance(), Runner::Advance::kWaiting);  // and it dies

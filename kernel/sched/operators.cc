@@ -14,7 +14,7 @@ struct Row {
 };
 
 // The rows are sorted by name.
-constexpr std::array<Row, 239> kTable{{
+constexpr auto kTable = std::to_array<Row>({
     {"aten::__and__", Family::kBinary},
     {"aten::__or__", Family::kBinary},
     {"aten::_adaptive_avg_pool2d", Family::kPooling},
@@ -255,7 +255,7 @@ constexpr std::array<Row, 239> kTable{{
     {"djinn::linears", Family::kLinears},
     {"djinn::rms_norm", Family::kNorm},
     {"djinn::rope", Family::kRope},
-}};
+});
 
 constexpr bool by_name(const Row& row, std::string_view name) {
   return row.name < name;
