@@ -131,13 +131,23 @@ def test_logits_are_near_those_of_the_matrices_that_int8_has(
         assert djinn.explain(ghost)["tier"] == 1
 
 
-def test_a_generation_runs_in_djinnd_and_takes_likely_tokens(files: Path, int8: Any) -> None:
+def test_a_generation_runs_in_djinnd_and_takes_likely_tokens(
+    files: Path, int8: Any, device_daemon: Daemon
+) -> None:
     ghost, local = load(files), reference(files, torch.float32)
     inputs = prompt(2, 9)
     tokens = ghost.generate(**on_device(inputs), **GREEDY).cpu()
     told = djinn.explain(ghost)
     assert (told["tier"], told["weights"], told["numerics"]) == (2, "int8", ["fast"]), told["why"]
     assert told["fast_nodes"] > 10
+    model = f"{ghost_of(ghost).model:012x}"
+    programs = ctl(device_daemon, "programs", "-j").items()
+    mine = [one for one in programs if one["model"] == model and one["workload"] == "decode step"]
+    assert mine, (model, programs)
+    for program in mine:
+        (graph,) = ctl(device_daemon, "show", "--graph", program["id"], "-j").items()
+        assert "djinn::embedding_rows(" in graph["text"], "it is shown as it is run"
+        assert "aten::embedding(" not in graph["text"]
     assert torch.equal(ghost.generate(**on_device(inputs), **GREEDY).cpu(), tokens)
     logits = local(input_ids=tokens).logits[:, :-1]
     taken = logits.gather(-1, tokens[:, 1:, None])[..., 0]

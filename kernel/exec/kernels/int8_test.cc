@@ -41,11 +41,10 @@ struct Int8Matrix {
   void set_scale(int64_t r, int64_t c, float scale) {
     store(Element::kBFloat16, row(r) + int8_scales_offset(columns) + c / kInt8Block * 2, scale);
   }
-  double get(int64_t r, int64_t c) {
-    const float scale =
-        load(Element::kBFloat16, row(r) + int8_scales_offset(columns) + c / kInt8Block * 2);
-    return double(got<int8_t>(row(r) + c)) * double(scale);
+  double scale(int64_t r, int64_t c) {
+    return load(Element::kBFloat16, row(r) + int8_scales_offset(columns) + c / kInt8Block * 2);
   }
+  double get(int64_t r, int64_t c) { return got<int8_t>(row(r) + c) * scale(r, c); }
 
   int64_t rows, columns;
   std::vector<std::byte> bytes;
@@ -126,7 +125,8 @@ struct Int8Case {
     return y;
   }
 
-  // The sum of what the level multiplies, and the sum of the magnitudes.
+  // The sum of what the level multiplies, and the sum of the magnitudes that it may add on the way:
+  // one adds 128 to weights, and takes it off again.
   std::pair<double, double> exact(Quantised& of_x, int64_t row, int64_t output) {
     double sum = bias.get(0, output), magnitude = std::abs(sum);
     for (int64_t k = 0; k < x.columns; ++k) {
@@ -134,7 +134,8 @@ struct Int8Case {
           outputs_first ? of_x.value(row, k) * double(of_x.scale(row, k)) : x.get(row, k);
       const double term = factor * (outputs_first ? w.get(output, k) : w.get(k, output));
       sum += term;
-      magnitude += std::abs(term);
+      magnitude +=
+          outputs_first ? std::abs(factor) * (kInt8Most + 1) * w.scale(output, k) : std::abs(term);
     }
     return {sum, magnitude};
   }
