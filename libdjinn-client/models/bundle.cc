@@ -170,8 +170,10 @@ Result<srg::Graph> read_graph(Reader& reader, const Json& json) {
 Result<BundleProgram> read_program(Reader& reader, const Json& json, const Bundle& bundle) {
   BundleProgram program;
   const std::string phase = reader.text(json, "phase");
-  program.is_prefill = phase == "prefill";
-  if (!program.is_prefill && phase != "decode") reader.fail("phase", 0);
+  program.phase = phase == "prefill"  ? BundlePhase::kPrefill
+                  : phase == "extend" ? BundlePhase::kExtend
+                                      : BundlePhase::kDecode;
+  if (program.phase == BundlePhase::kDecode && phase != "decode") reader.fail("phase", 0);
   program.from = reader.number(json, "from", bundle.positions);
   DJINN_TRY(program.graph, read_graph(reader, json));
   const Json* const inputs = reader.member(json, "inputs");
@@ -217,9 +219,12 @@ void read_sizes(Reader& reader, const Json& root, Bundle& bundle) {
 // The order and the number that BundleProgram's reader relies on.
 bool are_complete(std::vector<BundleProgram>& programs) {
   std::ranges::stable_sort(programs, {}, &BundleProgram::from);
-  const auto prefills = std::ranges::count(programs, true, &BundleProgram::is_prefill);
-  const auto decodes = static_cast<std::ptrdiff_t>(programs.size()) - prefills;
-  return prefills >= 1 && decodes >= 1 && decodes <= 2;
+  const auto count = [&](BundlePhase phase) {
+    return std::ranges::count(programs, phase, &BundleProgram::phase);
+  };
+  const auto decodes = count(BundlePhase::kDecode);
+  return count(BundlePhase::kPrefill) >= 1 && count(BundlePhase::kExtend) <= 1 && decodes >= 1 &&
+         decodes <= 2;
 }
 
 Status read_programs(Reader& reader, const Json& root, Bundle& bundle, const std::string& path) {

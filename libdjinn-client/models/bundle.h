@@ -21,15 +21,21 @@
 
 namespace djinn::client {
 
+enum class BundlePhase : uint8_t {
+  kPrefill,
+  kExtend,  // takes its place behind the first part of a prompt that is read in parts
+  kDecode,
+};
+
 struct BundleProgram {
-  bool is_prefill = false;
+  BundlePhase phase = BundlePhase::kPrefill;
   uint64_t from = 0;  // tokens of the prompt, or before the step, from which on it is the one
   srg::Graph graph;
   std::vector<std::pair<srg::StorageIndex, size_t>> inputs;  // and which constant each is
 };
 
 // invariant: for prompts, and for tokens behind them, there is at least one program each, and they
-// are in the order of `from`; at most two are for tokens.
+// are in the order of `from`; at most two are for tokens, and one extends.
 struct Bundle {
   std::string label;
   std::vector<std::string> paths;  // of the weights' files

@@ -27,10 +27,10 @@ BundlePrograms::BundlePrograms(Client& client, ModelId model, Bundle bundle, srg
   for (BundleProgram& program : bundle.programs) programs_.push_back({std::move(program), {}});
 }
 
-BundlePrograms::Program* BundlePrograms::find(bool is_prefill, uint64_t tokens) {
+BundlePrograms::Program* BundlePrograms::find(BundlePhase phase, uint64_t tokens) {
   Program* found = nullptr;
   for (Program& program : programs_) {
-    const bool is_one = program.made.is_prefill == is_prefill && program.made.from <= tokens;
+    const bool is_one = program.made.phase == phase && program.made.from <= tokens;
     if (is_one) found = &program;
   }
   return found;
@@ -61,8 +61,9 @@ Status BundlePrograms::choose(ipc::GenerateBlock& block) {
                      " prompts are given. Call it once for each: sessions compute together."};
   }
   const uint64_t prompt = block.prompt_tokens;
-  Program* const prefill = prompt > 1 ? find(true, prompt) : find(false, 0);
-  Program* const decode = find(false, prompt);
+  Program* const prefill =
+      prompt > 1 ? find(BundlePhase::kPrefill, prompt) : find(BundlePhase::kDecode, 0);
+  Program* const decode = find(BundlePhase::kDecode, prompt);
   if (prefill == nullptr || decode == nullptr) {
     return Error{ErrorCode::kMalformed, "The bundle has no program for a prompt of " +
                                             std::to_string(prompt) +
@@ -72,9 +73,16 @@ Status BundlePrograms::choose(ipc::GenerateBlock& block) {
   DJINN_TRY(const ProgramId decode_id, prepare(*decode, block.decode_inputs));
   block.prefill = prefill_id.value;
   block.decode = decode_id.value;
+  // It is for prompts that have the same masks from end to end.
+  Program* const extend = find(BundlePhase::kExtend, prompt);
+  const bool in_parts = numerics_ != srg::Numerics::kExact && prompt > ipc::kPromptPart;
+  if (in_parts && extend != nullptr && extend->made.from == prefill->made.from) {
+    DJINN_TRY(const ProgramId extend_id, prepare(*extend, block.extend_inputs));
+    block.extend = extend_id.value;
+  }
   // The last step has the prompt and all new tokens but two before it in the group.
   const uint64_t more = block.max_new_tokens > 2 ? block.max_new_tokens - 2 : 0;
-  Program* const last = find(false, prompt + more);
+  Program* const last = find(BundlePhase::kDecode, prompt + more);
   if (last == decode) return {};
   DJINN_ASSERT(last != nullptr);
   DJINN_TRY(const ProgramId late, prepare(*last, block.late_inputs));

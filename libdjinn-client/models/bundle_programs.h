@@ -24,7 +24,7 @@ class BundlePrograms : public GenerationPrograms {
     ProgramId id;  // invalid: not defined yet
   };
   // The last that is from so many tokens on; nullptr: none is.
-  Program* find(bool is_prefill, uint64_t tokens);
+  Program* find(BundlePhase phase, uint64_t tokens);
   // Defined once. Its inputs: refs of this generator's.
   Result<ProgramId> prepare(Program& program, std::vector<ipc::InputBinding>& inputs);
 

@@ -89,7 +89,7 @@ TEST(Bundle, what_export_writes_is_read) {
   EXPECT_EQ(bundle->programs[0].from, 0u) << "in the order of from";
   ASSERT_EQ(bundle->programs[0].inputs.size(), 1u);
   EXPECT_EQ(bundle->programs[0].inputs[0], (std::pair<srg::StorageIndex, size_t>{0, 0}));
-  EXPECT_TRUE(bundle->programs[1].is_prefill);
+  EXPECT_EQ(bundle->programs[1].phase, BundlePhase::kPrefill);
 }
 
 TEST(Bundle, a_value_of_another_kind_or_a_missing_one_is_refused_and_told) {

@@ -120,14 +120,16 @@ def drawn_tokens_are_the_ghost_s(scratch: Path) -> None:
 
 @case
 def fast_tokens_are_the_ghost_s(scratch: Path) -> None:
-    """Whose steps are computed together with those of other sessions."""
-    ids = zoo.words(1, 11)
+    """Whose steps are computed together with those of other sessions, and long prompts in parts."""
     with loads.instead(djinn.config, "numerics", "fast-only"):
         for name in NAMES:
-            model = ghost(name, checkpoint(name, scratch))
-            expected = said_here(model, ids)
-            assert djinn.explain(model)["fast_nodes"] > 0
-            assert said(exported(name, scratch), ids, "fast-only") == expected, name
+            model, bundle = ghost(name, checkpoint(name, scratch)), exported(name, scratch)
+            programs = json.loads((bundle / "djinn.json").read_text())["programs"]
+            assert "extend" in [one["phase"] for one in programs], name
+            for ids in (zoo.words(1, 11), zoo.words(1, 300)):
+                expected = said_here(model, ids)
+                assert djinn.explain(model)["fast_nodes"] > 0
+                assert said(bundle, ids, "fast-only") == expected, name
 
 
 @case

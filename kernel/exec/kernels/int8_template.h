@@ -94,7 +94,7 @@ struct Int8Tile {
   // Of one row, memory is read at its speed; of several it is fetched while they are computed.
   static void fetch(const int8_t* at) {
     if constexpr (M == 1) {
-      prefetch(at);
+      fetch_ahead(at);
     } else {
       __builtin_prefetch(at + kPackedAheadBytes, 0, kSecondCache);
     }

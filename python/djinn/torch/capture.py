@@ -327,6 +327,12 @@ def parts_of(kind: Kind) -> list[tuple[bool, int, Kind]]:
     return parts
 
 
+def extends(kind: Kind) -> Kind:
+    """Of the program that reads a prompt behind its first part, of no row that is padded and within
+    all windows."""
+    return replace(kind, continues=True, stretch=Stretch.WITHIN)
+
+
 def recorded_at(model: Any, capture: Callable[[], tuple[Any, Any]]) -> tuple[Any, Any]:
     """What capture() records of the model, or why nothing."""
     try:
@@ -404,7 +410,7 @@ def _add_extend(model: Any, found: Programs, kind: Kind, end: int) -> None:
     if stretch_of(kind.window, 0, end) is not Stretch.WITHIN:
         found.one_pass = "it outgrows a sliding window"
         return
-    what = replace(kind, continues=True, stretch=Stretch.WITHIN)
+    what = extends(kind)
     try:
         found.extend = remembered(model, (what, True), lambda: _capture(model, what, True))
     except NotInDaemon as reason:

@@ -13,7 +13,7 @@ import json
 import os
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -108,7 +108,7 @@ class Bundle:
     programs: list[dict[str, Any]] = field(default_factory=list)
     constants: list[str] = field(default_factory=list)
 
-    def add(self, is_prefill: bool, least: int, made: capture.Recorded) -> None:
+    def add(self, phase: str, least: int, made: capture.Recorded) -> None:
         text = _device.graph_text(made.recordings, made.points, made.symbols)
         inputs: dict[str, int] = {}
         for name, tensor in made.recordings[0].held:
@@ -116,7 +116,7 @@ class Bundle:
         self.geometry = made.geometry
         self.programs.append(
             {
-                "phase": "prefill" if is_prefill else "decode",
+                "phase": phase,
                 "from": least,
                 "inputs": inputs,
                 "text": text.splitlines(),
@@ -198,7 +198,9 @@ def _bundle_of(model: Any) -> Bundle:
             made = capture.recorded(model, what, is_prefill)
             if any(recording.model not in (0, one.model) for recording in made.recordings):
                 raise NotInDaemon("it computes with weights of another model")
-            bundle.add(is_prefill, least, made)
+            bundle.add("prefill" if is_prefill else "decode", least, made)
+        with suppress(NotInDaemon):  # prompts run in one pass
+            bundle.add("extend", 2, capture.recorded(model, capture.extends(kind), True))
     except NotInDaemon as reason:
         raise refused(model, str(reason)) from reason
     return bundle
