@@ -43,7 +43,9 @@ TEST(ProgramGraph, of_a_fast_program_is_the_one_that_runs) {
   const std::string text = text_of(*shown);
   EXPECT_THAT(text, StartsWith("# Fast: 1 of its 2 nodes are djinn's own.\n"));
   EXPECT_THAT(text, HasSubstr("\n# linear: 1 made, 0 left\n"));
-  EXPECT_THAT(text, HasSubstr("\n# gated: 0 made, 1 left\n#   1: it is gelu without tanh\n"));
+  EXPECT_THAT(
+      text,
+      HasSubstr("\n# gated: 0 made, 1 left\n#   1: its dtype is not known, or has no kernel\n"));
   EXPECT_THAT(text, HasSubstr("djinn::linear_rows(%x, %w, none, false) {role \"head\", phase "));
   const Json json = to_json(*shown);
   EXPECT_EQ(json["id"], "000000000007");
