@@ -21,8 +21,8 @@ using Json = nlohmann::json;
 
 constexpr const char* kName = "djinn.json";
 constexpr uint64_t kVersion = 1;
-constexpr uint64_t kBytesMax = 128u << 20;  // constants in hexadecimal, and four large programs
-constexpr size_t kProgramsMax = 4;
+constexpr uint64_t kBytesMax = 128u << 20;  // constants in hexadecimal, and five large programs
+constexpr size_t kProgramsMax = 5;
 constexpr size_t kConstantsMax = 65'536;
 constexpr size_t kLinesMax = 1 << 20;
 constexpr size_t kPiecesMax = 4096;  // as plans.py has it

@@ -151,7 +151,8 @@ class Bundle:
             "files": [_relative(path, into) for path in self.paths],
             "config": self._config(),
             "as_stored": self.plan is None,
-            "weights": stored if self.plan is None else self.plan,
+            # But for the form, which is plain.
+            "weights": stored if self.plan is None else [one[:5] for one in self.plan],
             "geometry": {
                 **{"layers": layers, "kv_heads": heads, "head_dim": dim},
                 "dtype": str(dtype).removeprefix("torch."),
