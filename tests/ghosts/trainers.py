@@ -499,7 +499,7 @@ def the_recipes_of_the_page_run(scratch: Path) -> None:
     fresh("llama", scratch, djinn=False).save_pretrained(directory)
     users.word_tokenizer().save_pretrained(directory)
     names = {"path": str(directory), "loader": batches(), "dataset": examples()}
-    assert len(recipes()) == 7
+    assert len(recipes()) == 8
     with contextlib.chdir(directory):
         for recipe in recipes():
             print(recipe)
