@@ -136,12 +136,7 @@ template <typename T>
 void int8_outputs_first(const Linear& call, int64_t begin, int64_t end) {
   static constexpr BlockKernel kBlocks[kInt8RowsMax] = {&int8_block<T, 1>, &int8_block<T, 2>,
                                                         &int8_block<T, 3>, &int8_block<T, 4>};
-  for (int64_t n = begin; n < end; n += kTileOutputs) {
-    const int64_t tile_end = smaller(end, n + kTileOutputs);
-    for (int64_t row = 0; row < call.rows; row += kInt8RowsMax) {
-      kBlocks[smaller(call.rows - row, kInt8RowsMax) - 1](call, row, n, tile_end);
-    }
-  }
+  compute_outputs(kBlocks, call, begin, end);
 }
 
 // --- rows to int8
@@ -261,32 +256,12 @@ void add_int8_block(const Linear& call, const LinearRow* row, int64_t k, int64_t
   }
 }
 
-template <typename T, int M>
-void int8_chunk_of_inputs(const Linear& call, int64_t row, int64_t chunk) {
-  const LinearRow* const rows = call.row + row;
-  const auto bytes = static_cast<size_t>(padded_outputs(call.outputs)) * sizeof(float);
-  float* parts[M];
-  for (int m = 0; m < M; ++m) {
-    parts[m] = rows[m].parts + chunk * rows[m].parts_stride;
-    memset(parts[m], 0, bytes);
-  }
-  const int64_t begin = chunk * kChunkInputs;
-  const int64_t end = smaller(call.inputs, begin + kChunkInputs);
-  for (int64_t k = begin; k < end; k += kBlockInputs) {
-    add_int8_block<T, M>(call, rows, k, smaller(end - k, kBlockInputs), parts);
-  }
-}
-
 template <typename T>
 void int8_inputs_first(const Linear& call, int64_t begin, int64_t end) {
   static constexpr Chunk kChunks[kInt8RowsMax] = {
-      &int8_chunk_of_inputs<T, 1>, &int8_chunk_of_inputs<T, 2>, &int8_chunk_of_inputs<T, 3>,
-      &int8_chunk_of_inputs<T, 4>};
-  for (int64_t chunk = begin; chunk < end; ++chunk) {
-    for (int64_t row = 0; row < call.rows; row += kInt8RowsMax) {
-      kChunks[smaller(call.rows - row, kInt8RowsMax) - 1](call, row, chunk);
-    }
-  }
+      &chunk_of_inputs<1, &add_int8_block<T, 1>>, &chunk_of_inputs<2, &add_int8_block<T, 2>>,
+      &chunk_of_inputs<3, &add_int8_block<T, 3>>, &chunk_of_inputs<4, &add_int8_block<T, 4>>};
+  compute_chunks(kChunks, call, begin, end);
 }
 
 // Elements [begin, end) of a row, which begin at a block.

@@ -304,8 +304,12 @@ void add_block(const Linear& call, const LinearRow* row, int64_t k, int64_t inpu
   }
 }
 
+// As add_block.
+using AddBlock = void (*)(const Linear& call, const LinearRow* row, int64_t k, int64_t inputs,
+                          float* const* parts);
+
 // The rows of weights of one chunk, for a block of rows of x.
-template <typename T, int M>
+template <int M, AddBlock kAdd>
 void chunk_of_inputs(const Linear& call, int64_t row, int64_t chunk) {
   const LinearRow* const rows = call.row + row;
   const auto bytes = static_cast<size_t>(padded_outputs(call.outputs)) * sizeof(float);
@@ -317,7 +321,7 @@ void chunk_of_inputs(const Linear& call, int64_t row, int64_t chunk) {
   const int64_t begin = chunk * kChunkInputs;
   const int64_t end = smaller(call.inputs, begin + kChunkInputs);
   for (int64_t k = begin; k < end; k += kBlockInputs) {
-    add_block<T, M>(call, rows, k, smaller(end - k, kBlockInputs), parts);
+    kAdd(call, rows, k, smaller(end - k, kBlockInputs), parts);
   }
 }
 
@@ -343,18 +347,25 @@ void sum_chunks(const Linear& call, int64_t begin, int64_t end) {
 
 using BlockKernel = void (*)(const Linear& call, int64_t row, int64_t begin, int64_t end);
 
+// blocks: of one row, of two, and so on.
+template <int kMax>
+inline void compute_outputs(const BlockKernel (&blocks)[kMax], const Linear& call, int64_t begin,
+                            int64_t end) {
+  for (int64_t n = begin; n < end; n += kTileOutputs) {
+    const int64_t tile_end = smaller(end, n + kTileOutputs);
+    for (int64_t row = 0; row < call.rows; row += kMax) {
+      blocks[smaller(call.rows - row, kMax) - 1](call, row, n, tile_end);
+    }
+  }
+}
+
 template <typename T>
 void outputs_first(const Linear& call, int64_t begin, int64_t end) {
   static constexpr BlockKernel kBlocks[kRowsMax] = {
       &block_outputs_first<T, 1>, &block_outputs_first<T, 2>, &block_outputs_first<T, 3>,
       &block_outputs_first<T, 4>, &block_outputs_first<T, 5>, &block_outputs_first<T, 6>,
       &block_outputs_first<T, 7>, &block_outputs_first<T, 8>};
-  for (int64_t n = begin; n < end; n += kTileOutputs) {
-    const int64_t tile_end = smaller(end, n + kTileOutputs);
-    for (int64_t row = 0; row < call.rows; row += kRowsMax) {
-      kBlocks[smaller(call.rows - row, kRowsMax) - 1](call, row, n, tile_end);
-    }
-  }
+  compute_outputs(kBlocks, call, begin, end);
 }
 
 // --- inputs first, turned
@@ -441,17 +452,25 @@ void turned(const Linear& call, int64_t begin, int64_t end) {
 
 using Chunk = void (*)(const Linear& call, int64_t row, int64_t chunk);
 
-template <typename T>
-void inputs_first(const Linear& call, int64_t begin, int64_t end) {
-  static constexpr Chunk kChunks[kRowsMax] = {&chunk_of_inputs<T, 1>, &chunk_of_inputs<T, 2>,
-                                              &chunk_of_inputs<T, 3>, &chunk_of_inputs<T, 4>,
-                                              &chunk_of_inputs<T, 5>, &chunk_of_inputs<T, 6>,
-                                              &chunk_of_inputs<T, 7>, &chunk_of_inputs<T, 8>};
+// kernels: of one row, of two, and so on.
+template <int kMax>
+inline void compute_chunks(const Chunk (&kernels)[kMax], const Linear& call, int64_t begin,
+                           int64_t end) {
   for (int64_t chunk = begin; chunk < end; ++chunk) {
-    for (int64_t row = 0; row < call.rows; row += kRowsMax) {
-      kChunks[smaller(call.rows - row, kRowsMax) - 1](call, row, chunk);
+    for (int64_t row = 0; row < call.rows; row += kMax) {
+      kernels[smaller(call.rows - row, kMax) - 1](call, row, chunk);
     }
   }
+}
+
+template <typename T>
+void inputs_first(const Linear& call, int64_t begin, int64_t end) {
+  static constexpr Chunk kChunks[kRowsMax] = {
+      &chunk_of_inputs<1, &add_block<T, 1>>, &chunk_of_inputs<2, &add_block<T, 2>>,
+      &chunk_of_inputs<3, &add_block<T, 3>>, &chunk_of_inputs<4, &add_block<T, 4>>,
+      &chunk_of_inputs<5, &add_block<T, 5>>, &chunk_of_inputs<6, &add_block<T, 6>>,
+      &chunk_of_inputs<7, &add_block<T, 7>>, &chunk_of_inputs<8, &add_block<T, 8>>};
+  compute_chunks(kChunks, call, begin, end);
 }
 
 }  // namespace
