@@ -259,10 +259,10 @@ struct Part {
 
 Part part_of(const ipc::GenerateBlock& block, const gc::StepRecord& record,
              const SequenceUse& use) {
-  const ProgramId program = is_at_prompt(record)
+  const bool at_prompt = is_at_prompt(record);
+  const ProgramId program = at_prompt
                                 ? prompt_program(block, use.past(), record.prompt_read, use.tokens)
                                 : token_program(block, use.past());
-  const bool at_prompt = is_at_prompt(record);
   if (at_prompt && program.value == block.prefill) return {program, block.prefill_inputs};
   if (at_prompt && program.value == block.extend) return {program, block.extend_inputs};
   if (program.value == block.decode) return {program, block.decode_inputs};

@@ -487,25 +487,28 @@ void begin_again(Step& step) {
   step.session.state().begin();
 }
 
-void doom_made(Step& step) {
+// Gives the block of a run whose outputs it has doomed.
+static std::optional<ipc::RunBlock> doom_what_is_made(Step& step) {
   const auto operation = static_cast<ipc::Operation>(step.submission.operation);
   if (operation == ipc::Operation::kWriteRef) {
     const auto written = ipc::decode_write(step.block);
     if (written) [[maybe_unused]]
       const Status doomed = doom_written(step, *written);
-    return;
+    return {};
   }
-  if (operation != ipc::Operation::kRun && operation != ipc::Operation::kRunOnce) return;
-  const auto block = ipc::decode_run(step.block);
-  if (block) [[maybe_unused]]
-    const Status doomed = doom_outputs(step, *block);
+  if (operation != ipc::Operation::kRun && operation != ipc::Operation::kRunOnce) return {};
+  auto block = ipc::decode_run(step.block);
+  if (!block) return {};
+  [[maybe_unused]] const Status doomed = doom_outputs(step, *block);
+  return *std::move(block);
+}
+
+void doom_made(Step& step) {
+  doom_what_is_made(step);
 }
 
 void doom_products(Step& step, const LaneTools& tools) {
-  doom_made(step);
-  const auto operation = static_cast<ipc::Operation>(step.submission.operation);
-  if (operation != ipc::Operation::kRun && operation != ipc::Operation::kRunOnce) return;
-  const auto block = ipc::decode_run(step.block);
+  const auto block = doom_what_is_made(step);
   if (!block || step.is_of_series()) return;
   const auto graph = graph_of(step, tools);
   if (graph) doom_changed(step, tools.executor.inputs_written(*graph), *block);
