@@ -5,17 +5,13 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <cstring>
 #include <limits>
 #include <random>
-#include <string>
-#include <tuple>
 #include <utility>
 #include <vector>
 
 #include "kernel/base/int8_rows.h"
-#include "kernel/exec/kernels/kernels.h"
-#include "kernel/exec/kernels/matrix_for_tests.h"
+#include "kernel/exec/kernels/linear_cases_for_tests.h"
 
 namespace djinn::kernels {
 namespace {
@@ -116,12 +112,7 @@ struct Int8Case {
     const LinearKernel kernel = outputs_first ? linear.int8.outputs_first[number]
                                 : turns       ? linear.int8.turned[number]
                                               : linear.sum_chunks[number];
-    cuts.push_back(outputs);
-    int64_t from = 0;
-    for (const int64_t cut : cuts) {
-      kernel(call, from, cut);
-      from = cut;
-    }
+    share_out(kernel, call, std::move(cuts));
     return y;
   }
 
@@ -147,9 +138,7 @@ struct Int8Case {
   Matrix bias;
 };
 
-using Int8Form = std::tuple<Element, bool>;
-
-class Int8Linear : public ::testing::TestWithParam<Int8Form> {};
+class Int8Linear : public ::testing::TestWithParam<Form> {};
 
 TEST_P(Int8Linear, is_the_sum_of_integers_times_scales_rounded_once) {
   const auto [element, outputs_first] = GetParam();
@@ -176,28 +165,9 @@ TEST_P(Int8Linear, is_the_sum_of_integers_times_scales_rounded_once) {
 // The row contract.
 TEST_P(Int8Linear, a_row_is_the_same_alone_and_among_others_however_the_outputs_are_shared) {
   const auto [element, outputs_first] = GetParam();
-  constexpr int64_t kRows = 32, kOutputs = 150;
   for (const int64_t inputs : {33, 1100}) {
-    Int8Case it(element, outputs_first, kRows, inputs, kOutputs);
-    for (const IsaLevel level : levels()) {
-      Matrix together = it.run(level, 0, kRows);
-      EXPECT_EQ(it.run(level, 0, kRows,
-                       outputs_first ? std::vector<int64_t>{1, 3, 70, 137}
-                                     : std::vector<int64_t>{16, 32, 80, 144})
-                    .bytes,
-                together.bytes);
-      for (const int64_t rows : {1, 2, 3, 4, 5, 8, 31}) {
-        for (int64_t begin = 0; begin + rows <= kRows; begin += rows) {
-          Matrix some = it.run(level, begin, begin + rows, {kOutputs / 32 * 16});
-          for (int64_t r = 0; r < rows; ++r) {
-            ASSERT_EQ(std::memcmp(some.at(r, 0), together.at(begin + r, 0),
-                                  static_cast<size_t>(kOutputs) * bytes_of(element)),
-                      0)
-                << name_of(level) << ", row " << begin + r << " of " << rows;
-          }
-        }
-      }
-    }
+    Int8Case it(element, outputs_first, 32, inputs, 150);
+    expect_rows_as_they_are_among_others(it, {1, 2, 3, 4, 5, 8, 31});
   }
 }
 
@@ -226,14 +196,7 @@ TEST_P(Int8Linear, turned_weights_are_the_product_with_what_they_are_widened_to)
 TEST_P(Int8Linear, writes_nothing_but_its_outputs) {
   const auto [element, outputs_first] = GetParam();
   Int8Case it(element, outputs_first, 3, 40, 70);
-  for (const IsaLevel level : levels()) {
-    Matrix y = it.run(level, 0, 3);
-    for (int64_t r = 0; r < 3; ++r) {
-      for (int64_t gap = 0; gap < kGap; ++gap) {
-        EXPECT_EQ(y.get(r, 70 + gap), 0.0f) << name_of(level);
-      }
-    }
-  }
+  expect_gaps_untouched(it);
 }
 
 // Where all scales are one, the sums are integers, and all levels have the same.
@@ -338,14 +301,9 @@ TEST(Int8Rows, of_weights_are_widened_to_the_nearest_element) {
   }
 }
 
-std::string int8_form_name(const ::testing::TestParamInfo<Int8Form>& info) {
-  const auto [element, outputs_first] = info.param;
-  return std::string(name_of(element)) + (outputs_first ? "_outputs_first" : "_inputs_first");
-}
-
 INSTANTIATE_TEST_SUITE_P(Forms, Int8Linear,
                          ::testing::Combine(::testing::ValuesIn(kAllElements), ::testing::Bool()),
-                         int8_form_name);
+                         form_name);
 
 }  // namespace
 }  // namespace djinn::kernels

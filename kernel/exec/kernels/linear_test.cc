@@ -5,15 +5,11 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <cstring>
 #include <random>
-#include <string>
-#include <tuple>
 #include <utility>
 #include <vector>
 
-#include "kernel/exec/kernels/kernels.h"
-#include "kernel/exec/kernels/matrix_for_tests.h"
+#include "kernel/exec/kernels/linear_cases_for_tests.h"
 
 namespace djinn::kernels {
 namespace {
@@ -58,12 +54,7 @@ struct Case {
     const LinearKernel kernel = outputs_first ? kernels.outputs_first[number]
                                 : turns       ? kernels.turned[number]
                                               : kernels.sum_chunks[number];
-    cuts.push_back(outputs);
-    int64_t from = 0;
-    for (const int64_t cut : cuts) {
-      kernel(call, from, cut);
-      from = cut;
-    }
+    share_out(kernel, call, std::move(cuts));
     return y;
   }
 
@@ -83,8 +74,6 @@ struct Case {
   bool outputs_first, turns = false;
   Matrix x, w, bias;
 };
-
-using Form = std::tuple<Element, bool>;
 
 class LinearTest : public ::testing::TestWithParam<Form> {};
 
@@ -113,28 +102,9 @@ TEST_P(LinearTest, is_the_sum_rounded_once) {
 // The row contract.
 TEST_P(LinearTest, a_row_is_the_same_alone_and_among_others_however_the_outputs_are_shared) {
   const auto [element, outputs_first] = GetParam();
-  constexpr int64_t kRows = 32, kOutputs = 150;
   for (const int64_t inputs : {33, 500, 3100}) {
-    Case it(element, outputs_first, kRows, inputs, kOutputs);
-    for (const IsaLevel level : levels()) {
-      Matrix together = it.run(level, 0, kRows);
-      EXPECT_EQ(it.run(level, 0, kRows,
-                       outputs_first ? std::vector<int64_t>{1, 3, 70, 137}
-                                     : std::vector<int64_t>{16, 32, 80, 144})
-                    .bytes,
-                together.bytes);
-      for (const int64_t rows : {1, 2, 3, 4, 5, 6, 7, 8, 11, 16, 31}) {
-        for (int64_t begin = 0; begin + rows <= kRows; begin += rows) {
-          Matrix some = it.run(level, begin, begin + rows, {kOutputs / 32 * 16});
-          for (int64_t r = 0; r < rows; ++r) {
-            ASSERT_EQ(std::memcmp(some.at(r, 0), together.at(begin + r, 0),
-                                  static_cast<size_t>(kOutputs) * bytes_of(element)),
-                      0)
-                << name_of(level) << ", row " << begin + r << " of " << rows;
-          }
-        }
-      }
-    }
+    Case it(element, outputs_first, 32, inputs, 150);
+    expect_rows_as_they_are_among_others(it, {1, 2, 3, 4, 5, 6, 7, 8, 11, 16, 31});
   }
 }
 
@@ -161,19 +131,7 @@ TEST_P(LinearTest, turned_weights_give_the_bits_of_weights_that_lie_so) {
 TEST_P(LinearTest, writes_nothing_but_its_outputs) {
   const auto [element, outputs_first] = GetParam();
   Case it(element, outputs_first, 3, 40, 70);
-  for (const IsaLevel level : levels()) {
-    Matrix y = it.run(level, 0, 3);
-    for (int64_t r = 0; r < 3; ++r) {
-      for (int64_t gap = 0; gap < kGap; ++gap) {
-        EXPECT_EQ(y.get(r, 70 + gap), 0.0f) << name_of(level);
-      }
-    }
-  }
-}
-
-std::string form_name(const ::testing::TestParamInfo<Form>& info) {
-  const auto [element, outputs_first] = info.param;
-  return std::string(name_of(element)) + (outputs_first ? "_outputs_first" : "_inputs_first");
+  expect_gaps_untouched(it);
 }
 
 INSTANTIATE_TEST_SUITE_P(Forms, LinearTest,
