@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs all tests of one tier and closes with one line: `N passed, N failed, N skipped`.
+"""Runs all tests of one tier and closes with what failed, and one line: `N passed, N failed, ...`.
 
     run_tests.py [quick|full|TEXT]
 
@@ -17,6 +17,11 @@ TEXT runs the tests of all tiers whose name, or whose program's name, contains i
 
 Nothing is silently absent: a program that is missing, crashes, times out, writes no report, or
 fails although its report names no failure, counts as one failed test.
+
+A test whose own assertion failed is run once more when all others have ended. One that then passes
+is unsteady: it is counted, and told with its failure, as one that has to be mended. More of them
+than UNSTEADY_AT_MOST, and each that fails again, end the run with 1. What a sanitizer reports, a
+crash and a timeout have no second try.
 """
 
 import argparse
@@ -32,7 +37,7 @@ import threading
 import time
 import xml.etree.ElementTree as ElementTree
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -51,6 +56,8 @@ RUNNING: set[int] = set()  # process groups
 SAYING = threading.Lock()
 SKIP_EXIT_CODE = 77  # of a plain program, as in Automake
 TAIL_LINES = 60
+AGAIN = "-again"  # ends the name of a second try
+UNSTEADY_AT_MOST = 2
 CORES = len(os.sched_getaffinity(0))
 FILES_OF_A_SHARE = 30
 
@@ -68,12 +75,18 @@ class Outcome:
     failed: int = 0
     skipped: int = 0
     seconds: float = 0.0
+    unsteady: int = 0
     notes: list[str] = field(default_factory=list)  # failures and the reasons of skips
     log: Path | None = None
+    cases: list[str] = field(default_factory=list)  # that failed and can be run by themselves
+    again: Callable[[Sequence[str]], "Outcome"] | None = None
 
-    def fail(self, note: str) -> None:
+    def fail(self, note: str, case: str = "") -> None:
+        """`case`: what names the test to its program; "" where it gets no second try."""
         self.failed += 1
         self.notes.append(f"FAILED {note}")
+        if case:
+            self.cases.append(case)
 
     def skip(self, note: str) -> None:
         self.skipped += 1
@@ -152,13 +165,15 @@ class Selection:
         return [*(["-m", marks] if marks else []), *(["-k", self.text] if self.text else [])]
 
 
-def environment_of(program: Program, selection: Selection, report: Path) -> dict[str, str]:
+def environment_of(
+    program: Program, selection: Selection, report: Path, cases: Sequence[str]
+) -> dict[str, str]:
     sanitizers = {} if program.preset == "release" else SANITIZER_ENVIRONMENT
     return {
         **os.environ,
         **sanitizers,
         "GTEST_OUTPUT": f"json:{report}",
-        "GTEST_FILTER": selection.gtest_filter(program.name),
+        "GTEST_FILTER": ":".join(cases) or selection.gtest_filter(program.name),
         "GTEST_COLOR": "no",
         "DJINN_BUILD_DIR": str(ROOT / "build" / program.preset),
         "DJINN_TEST_TIER": selection.tier,
@@ -166,17 +181,19 @@ def environment_of(program: Program, selection: Selection, report: Path) -> dict
     }
 
 
-def run_program(program: Program, selection: Selection) -> Outcome:
-    outcome = Outcome(f"{program.preset}/{program.name}")
+def run_program(program: Program, selection: Selection, cases: Sequence[str] = ()) -> Outcome:
+    """`cases`: of a GoogleTest program, the tests that are run; empty for the selection's."""
+    outcome = Outcome(f"{program.preset}/{program.name}{AGAIN if cases else ''}")
+    outcome.again = partial(run_program, program, selection)
     if not program.command:
         outcome.fail("the program is not built")
         return outcome
-    report = RESULTS / f"{program.preset}-{program.name}.json"
+    report = RESULTS / f"{outcome.name.replace('/', '-')}.json"
     report.unlink(missing_ok=True)
     outcome.log = report.with_suffix(".log")
     start = time.monotonic()
     with outcome.log.open("w") as log:
-        code = exit_code(program, environment_of(program, selection, report), log)
+        code = exit_code(program, environment_of(program, selection, report, cases), log)
     outcome.seconds = time.monotonic() - start
     if program.is_gtest:
         count_gtest(outcome, report, code)
@@ -232,7 +249,7 @@ def count_gtest(outcome: Outcome, report: Path, code: int | str) -> None:
 def count_gtest_case(outcome: Outcome, test: dict) -> None:
     name = f"{test['classname']}.{test['name']}"
     if test.get("failures"):
-        outcome.fail(name)
+        outcome.fail(name, case=name)
     elif test["status"] != "RUN":
         outcome.skip(f"{name}: disabled")
     elif test.get("result") == "SKIPPED":
@@ -253,7 +270,7 @@ class Share:
     """Of the tests of a folder, what one pytest runs."""
 
     name: str
-    paths: list[Path]
+    paths: Sequence[Path | str]  # folders, files, or the ids of single tests
 
 
 def run_pytest(share: Share, selection: Selection, stream: bool) -> Outcome:
@@ -261,6 +278,9 @@ def run_pytest(share: Share, selection: Selection, stream: bool) -> Outcome:
     report = RESULTS / f"pytest-{share.name}.xml"
     report.unlink(missing_ok=True)
     outcome.log = report.with_suffix(".log")
+    outcome.again = lambda cases: run_pytest(
+        Share(share.name + AGAIN, cases), selection, stream=False
+    )
     command = [
         *(sys.executable, "-m", "pytest", f"--junitxml={report}", "--tb=short", "-p"),
         *("no:cacheprovider", "-v" if stream else "-q", *selection.pytest_arguments()),
@@ -347,7 +367,9 @@ def count_pytest_case(outcome: Outcome, case: ElementTree.Element) -> None:
     skipped = case.find("skipped")
     faults = [*case.findall("failure"), *case.findall("error")]
     if faults:
-        outcome.fail(name)
+        module = case.get("classname")  # "" where a file could not be collected
+        path = f"{module.replace('.', '/')}.py" if module else ""
+        outcome.fail(name, case=f"{path}::{case.get('name')}" if path else "")
         for fault in faults:
             outcome.notes += [f"| {line}" for line in (fault.text or "").splitlines()[-TAIL_LINES:]]
     elif skipped is not None:
@@ -356,14 +378,26 @@ def count_pytest_case(outcome: Outcome, case: ElementTree.Element) -> None:
         outcome.passed += 1
 
 
+def run_again(outcome: Outcome) -> Outcome | None:
+    """A second try, by themselves, of the tests that failed by their own assertions."""
+    if not outcome.cases or not outcome.again:
+        return None
+    second = outcome.again(outcome.cases)
+    if second.failed == 0 and second.passed == len(outcome.cases):
+        outcome.unsteady = second.passed
+        outcome.failed -= second.passed
+    return second
+
+
 def print_outcome(outcome: Outcome) -> None:
     lines = [
         f"{outcome.name:<28} {outcome.passed:>5} passed {outcome.failed:>3} failed "
-        f"{outcome.skipped:>3} skipped {outcome.seconds:>7.1f} s",
+        f"{outcome.skipped:>3} skipped {outcome.seconds:>7.1f} s"
+        + (f", {outcome.unsteady} passed when run again" if outcome.unsteady else ""),
         *(f"    {note}" for note in outcome.notes),
     ]
     told = any(note.startswith("|") for note in outcome.notes)
-    if outcome.failed and outcome.log and outcome.log.exists():
+    if outcome.failed + outcome.unsteady and outcome.log and outcome.log.exists():
         end = [] if told else outcome.log.read_text(errors="replace").splitlines()[-TAIL_LINES:]
         lines += [f"    {'the end of' if end else 'more is in'} {outcome.log.relative_to(ROOT)}"]
         lines += [f"    | {line}" for line in end]
@@ -433,16 +467,23 @@ def main() -> int:
     RESULTS.mkdir(parents=True, exist_ok=True)
     start = time.monotonic()
     outcomes = run_all(selection)
-    passed, failed, skipped = (
+    told = [o for o in outcomes if o.failed]
+    told += [second for outcome in told if (second := run_again(outcome)) and second.failed]
+    for outcome in told:
+        print_outcome(outcome)
+    passed, failed, skipped, unsteady = (
         sum(getattr(outcome, what) for outcome in outcomes)
-        for what in ("passed", "failed", "skipped")
+        for what in ("passed", "failed", "skipped", "unsteady")
     )
-    if passed + failed + skipped == 0:
+    if passed + failed + skipped + unsteady == 0:
         print(f"no test has a name with {selection.text!r} in it")
         failed = 1
     print(f"tier {selection.tier}, {time.monotonic() - start:.0f} s; logs are in build/test")
-    print(f"{passed} passed, {failed} failed, {skipped} skipped")
-    return 1 if failed else 0
+    print(
+        f"{passed} passed, {failed} failed, {skipped} skipped"
+        + (f", {unsteady} unsteady: failed, and passed when run again" if unsteady else "")
+    )
+    return 1 if failed or unsteady > UNSTEADY_AT_MOST else 0
 
 
 if __name__ == "__main__":
