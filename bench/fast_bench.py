@@ -26,6 +26,7 @@ from report import Entry, entry, report, seconds_of  # noqa: E402
 REPETITIONS = 5
 CONTEXT = 128
 READS = 5
+TEACHER = 1000  # tokens
 WARM = 5  # runs, until an encoder is captured and its plans are there
 
 
@@ -88,29 +89,73 @@ def decode_int8(name: str) -> Iterator[Entry]:
             yield entry(name, found, of_floor=found / statistics.median(before + after))
 
 
+def byte_model(dtype: Any) -> Any:
+    import transformers
+
+    load = transformers.AutoModelForCausalLM.from_pretrained
+    return load(ROOT / "models" / "bytes", dtype=dtype).eval().requires_grad_(False)
+
+
+def drawn_by(model: Any) -> Any:
+    import torch
+
+    torch.manual_seed(1)
+    return model.generate(
+        torch.tensor([[256]]),
+        do_sample=True,
+        max_new_tokens=TEACHER,
+        min_new_tokens=TEACHER,
+        pad_token_id=0,
+    )
+
+
+def agreement(name: str) -> Iterator[Entry]:
+    """Of tokens that float32 has drawn, at how many the likeliest next one is eager's, at once and
+    token by token with a cache."""
+    import djinn
+    import torch
+    import transformers
+
+    ids = drawn_by(byte_model(torch.float32))
+    djinn.config.numerics = "fast"
+
+    def likeliest(model: Any) -> tuple[Any, Any]:
+        there, cache, steps = ids.to(model.device), transformers.DynamicCache(), []
+        with torch.no_grad():
+            at_once = model(there, use_cache=False).logits.argmax(-1).cpu()[0]
+            for at in range(there.shape[1]):
+                logits = model(there[:, at : at + 1], past_key_values=cache).logits
+                steps.append(logits.argmax(-1).cpu()[0])
+        return at_once, torch.cat(steps)
+
+    same: dict[str, float] = {}
+    for dtype in (torch.float32, torch.bfloat16):
+        local = byte_model(dtype)
+        djinn.enable()
+        ghost = byte_model(dtype)
+        eager, found = likeliest(local), likeliest(ghost)
+        told = djinn.explain(ghost)
+        assert "fast" in told["numerics"], told
+        djinn.disable()
+        for way, a, b in zip(("at_once", "by_steps"), eager, found, strict=True):
+            same[f"{way}_{str(dtype).removeprefix('torch.')}"] = float((a == b).float().mean())
+    yield entry(name, 0, agreement=min(same.values()), **same)
+
+
 def divergence_int8(name: str) -> Iterator[Entry]:
     """How far from float32 the byte model is in int8, and in bfloat16: the mean of KL over tokens
     that float32 has drawn."""
     import djinn
     import torch
-    import transformers
 
-    load = partial(transformers.AutoModelForCausalLM.from_pretrained, ROOT / "models" / "bytes")
-    local = load(dtype=torch.float32).eval().requires_grad_(False)
-    torch.manual_seed(1)
-    ids = local.generate(
-        torch.tensor([[256]]),
-        do_sample=True,
-        max_new_tokens=1000,
-        min_new_tokens=1000,
-        pad_token_id=0,
-    )
+    local = byte_model(torch.float32)
+    ids = drawn_by(local)
     djinn.enable()
     djinn.config.numerics = "fast"
 
     def divergence(form: Any, dtype: torch.dtype) -> float:
         djinn.config.weights = form
-        ghost = load(dtype=dtype).eval()
+        ghost = byte_model(dtype)
         found = ghost(ids.to(ghost.device), use_cache=False).logits.float().cpu()
         expected = local(ids, use_cache=False).logits
         logs = [one.log_softmax(-1).flatten(0, 1) for one in (found, expected)]
@@ -173,6 +218,7 @@ BENCHMARKS: dict[str, Callable[[str], Iterator[Entry]]] = {
     "fast/qwen_bfloat16": partial(decode, make=qwen),
     "fast/qwen_float32": partial(decode, make=qwen_float32),
     "fast/qwen_int8": decode_int8,
+    "fast/bytes": agreement,
     "fast/bytes_int8": divergence_int8,
     "fast/gpt2_float32": partial(decode, make=gpt2),
     "fast/gpt2_bfloat16": partial(decode, make=gpt2_bfloat16),

@@ -103,21 +103,29 @@ def test_workers_that_are_killed_at_any_moment_change_no_token(
             target=lambda: seen.append(take_turns(host, byte_model)[0]), daemon=True
         )
         talk.start()
-        killed, met, spilled = 0, 0, 0
+        killed, met = 0, 0
+
+        def another(than: int) -> int:
+            """The worker, if it is ready and another one, or 0."""
+            workers = host.status()["workers"]
+            ready = (one["pid"] for one in workers if one["state"] == "ready")
+            return next((pid for pid in ready if pid != than), 0)
+
+        def wait_while_they_talk(what: Callable[[], bool], why: str) -> None:
+            wait_until(lambda: what() or not talk.is_alive(), why)
+
         while talk.is_alive():
-            files = spilled_files(host)
-            worker = next(iter(host.status()["workers"]), {"state": "none", "pid": 0})
-            if files != met and worker["state"] == "ready" and worker["pid"] != killed:
-                killed, met = worker["pid"], files
+            files, worker = spilled_files(host), another(killed)
+            if files != met and worker != 0:
+                killed, met = worker, files
                 os.kill(killed, signal.SIGKILL)
+                wait_while_they_talk(lambda n=killed: another(n) != 0, "another worker is ready")
                 # A group that kills three workers on its way would be left in memory.
-                wait_until(
-                    lambda n=spilled: (
-                        len(events_of(host, "sequence-spilled")) > n or not talk.is_alive()
-                    ),
+                spilled = len(events_of(host, "sequence-spilled"))
+                wait_while_they_talk(
+                    lambda n=spilled: len(events_of(host, "sequence-spilled")) > n,
                     "a group is spilled",
                 )
-                spilled = len(events_of(host, "sequence-spilled"))
         assert seen == [expected]
 
 

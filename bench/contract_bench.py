@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The row contract of fast numerics: sessions have the same bytes (tokens, keys and values of every
+layer) alone and among others that come and go, with 1, 2 and 3 threads, while prompts are paused
+and the worker is killed. `differing` counts the positions at which a session had others."""
+
+import hashlib
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.append(str(ROOT / "tests" / "e2e"))
+
+from private_daemon import BIN, Daemon, running  # noqa: E402
+from report import Entry, entry, report  # noqa: E402
+from spawned import spawned  # noqa: E402
+
+SESSIONS, TOKENS, PROMPT = 8, 1000, 300
+SHORT = (3, 40, 150)  # tokens of generations before the long one: who comes and goes
+KILLS, BETWEEN_KILLS_S = 5, 2.0
+ALONE, CROWDS = 2, (1, 2, 3)  # threads
+
+Positions = list[bytes]  # a digest of each
+
+
+def model() -> Any:
+    import transformers
+
+    return transformers.LlamaForCausalLM(
+        transformers.LlamaConfig(
+            hidden_size=512,
+            intermediate_size=1536,
+            num_hidden_layers=8,
+            num_attention_heads=8,
+            num_key_value_heads=4,
+            vocab_size=4096,
+        )
+    )
+
+
+def client(commands: Connection, directory: str, seed: int) -> None:
+    """Answers each number of tokens with what it has at each position."""
+    import djinn
+    import torch
+    import transformers
+
+    torch.set_num_threads(1)
+    djinn.enable()
+    djinn.config.numerics = "fast"
+    ghost = transformers.AutoModelForCausalLM.from_pretrained(directory, dtype="auto").eval()
+    draw = torch.Generator().manual_seed(seed)
+    ids = torch.randint(3, 4000, (1, PROMPT + seed), generator=draw)
+    while (tokens := commands.recv()) is not None:
+        cache = transformers.DynamicCache()
+        torch.manual_seed(seed)
+        said = ghost.generate(
+            ids.to(ghost.device),
+            past_key_values=cache,
+            do_sample=True,
+            max_new_tokens=tokens,
+            min_new_tokens=tokens,
+            pad_token_id=0,
+        ).cpu()
+        assert djinn.explain(ghost)["tier"] == 2, djinn.explain(ghost)
+        commands.send(positions_of(said, cache))
+
+
+def positions_of(said: Any, cache: Any) -> Positions:
+    """The last token's keys and values were never wanted."""
+    import torch
+
+    layers = [one.cpu() for layer in cache.layers for one in (layer.keys, layer.values)]
+    kept = torch.stack(layers, 0).movedim(-2, 0)[: said.shape[1] - 1].contiguous().numpy()
+    rows = zip(said[0, 1:].tolist(), kept, strict=True)
+    return [hashlib.blake2b(b"%d " % token + row.tobytes()).digest() for token, row in rows]
+
+
+def differing(found: Positions, expected: Positions) -> int:
+    return sum(a != b for a, b in zip(found, expected, strict=False))
+
+
+class Sessions:
+    def __init__(self, stack: ExitStack, directory: str, threads: int) -> None:
+        self.daemon: Daemon = stack.enter_context(running(threads=threads))
+        os.environ["DJINN_HOST"] = self.daemon.host
+        self.pipes = [spawned(stack, client, directory, seed) for seed in range(SESSIONS)]
+
+    def generate(self, number: int, tokens: int) -> Positions:
+        self.pipes[number].send(tokens)
+        return list(self.pipes[number].recv())
+
+    def come_and_go(self, number: int, alone: list[Positions]) -> int:
+        order = random.Random(number).sample(SHORT, len(SHORT))
+        return sum(differing(self.generate(number, n), alone[number]) for n in (*order, TOKENS))
+
+    def paused(self) -> bool:
+        words = [str(BIN / "djinnctl"), "-H", self.daemon.host, "--json", "show", "--schedule"]
+        shown = json.loads(subprocess.run(words, capture_output=True, text=True, check=True).stdout)
+        return any(one["paused"] for lane in shown["items"] for one in lane["decisions"])
+
+
+def kill_workers(daemon: Daemon, done: threading.Event) -> int:
+    kills = 0
+    while kills < KILLS and not done.wait(BETWEEN_KILLS_S):
+        pid = daemon.worker()["pid"]
+        if pid > 0:
+            os.kill(pid, signal.SIGKILL)
+            kills += 1
+    return kills
+
+
+def crowd(sessions: Sessions, alone: list[Positions], name: str) -> Entry:
+    """All of them at once."""
+    begun, ended, together, pauses = time.monotonic(), threading.Event(), 0, 0
+    with ThreadPoolExecutor(SESSIONS + 1) as pool:
+        killing = pool.submit(kill_workers, sessions.daemon, ended)
+        work = [pool.submit(sessions.come_and_go, i, alone) for i in range(SESSIONS)]
+        while not all(one.done() for one in work):
+            together = max(together, int(sessions.daemon.worker()["runs_together"]))
+            pauses += sessions.paused()
+            time.sleep(0.1)  # style: between two looks
+        ended.set()
+    return entry(
+        name,
+        time.monotonic() - begun,
+        differing=sum(one.result() for one in work),
+        kills=killing.result(),
+        seen_paused=pauses,
+        together=together,
+    )
+
+
+def contract() -> Iterator[Entry]:
+    import torch
+
+    torch.manual_seed(1)
+    with tempfile.TemporaryDirectory(prefix="djinn-bench.") as directory:
+        model().save_pretrained(directory)
+        with ExitStack() as stack:
+            sessions = Sessions(stack, directory, ALONE)
+            alone = [sessions.generate(number, TOKENS) for number in range(SESSIONS)]
+        for threads in CROWDS:
+            with ExitStack() as stack:
+                yield crowd(
+                    Sessions(stack, directory, threads), alone, f"contract/threads_{threads}"
+                )
+
+
+if __name__ == "__main__":
+    report({"contract": contract})

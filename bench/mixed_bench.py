@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Eight sessions of one user with mixed work, all at once: how evenly the lane's time is shared, by
+what `djinnctl show --schedule` says was measured of each step."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.append(str(ROOT / "tests" / "e2e"))
+
+from ghost_models import both, generate, gpt2, minilms, qwen  # noqa: E402
+from private_daemon import BIN, Daemon, running  # noqa: E402
+from report import Entry, entry, report  # noqa: E402
+from spawned import spawned  # noqa: E402
+
+UNIT_NS = 20_000_000  # kernel/sched/queue.h
+SECONDS, LOOK_S = 30.0, 0.05
+# What each does, over and over: which model, how long a prompt, and how many tokens.
+WORK: list[tuple[Callable[[], Any], int, int]] = [
+    (gpt2, 16, 100),
+    (gpt2, 128, 1),
+    (gpt2, 512, 20),
+    (qwen, 16, 50),
+    (qwen, 128, 1),
+    (qwen, 64, 10),
+    (minilms, 16, 0),
+    (minilms, 128, 0),
+]
+
+
+def client(commands: Connection, number: int) -> None:
+    """Works from when it is told to until it is told None."""
+    import torch
+
+    torch.set_num_threads(1)
+    make, prompt, tokens = WORK[number]
+    models = minilms() if make is minilms else both(make)
+    with models as (_, ghost), torch.no_grad():
+        ids = torch.randint(3, 500, (1, prompt))
+        there = ids.to(ghost.device)
+
+        def work() -> None:
+            if tokens > 0:
+                generate(ghost, ids, tokens)
+            else:
+                ghost(input_ids=there).last_hidden_state.cpu()
+
+        work()
+        work()
+        commands.send(os.getpid())
+        commands.recv()
+        while not commands.poll():
+            work()
+        commands.recv()
+
+
+def decisions(daemon: Daemon) -> list[dict[str, Any]]:
+    words = [str(BIN / "djinnctl"), "-H", daemon.host, "--json", "show", "--schedule"]
+    shown = json.loads(subprocess.run(words, capture_output=True, text=True, check=True).stdout)
+    return [one for lane in shown["items"] for one in lane["decisions"]]
+
+
+def jain(given: list[float]) -> float:
+    """Jain, Chiu, Hawe, "A Quantitative Measure of Fairness", DEC-TR-301, 1984."""
+    return sum(given) ** 2 / (len(given) * sum(one * one for one in given))
+
+
+def mixed(name: str = "mixed/eight") -> Iterator[Entry]:
+    with ExitStack() as stack, running() as daemon:
+        os.environ["DJINN_HOST"] = daemon.host
+        pipes = [spawned(stack, client, number) for number in range(len(WORK))]
+        clients = [pipe.recv() for pipe in pipes]
+        by_pid = {one["pid"]: one["id"] for one in daemon.observer.sessions()}
+        sessions = [by_pid[pid] for pid in clients]
+        for pipe in pipes:
+            pipe.send("begin")
+        taken: dict[int, dict[str, Any]] = {}
+        begun = time.monotonic()
+        while time.monotonic() < begun + SECONDS:
+            taken |= {one["number"]: one for one in decisions(daemon) if one["measured_ns"] > 0}
+            time.sleep(LOOK_S)  # style: between two looks
+        for pipe in pipes:
+            pipe.send(None)
+    yield entry(name, SECONDS, **fairness(taken, sessions))
+
+
+def fairness(taken: dict[int, dict[str, Any]], sessions: list[str]) -> dict[str, float]:
+    given: dict[str, float] = defaultdict(float)
+    behind = 0.0
+    for number in sorted(taken):
+        one = taken[number]
+        given[one["session"]] += one["measured_ns"]
+        behind = max(behind, one["lag_ns"] / UNIT_NS)
+    missing = max(taken) - min(taken) + 1 - len(taken)
+    return {
+        "jain": jain([given[session] for session in sessions]),
+        "gap_units": behind,
+        "decisions": len(taken),
+        "not_seen": missing,
+    }
+
+
+if __name__ == "__main__":
+    report({"mixed/eight": mixed})
