@@ -119,14 +119,23 @@ def agreement(name: str) -> Iterator[Entry]:
     ids = drawn_by(byte_model(torch.float32))
     djinn.config.numerics = "fast"
 
+    class Teacher(transformers.LogitsProcessor):  # type: ignore[misc]
+        def __init__(self) -> None:
+            self.likeliest: list[Any] = []
+
+        def __call__(self, said: Any, scores: Any) -> Any:
+            self.likeliest.append(scores.argmax(-1).cpu())
+            forced = torch.full_like(scores, -torch.inf)
+            forced[:, ids[0, said.shape[1]]] = 0
+            return forced
+
     def likeliest(model: Any) -> tuple[Any, Any]:
-        there, cache, steps = ids.to(model.device), transformers.DynamicCache(), []
+        there = ids.to(model.device)
         with torch.no_grad():
-            at_once = model(there, use_cache=False).logits.argmax(-1).cpu()[0]
-            for at in range(there.shape[1]):
-                logits = model(there[:, at : at + 1], past_key_values=cache).logits
-                steps.append(logits.argmax(-1).cpu()[0])
-        return at_once, torch.cat(steps)
+            at_once = model(there, use_cache=False).logits.argmax(-1).cpu()[0, :-1]
+        teacher = Teacher()
+        generate(model, ids[:, :1], TEACHER, logits_processor=[teacher])
+        return at_once, torch.cat(teacher.likeliest)
 
     same: dict[str, float] = {}
     for dtype in (torch.float32, torch.bfloat16):

