@@ -11,6 +11,7 @@
 #include "kernel/base/text.h"
 #include "kernel/srg/text.h"
 #include "libdjinn-client/models/directory.h"
+#include "libdjinn-client/models/json_text.h"
 #include "libdjinn-client/models/weights.h"
 #include "libdjinn-client/regular_file.h"
 
@@ -299,7 +300,7 @@ bool is_bundle(const std::string& directory) {
 Result<Bundle> read_bundle(const std::string& directory) {
   const std::string path = path_of(directory);
   DJINN_TRY(const std::string text, read_regular_file(path, kBytesMax));
-  const Json root = Json::parse(text, nullptr, false);
+  const Json root = parse_json(text);
   Reader reader;
   DJINN_CHECK(check_version(reader, root, path));
   Bundle bundle;
