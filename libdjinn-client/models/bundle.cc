@@ -234,8 +234,11 @@ Status read_programs(Reader& reader, const Json& root, Bundle& bundle, const std
   }
   for (const Json& one : reader.list(root, "programs", kProgramsMax)) {
     auto program = read_program(reader, one, bundle);
-    if (!program)
-      return malformed(path, "a program has no text of one: " + program.error().message);
+    if (!program) {
+      std::string why = program.error().message;
+      if (why.ends_with('.')) why.pop_back();
+      return malformed(path, "a program has no text of one: " + why);
+    }
     bundle.programs.push_back(*std::move(program));
   }
   if (reader.bad().empty() && !are_complete(bundle.programs)) reader.fail("programs", 0);
@@ -246,7 +249,8 @@ Status check_version(Reader& reader, const Json& root, const std::string& path) 
   if (!root.is_object() || reader.text(root, "format") != "djinn-bundle") {
     return malformed(path, "it has another format");
   }
-  const uint64_t version = reader.number(root, "version", UINT32_MAX);
+  const uint64_t version = reader.number(root, "version", UINT64_MAX);
+  if (!reader.bad().empty()) return malformed(path, "'version' is missing or wrong");
   if (version == kVersion) return {};
   return Error{ErrorCode::kUnsupported,
                path + " is a bundle of version " + std::to_string(version) +
