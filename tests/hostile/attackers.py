@@ -122,6 +122,7 @@ def patience(hang_up: Callable[[], None]) -> Iterator[None]:
         yield
     finally:
         timer.cancel()
+        timer.join()  # or a descriptor that it still has is taken for one of the next session's
 
 
 class ThroughABackDoor(Attacker):
