@@ -155,10 +155,11 @@ WorkerRing::WorkerRing(SessionView view, uint64_t completed, uint64_t completion
 
 Result<bool> WorkerRing::has_submission() {
   const uint64_t published = read_word(view_.control().submissions_published);
-  if (published < completed_ || published - completed_ > limits::kSubmissionSlots) {
+  if (published < found_ || published - completed_ > limits::kSubmissionSlots) {
     return breach("The submission index is out of range.");
   }
   found_ = published;
+  DJINN_ASSERT(found_ >= completed_);
   return published != completed_;
 }
 
@@ -172,14 +173,16 @@ Submission WorkerRing::copy_submission() const {
 
 void WorkerRing::complete_one() {
   write_word(view_.control().submissions_completed, ++completed_);
+  found_ = std::max(found_, completed_);  // a former worker may have found it
 }
 
 Result<uint32_t> WorkerRing::free_completions() {
   const uint64_t consumed = read_word(view_.control().completions_consumed);
-  if (consumed > pushed_ || pushed_ - consumed > limits::kCompletionSlots) {
+  if (consumed > pushed_ || consumed < consumed_) {
     return breach("The completion index is out of range.");
   }
   consumed_ = consumed;
+  DJINN_ASSERT(pushed_ - consumed_ <= limits::kCompletionSlots);
   return static_cast<uint32_t>(limits::kCompletionSlots - (pushed_ - consumed));
 }
 

@@ -70,7 +70,8 @@ class WorkerRing {
   // completed, completions_published: the worker's own indices, from the state extent.
   WorkerRing(SessionView view, uint64_t completed, uint64_t completions_published);
 
-  // True when submission number completed() is published. Errors: kProtocolViolation.
+  // True when submission number completed() is published, and from then on until it is complete: a
+  // client that takes one back that was found breaks the protocol. Errors: kProtocolViolation.
   Result<bool> has_submission();
   // A private copy of submission number completed(), which has_submission() has found.
   [[nodiscard]] Submission copy_submission() const;
@@ -79,7 +80,8 @@ class WorkerRing {
   void complete_one();  // frees the slot
   [[nodiscard]] uint64_t completed() const { return completed_; }
 
-  // Slots that push() can still take. Errors: kProtocolViolation.
+  // Slots that push() can still take; no fewer than were seen, but for what was pushed since.
+  // Errors: kProtocolViolation.
   Result<uint32_t> free_completions();
   // True when there is no room for `count` completions, and the client will ring when it made some.
   // No more than the ring has slots.

@@ -216,6 +216,42 @@ TEST(Ring, a_consumed_index_out_of_range_is_a_protocol_violation) {
   EXPECT_EQ(session.worker.free_completions().value(), 0u);
 }
 
+TEST(Ring, what_was_found_and_what_was_seen_free_is_not_taken_back) {
+  Session session;
+  for (uint64_t run = 1; run <= 3; ++run) ASSERT_TRUE(session.client.publish(numbered(run)));
+  ASSERT_TRUE(session.worker.has_submission().value());
+  uint64_t& published = session.view.control().submissions_published.word;
+  for (const uint64_t less : {uint64_t{2}, uint64_t{1}, uint64_t{0}}) {
+    published = less;
+    EXPECT_EQ(session.worker.has_submission().error().code, ErrorCode::kProtocolViolation);
+    EXPECT_EQ(session.worker.open(), 3u);
+    EXPECT_EQ(session.worker.copy_submission().run, 1u);
+  }
+  published = 3;
+  EXPECT_TRUE(session.worker.has_submission().value());
+
+  for (uint64_t run = 1; run <= 3; ++run) work_one(session.worker);
+  ASSERT_TRUE(session.client.take().value());
+  ASSERT_TRUE(session.client.take().value());
+  ASSERT_EQ(session.worker.free_completions().value(), limits::kCompletionSlots - 1);
+  uint64_t& consumed = session.view.control().completions_consumed.word;
+  consumed = 1;
+  EXPECT_EQ(session.worker.free_completions().error().code, ErrorCode::kProtocolViolation);
+  consumed = 2;
+  EXPECT_EQ(session.worker.free_completions().value(), limits::kCompletionSlots - 1);
+}
+
+TEST(Ring, what_a_former_worker_had_found_is_completed_though_the_client_took_it_back) {
+  Session session;
+  ASSERT_TRUE(session.client.publish(numbered(1)));
+  session.view.control().submissions_published.word = 0;
+  WorkerRing successor(session.view, 0, 0);
+  EXPECT_FALSE(successor.has_submission().value());
+  successor.complete_one();
+  EXPECT_EQ(successor.open(), 0u);
+  EXPECT_EQ(successor.has_submission().error().code, ErrorCode::kProtocolViolation);
+}
+
 TEST(RingDeathTest, a_completion_has_no_place_but_in_a_slot_that_was_seen_free) {
   Session session;
   for (uint32_t i = 0; i < limits::kCompletionSlots; ++i) session.worker.push(done(numbered(i)));

@@ -10,7 +10,6 @@
 #include <array>
 #include <utility>
 
-#include "daemon/worker/step_kind.h"
 #include "ipc/bell.h"
 #include "ipc/spin.h"
 #include "kernel/base/assert.h"
@@ -243,21 +242,22 @@ Status LaneLoop::enqueue(Seat& seat, sched::Arrival arrival, uint64_t now_ns) {
   seat.worked_ns = now_ns;
   seat.begin_by_ns = 0;
   // Without a submission it is a look at a session that has just come, or breaks the protocol.
-  const StepKind kind = submitted && *submitted ? kind_of_next_step(*seat.session) : StepKind{};
-  seat.kind = kind.number;
-  if (seat.kind != 0 && !times_.knows(seat.kind)) {
+  seat.kind = submitted && *submitted ? kind_of_next_step(*seat.session) : StepKind{};
+  seat.behind.reset();
+  const uint64_t kind = seat.kind.number;
+  if (kind != 0 && !times_.knows(kind)) {
     if (const auto expected = expected_step(*seat.session, state_.programs)) {
-      times_.expect(seat.kind, expected->work, expected->kernels);
+      times_.expect(kind, expected->work, expected->kernels);
     }
   }
   seat.batch_key = runner_->batch_key_of(*seat.session);
-  seat.predicted_ns = times_.predict_ns(seat.kind);
-  if (!times_.is_sure(seat.kind)) {
+  seat.predicted_ns = times_.predict_ns(kind);
+  if (!times_.is_sure(kind)) {
     seat.predicted_ns = std::min(seat.predicted_ns, sched::kUnitNs);
   }
   const sched::ReadyStep step{seat.session->id(), arrival, seat.predicted_ns, seat.batch_key,
-                              is_long(seat, kind.is_token)};
-  if (seat.kind != 0) {
+                              is_long(seat)};
+  if (kind != 0) {
     DJINN_TRY(const bool refused, refuse_at_once(seat, step, now_ns));
     if (refused) return {};
   }
@@ -281,9 +281,10 @@ Result<bool> LaneLoop::refuse_at_once(Seat& seat, const sched::ReadyStep& step, 
   std::optional<Runner::Pause> pause;
   if (runner_->is_between_operators() && !runner_->is_paused()) pause.emplace(*runner_);
   session.refuse(*std::move(why));
+  // Where what a former worker had not told takes the room, the client hears of it when it has made
+  // some.
   DJINN_TRY(const auto advance, runner_->advance(session));
-  DJINN_ASSERT(advance == Runner::Advance::kWorked);
-  seat.standing = Standing::kIdle;
+  note(seat, advance, now_ns);
   return true;
 }
 
@@ -310,15 +311,16 @@ std::optional<Error> LaneLoop::why_not_in_time(const sched::ReadyStep& step, uin
 }
 
 sched::Backlog LaneLoop::backlog_of(SessionId id) {
-  const Seat& seat = seats_.at(id);
-  if (seat.kind == 0) return {};  // it is looked at, that is all
-  const StepsBehind steps = steps_behind(*seat.session);
-  const uint64_t ns = times_.predict_ns(seat.kind);
-  sched::Backlog backlog{ns, !kind_of_next_step(*seat.session).is_token, steps.count,
-                         times_.predict_ns(steps.kind)};
+  Seat& seat = seats_.at(id);
+  // It is looked at, that is all; or its last step is over, and not charged yet.
+  if (seat.kind.number == 0 || seat.session->ring().open() == 0) return {};
+  if (!seat.behind) seat.behind = steps_behind(*seat.session);
+  const uint64_t ns = times_.predict_ns(seat.kind.number);
+  sched::Backlog backlog{ns, !seat.kind.is_token, seat.behind->count,
+                         times_.predict_ns(seat.behind->kind)};
   // Of the run that is computed, or paused, a part is over.
   if (runner_->is_asking(id)) backlog.step_ns -= std::min(ns, slice_.charged_ns);
-  backlog.step_ns += ns * steps.parts;
+  backlog.step_ns += ns * seat.behind->parts;
   backlog.behind = seat.session->ring().open() - 1;
   backlog.behind_ns = ns;
   return backlog;
@@ -335,9 +337,10 @@ uint64_t LaneLoop::count_queued() {
 
 // A step that makes a token is never long, however large its model is: it is a unit. What may not
 // be long is not taken for long, since it would be held: to abandon it costs less.
-bool LaneLoop::is_long(const Seat& seat, bool is_token) const {
+bool LaneLoop::is_long(const Seat& seat) {
   if (seat.is_too_long) return true;
-  if (is_token || (seat.token_kind != 0 && seat.kind == seat.token_kind)) return false;
+  const bool is_token_run = seat.token_kind != 0 && seat.kind.number == seat.token_kind;
+  if (seat.kind.is_token || is_token_run) return false;
   return seat.predicted_ns > kLongNs;
 }
 
@@ -639,7 +642,7 @@ bool LaneLoop::end_step(SessionId id, Runner::Advance advance, const StepTime& t
   const uint64_t took_ns = time.charged_ns + time.to_charge_ns;
   if (advance == Runner::Advance::kAbandoned) {
     seat.is_too_long |= runner_->is_paused();
-    if (took_ns > seat.predicted_ns) times_.note(seat.kind, took_ns);
+    if (took_ns > seat.predicted_ns) times_.note(seat.kind.number, took_ns);
     if (const Status queued = enqueue(seat, sched::Arrival::kGoesOn, time.ended_ns); !queued) {
       set_aside(id, queued.error());
     }
@@ -648,8 +651,8 @@ bool LaneLoop::end_step(SessionId id, Runner::Advance advance, const StepTime& t
   const bool waited = advance == Runner::Advance::kWaited;
   if (!waited && advance != Runner::Advance::kWorked) return false;
   seat.is_too_long = false;
-  if (seat.session->was_token) seat.token_kind = seat.kind;
-  times_.note(seat.kind, took_ns);
+  if (seat.session->was_token) seat.token_kind = seat.kind.number;
+  times_.note(seat.kind.number, took_ns);
   if (waited) stop_waiting(id);
   if (const Status queued = queue_again(seat, time.ended_ns); !queued)
     set_aside(id, queued.error());

@@ -42,6 +42,7 @@
 #include "daemon/worker/lane_counts.h"
 #include "daemon/worker/runner.h"
 #include "daemon/worker/slab.h"
+#include "daemon/worker/step_kind.h"
 #include "kernel/base/clock.h"
 #include "kernel/base/fd.h"
 #include "kernel/sched/forecast.h"
@@ -124,12 +125,14 @@ class LaneLoop {
     Standing standing = Standing::kIdle;
     bool is_cold = false;
     uint64_t worked_ns = 0;     // when it had work last
-    uint64_t kind = 0;          // of the step that is queued
+    StepKind kind;              // of the step that is queued
     uint64_t batch_key = 0;     // likewise
     uint64_t predicted_ns = 0;  // likewise
     uint64_t token_kind = 0;    // of its runs that made a token; 0: it had none
     bool is_too_long = false;   // likewise: to be begun while another run is paused
     uint64_t begin_by_ns = 0;   // of the submission that waits, and has not begun; 0: none does
+    // Behind the step that is queued, once somebody has asked: to tell takes reading the block.
+    std::optional<StepsBehind> behind;
   };
   // Of a step that is computed by itself.
   struct Slice {
@@ -179,7 +182,7 @@ class LaneLoop {
   std::vector<SessionId> unit_of(SessionId picked, uint64_t now_ns);
   bool run_unit(const std::vector<SessionId>& unit, uint64_t begun_ns);
   [[nodiscard]] Slice slice_of(const Seat& seat, uint64_t begun_ns) const;
-  [[nodiscard]] bool is_long(const Seat& seat, bool is_token) const;
+  [[nodiscard]] static bool is_long(const Seat& seat);
   bool goes_on_inside();
   // As Runner::BetweenOperators; the same, of one's parts.
   bool between_operators(Session& session);

@@ -173,46 +173,67 @@ srg::Graph generating(int64_t heap_bytes) {
   return graph;
 }
 
-TEST_F(LaneLoopTest, steps_that_join_and_lack_memory_wait_each_until_it_has_come) {
-  constexpr ProgramId kPrefill{5}, kDecode{6};
-  constexpr SequenceHandle kGroup{3, 1};
+class GeneratingLaneTest : public LaneLoopTest {
+ protected:
+  static constexpr ProgramId kPrefill{5}, kDecode{6};
+  static constexpr SequenceHandle kGroup{3, 1};
+
+  // Each session generates so many tokens, of which those behind the first take so much of the
+  // heap. Nothing is computed before `then`, which is on the lane's thread, too, has been called.
+  void generate(const std::vector<std::unique_ptr<TestSession>>& sessions, int64_t heap_bytes,
+                uint32_t tokens, const std::function<void(LaneLoop::State&)>& then) {
+    look_at(sessions.size());
+    on_lane([&](LaneLoop::State& state) {
+      for (const auto& [id, bytes] : {std::pair{kPrefill, int64_t{0}}, {kDecode, heap_bytes}}) {
+        state.programs.expect_program(id, {}, std::make_shared<const std::vector<std::byte>>());
+        auto admitted = admit_graph(executor_, ipc::encode(generating(bytes)), nullptr);
+        state.programs.add_program(id, *std::move(admitted));
+      }
+      for (const auto& session : sessions) {
+        add_group(*state.sessions.at(session->id));
+        submit(*session, tokens);
+      }
+      then(state);
+    });
+  }
+
+ private:
+  void add_group(Session& session) {
+    const ipc::SequenceGeometry geometry{1, 1, 2, 8, DType::kFloat32, 64};
+    const uint64_t bytes = gc::SequenceLayout::make(1, 1, 2, 8, sizeof(float), 64)->file_bytes();
+    Fd memory = *pal::make_memfd("group", bytes, pal::Seals::kShared);
+    session.add_sequence(
+        *Sequence::map(session.id(), kGroup, geometry, std::move(memory), bytes, Fd(), *pal_));
+  }
+  static void submit(TestSession& session, uint32_t tokens) {
+    ipc::GenerateBlock block;
+    block.prefill = kPrefill.value;
+    block.decode = kDecode.value;
+    block.sequence = kGroup;
+    block.rows = 1;
+    block.prompt_tokens = 1;
+    block.prompt = {TestSession::kOutputAt, sizeof(int32_t)};  // zeros
+    block.padding = {0};
+    block.max_new_tokens = tokens;
+    const std::vector<std::byte> encoded = ipc::encode(block);
+    copy_bytes(encoded, session.staging());
+    ipc::Submission submission;
+    submission.operation = static_cast<uint16_t>(ipc::Operation::kGenerate);
+    submission.run = ++session.last_run;
+    submission.binding_bytes = static_cast<uint32_t>(encoded.size());
+    ASSERT_TRUE(session.ring.publish(submission));
+  }
+};
+
+TEST_F(GeneratingLaneTest, steps_that_join_and_lack_memory_wait_each_until_it_has_come) {
   constexpr int kTokens = 5;
-  const ipc::SequenceGeometry geometry{1, 1, 2, 8, DType::kFloat32, 64};
-  const uint64_t bytes = gc::SequenceLayout::make(1, 1, 2, 8, sizeof(float), 64)->file_bytes();
   std::vector<std::unique_ptr<TestSession>> sessions;
   for (uint64_t id = 1; id <= 3; ++id) sessions.push_back(attach(id));
-  look_at(sessions.size());
-  on_lane([&](LaneLoop::State& state) {
-    for (const auto& [id, heap_bytes] : {std::pair{kPrefill, 0}, std::pair{kDecode, 1 << 20}}) {
-      state.programs.expect_program(id, {}, std::make_shared<const std::vector<std::byte>>());
-      auto admitted = admit_graph(executor_, ipc::encode(generating(heap_bytes)), nullptr);
-      state.programs.add_program(id, *std::move(admitted));
-    }
-    for (const auto& session : sessions) {
-      Fd memory = *pal::make_memfd("group", bytes, pal::Seals::kShared);
-      state.sessions.at(session->id)
-          ->add_sequence(
-              *Sequence::map(session->id, kGroup, geometry, std::move(memory), bytes, Fd(), *pal_));
-      ipc::GenerateBlock block;
-      block.prefill = kPrefill.value;
-      block.decode = kDecode.value;
-      block.sequence = kGroup;
-      block.rows = 1;
-      block.prompt_tokens = 1;
-      block.prompt = {TestSession::kOutputAt, sizeof(int32_t)};  // zeros
-      block.padding = {0};
-      block.max_new_tokens = kTokens;
-      const std::vector<std::byte> encoded = ipc::encode(block);
-      copy_bytes(encoded, session->staging());
-      ipc::Submission submission;
-      submission.operation = static_cast<uint16_t>(ipc::Operation::kGenerate);
-      submission.run = ++session->last_run;
-      submission.binding_bytes = static_cast<uint32_t>(encoded.size());
-      ASSERT_TRUE(session->ring.publish(submission));
+  generate(sessions, 1 << 20, kTokens, [&](LaneLoop::State& state) {
+    for (const auto& [id, session] : state.sessions) {
       // What it will compute is known before it begins, of a program that never ran.
-      Session& worked = *state.sessions.at(session->id);
-      ASSERT_TRUE(*worked.ring().has_submission());
-      const auto expected = expected_step(worked, state.programs);
+      ASSERT_TRUE(*session->ring().has_submission());
+      const auto expected = expected_step(*session, state.programs);
       ASSERT_TRUE(expected);
       EXPECT_EQ(expected->work.operators, generating(0).nodes.size());
     }
@@ -226,6 +247,29 @@ TEST_F(LaneLoopTest, steps_that_join_and_lack_memory_wait_each_until_it_has_come
   grant(request);
   for (const auto& session : sessions) {  // each token, and the end
     for (int told = 0; told <= kTokens; ++told) ASSERT_EQ(session->completion(), ErrorCode::kOk);
+  }
+  EXPECT_GT(loop_->counts().read().runs_together, 0u);
+}
+
+// Who ends a step with others asks for the next one before those are charged for theirs.
+TEST_F(GeneratingLaneTest, a_deadline_is_judged_beside_steps_that_have_just_ended_together) {
+  constexpr int kTokens = 5;
+  std::vector<std::unique_ptr<TestSession>> sessions;
+  for (uint64_t id = 1; id <= 4; ++id) sessions.push_back(attach(id));
+  generate(sessions, 0, kTokens, [&](LaneLoop::State&) {
+    for (const auto& session : sessions) {
+      ipc::Submission behind;  // without a block: it fails
+      behind.operation = static_cast<uint16_t>(ipc::Operation::kReleaseRefs);
+      behind.run = ++session->last_run;
+      behind.begin_by_ns = clock_.monotonic_ns() + 100 * kNsPerSecond;
+      if (session->id.value % 2 == 0) continue;
+      ASSERT_TRUE(session->ring.publish(behind));
+    }
+  });
+  for (const auto& session : sessions) {
+    for (int told = 0; told <= kTokens; ++told) ASSERT_EQ(session->completion(), ErrorCode::kOk);
+    if (session->id.value % 2 == 0) continue;
+    EXPECT_EQ(session->completion(), ErrorCode::kMalformed);
   }
   EXPECT_GT(loop_->counts().read().runs_together, 0u);
 }

@@ -3,6 +3,7 @@
 // A run that is paused between two operators, with other sessions' steps inside: what it gives is
 // what it gives alone, whatever comes at a pause.
 #include <algorithm>
+#include <atomic>
 #include <future>
 #include <map>
 
@@ -532,6 +533,30 @@ TEST_F(FifoLaneTest, who_cannot_begin_in_time_behind_a_run_is_refused_while_that
   other->run(one_operator("fake::nothing"));
   give_up(*is_long);
   EXPECT_EQ(other->completion(), ErrorCode::kOk);
+}
+
+TEST_F(FifoLaneTest, what_is_taken_back_while_another_s_deadline_is_judged_ends_its_session_alone) {
+  const auto takes_back = attach(1);
+  const auto other = attach(2);
+  const auto is_long = computing(3);  // the lane has looked at the others before
+  const auto is_found = [&](const TestSession& session) {
+    std::promise<bool> found;
+    loop_->post([&](LaneLoop::State& state) {
+      found.set_value(state.sessions.at(session.id)->ring().open() == 1);
+    });
+    return found.get_future().get();
+  };
+  takes_back->run(one_operator("fake::nothing"));
+  while (!is_found(*takes_back)) std::this_thread::yield();
+  std::atomic_ref(takes_back->control().submissions_published.word).store(0);
+  other->begin_by_ns = UINT64_MAX;
+  other->run(one_operator("fake::nothing"));
+  while (!is_found(*other)) std::this_thread::yield();
+  give_up(*is_long);
+  EXPECT_EQ(other->completion(), ErrorCode::kOk);
+  const auto broken = heard<ipc::SessionBroken>();
+  EXPECT_EQ(broken.session, takes_back->id);
+  EXPECT_EQ(broken.code, ErrorCode::kProtocolViolation);
 }
 
 // Under `fair` a run that goes on for long is in nobody's way but that of another long one.

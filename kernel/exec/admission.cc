@@ -156,8 +156,10 @@ class Admission {
     values.sizes = {weight.sizes[0], weight.sizes[1]};
     values.strides = {int8_row_bytes(weight.sizes[1]), 1};
     const srg::Value& view = program_.graph.values[id];
-    if (view.strides.size() == 2 && view.strides[0] == srg::Expr(1) &&
-        view.strides[1] == srg::Expr(weight.sizes[1])) {  // it shows the weight turned around
+    const std::vector<srg::Expr> around{values.sizes[1], values.sizes[0]},
+        around_strides{1, values.sizes[1]}, in_order_strides{values.sizes[1], 1};
+    const bool is_in_order = view.sizes == values.sizes && view.strides == in_order_strides;
+    if (view.sizes == around && view.strides == around_strides && !is_in_order) {
       std::swap(values.sizes[0], values.sizes[1]);
       std::swap(values.strides[0], values.strides[1]);
     }

@@ -4,11 +4,17 @@
 // is alone; and refused where something else reads such a matrix, or where they are to be exact.
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/embedding.h>
+#include <ATen/ops/layer_norm.h>
 #include <ATen/ops/linear.h>
 #include <ATen/ops/matmul.h>
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
 
+#include <array>
 #include <cmath>
 #include <cstring>
 #include <map>
@@ -16,6 +22,7 @@
 #include <utility>
 #include <vector>
 
+#include "kernel/base/fd.h"
 #include "kernel/base/int8_rows.h"
 #include "kernel/exec/executor_for_tests.h"
 
@@ -310,6 +317,76 @@ TEST_P(FastInt8, who_reads_a_matrix_otherwise_is_named) {
               HasSubstr("aten::alias, reads the weight other"));
   EXPECT_THAT(refused([](GraphBuilder& b, srg::ValueRef) { return weight(b, "w"); }),
               HasSubstr("An output of the graph is the weight w"));
+}
+
+// Where LibTorch has no kernel on meta, what the graph does not claim is told all the same.
+TEST_P(FastInt8, a_norm_beside_a_product_needs_no_claim) {
+  ASSERT_EQ(message_of(world_.admit(graph([](GraphBuilder& b, srg::ValueRef x) {
+              b.output(b.call("aten::layer_norm",
+                              {arg(x), arg(srg::ExprList{{kInputs}}), arg(srg::None{}),
+                               arg(srg::None{}), arg(1e-5), arg(true)}));
+              return b.call("aten::linear", {arg(x), arg(weight(b, "w"))});
+            }))),
+            "");
+  EXPECT_EQ(world_.program->fast_nodes(), 2u);
+  const at::Tensor x = noise({3, kInputs}, 11, GetParam());
+  run(x);
+  const at::Tensor wide = x.to(at::kDouble);
+  EXPECT_LE(error(world_.output(0), at::layer_norm(wide, {kInputs})), rounding());
+}
+
+// Its strides are those of a matrix that is turned around, too.
+TEST_P(FastInt8, a_matrix_of_one_column_is_read_as_it_lies) {
+  const Int8Weight column(noise({5, 1}, 12));
+  world_.weights = WeightTable({column.weight("column", GetParam())});
+  for (const bool is_around : {false, true}) {
+    GraphBuilder b;
+    const auto x = b.input("x", dtype(), {4, 1});
+    const auto storage = b.storage(srg::StorageKind::kWeight, "column");
+    const std::vector<srg::Expr> in_order{5, 1}, around{1, 5};
+    const auto w = b.on_storage(storage, dtype(), is_around ? around : in_order, {1, 1});
+    b.output(b.call(is_around ? "aten::mm" : "aten::linear", {arg(x), arg(w)}));
+    b.graph.numerics = fast();
+    ASSERT_EQ(message_of(world_.admit(b.graph)), "");
+    const at::Tensor given = noise({4, 1}, 13, GetParam());
+    ASSERT_EQ(message_of(world_.run({}, {given})), "");
+    const at::Tensor expected = at::linear(given.to(at::kDouble), column.widened.to(at::kDouble));
+    EXPECT_LE(error(world_.output(0), expected), kOfInt8Rows);
+  }
+}
+
+// The most memory that this process has had since this was asked last, in bytes (proc(5)).
+uint64_t peak_bytes() {
+  std::array<char, 8192> text{};
+  const Fd status(::open("/proc/self/status", O_RDONLY | O_CLOEXEC));
+  EXPECT_GT(::read(status.get(), text.data(), text.size() - 1), 0);
+  const char* const peak = ::strstr(text.data(), "VmHWM:");
+  const Fd reset(::open("/proc/self/clear_refs", O_WRONLY | O_CLOEXEC));
+  EXPECT_EQ(::write(reset.get(), "5", 1), 1);
+  return peak == nullptr ? 0 : ::strtoull(peak + sizeof "VmHWM:", nullptr, 10) * 1024;
+}
+
+// However small a row is: what tells where the rows are is no memory of the run's.
+TEST(FastInt8Rows, a_product_of_many_rows_takes_what_its_result_has_and_little_more) {
+  constexpr int64_t kRows = 6'000'000;
+  const Int8Weight one(at::ones({1, 1}));
+  World world({});
+  world.weights = WeightTable({one.weight("w", at::kHalf)});
+  GraphBuilder b;
+  const auto x = b.input("x", DType::kFloat16, {1});
+  const auto rows = b.call("aten::as_strided", {arg(x), arg(srg::ExprList{{kRows, 1}}),
+                                                arg(srg::ExprList{{0, 1}}), integer(0)});
+  const auto y = b.call("aten::mm", {arg(rows), arg(b.weight("w", DType::kFloat16, {1, 1}))});
+  b.output(b.call("aten::amax", {arg(y)}));
+  b.graph.numerics = srg::Numerics::kFast;
+  ASSERT_EQ(message_of(world.admit(b.graph)), "");
+  ASSERT_EQ(world.program->fast_nodes(), 1u);
+  peak_bytes();
+  const uint64_t before = peak_bytes();
+  ASSERT_EQ(message_of(world.run({}, {at::ones({1}, at::kHalf)})), "");
+  constexpr uint64_t kResult = kRows * 2;
+  EXPECT_LE(peak_bytes() - before, 4 * kResult);
+  EXPECT_EQ(world.output(0).item<float>(), one.widened.item<float>());
 }
 
 INSTANTIATE_TEST_SUITE_P(Of, FastInt8, ::testing::Values(at::kFloat, at::kBFloat16, at::kHalf),

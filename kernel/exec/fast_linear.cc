@@ -155,10 +155,8 @@ Product prepared(const at::Tensor& given, const at::Tensor& weight, const Bias& 
   const auto* const x = static_cast<const std::byte*>(it.input.const_data_ptr());
   auto* const y = static_cast<std::byte*>(it.result.mutable_data_ptr());
   float* const parts = it.parts && !it.work.turns ? it.parts->mutable_data_ptr<float>() : nullptr;
-  for (int64_t row = 0; row < rows; ++row) {
-    it.work.rows.push_back({x + row * x_bytes, y + row * outputs * element_bytes,
-                            parts == nullptr ? parts : parts + row * padded, rows * padded});
-  }
+  it.work.rows.push_back(
+      {rows, x, x_bytes, y, outputs * element_bytes, parts, padded, rows * padded});
   return it;
 }
 

@@ -36,6 +36,7 @@
 #include "kernel/exec/joint_products.h"
 #include "kernel/exec/one_thread.h"
 #include "kernel/exec/own_operators.h"
+#include "kernel/exec/shape_rules.h"
 
 namespace djinn::exec {
 namespace {
@@ -148,6 +149,13 @@ at::Tensor layer_norm(const at::Tensor& given, const Vector& weight, const Vecto
   call.bias = bias ? bias->const_data_ptr() : nullptr;
   compute_norm(fast_kernels().rows.layer_norm, call, x, y, weight, epsilon);
   return y;
+}
+
+// LibTorch's kernel on meta is Python's.
+at::Tensor layer_norm_on_meta(const at::Tensor& x, const Vector& weight, const Vector& bias,
+                              double epsilon) {
+  static const ShapeRule rule = shape_rule_of("aten::layer_norm");
+  return rule({x, std::vector<int64_t>{x.size(-1)}, weight, bias, epsilon, true}).at(0);
 }
 
 // --- djinn::gate
@@ -342,7 +350,7 @@ void define_fast_rows(OwnLibraries& libraries) {
   libraries.definition.def(
       "layer_norm(Tensor x, Tensor? weight, Tensor? bias, float epsilon) -> Tensor");
   libraries.cpu.impl("layer_norm", &layer_norm);
-  libraries.meta.impl("layer_norm", &layer_norm_as_before);
+  libraries.meta.impl("layer_norm", &layer_norm_on_meta);
   libraries.definition.def(
       "gate(Tensor x, Tensor? factor, str activation, bool factor_first) -> Tensor");
   libraries.cpu.impl("gate", &gate);

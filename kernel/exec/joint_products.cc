@@ -46,7 +46,7 @@ int64_t share_of(const ProductWork& work) {
 }
 
 int64_t shares_of(const ProductWork& work) {
-  if (!work.inputs_dense && !work.turns) return 0;
+  if (work.call.rows == 0 || (!work.inputs_dense && !work.turns)) return 0;
   return (work.call.outputs + work.share - 1) / work.share;
 }
 
@@ -68,18 +68,43 @@ void run_share(const ProductWork& work, int64_t share, int64_t thread) {
   kernel(call, begin, end);
 }
 
-// `count` works, of which work(i) is one: those with dense inputs are shared out among the threads
-// as if they were one's, which changes no result.
+// How many rows are told of at once: weights are read once for all of these, and where they are
+// takes little memory, however small a row is.
+constexpr int64_t kRowsAtOnce = 4096;
+
+int64_t rows_of(const ProductWork& work) {
+  int64_t count = 0;
+  for (const ProductRows& rows : work.rows) count += rows.count;
+  return count;
+}
+
+// Tells the call of its rows [begin, end).
+void take_rows(ProductWork& work, int64_t begin, int64_t end) {
+  work.at_once.clear();
+  for (const ProductRows& rows : work.rows) {
+    const int64_t last = std::min(end, rows.count);
+    for (int64_t row = std::max<int64_t>(begin, 0); row < last; ++row) {
+      work.at_once.push_back({rows.x + row * rows.x_step, rows.y + row * rows.y_step,
+                              rows.parts == nullptr ? nullptr : rows.parts + row * rows.parts_step,
+                              rows.parts_stride});
+    }
+    begin -= rows.count;
+    end -= rows.count;
+  }
+  work.call.row = work.at_once.data();
+  work.call.rows = static_cast<int64_t>(work.at_once.size());
+}
+
+// `count` works, of which work(i) is one, of as many rows as were told: those with dense inputs are
+// shared out among the threads as if they were one's, which changes no result.
 template <typename F>
-void run_works(size_t count, const F& work) {
+void run_rows_told(size_t count, const F& work) {
   int64_t shares = 0;
   for (size_t i = 0; i < count; ++i) {
     ProductWork& it = work(i);
-    it.call.row = it.rows.data();
-    it.call.rows = static_cast<int64_t>(it.rows.size());
     it.share = share_of(it);
     shares += shares_of(it);
-    if (!it.inputs_dense && !it.turns) run_inputs_first(it);
+    if (it.call.rows > 0 && !it.inputs_dense && !it.turns) run_inputs_first(it);
   }
   if (shares == 0) return;
   for_each_share(shares, [&](int64_t share, int64_t thread) {
@@ -87,6 +112,17 @@ void run_works(size_t count, const F& work) {
     for (; share >= shares_of(work(i)); ++i) share -= shares_of(work(i));
     run_share(work(i), share, thread);
   });
+}
+
+// The same of all rows.
+template <typename F>
+void run_works(size_t count, const F& work) {
+  int64_t most = 0;
+  for (size_t i = 0; i < count; ++i) most = std::max(most, rows_of(work(i)));
+  for (int64_t begin = 0; begin < most; begin += kRowsAtOnce) {
+    for (size_t i = 0; i < count; ++i) take_rows(work(i), begin, begin + kRowsAtOnce);
+    run_rows_told(count, work);
+  }
 }
 
 // Tells whether they differ in their rows alone.

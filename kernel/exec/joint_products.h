@@ -16,10 +16,23 @@
 
 namespace djinn::exec {
 
+// Rows of one run, at even distances in bytes; those of parts are in floats.
+struct ProductRows {
+  int64_t count = 0;
+  const std::byte* x = nullptr;
+  int64_t x_step = 0;
+  std::byte* y = nullptr;
+  int64_t y_step = 0;
+  float* parts = nullptr;  // as LinearRow's, of the first row; or none
+  int64_t parts_step = 0;
+  int64_t parts_stride = 0;
+};
+
 // What the kernels are told. call.row and the share are set when they are called.
 struct ProductWork {
   kernels::Linear call;
-  c10::SmallVector<kernels::LinearRow, 8> rows;
+  c10::SmallVector<ProductRows, 2> rows;
+  c10::SmallVector<kernels::LinearRow, 8> at_once;  // of them, what call.row points to
   kernels::Element element{};
   bool inputs_dense = false;
   bool is_int8 = false;      // the weights; rows are what Int8LinearKernels takes

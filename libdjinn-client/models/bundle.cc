@@ -11,6 +11,7 @@
 #include "kernel/base/text.h"
 #include "kernel/srg/text.h"
 #include "libdjinn-client/models/directory.h"
+#include "libdjinn-client/models/json_text.h"
 #include "libdjinn-client/models/weights.h"
 #include "libdjinn-client/regular_file.h"
 
@@ -233,8 +234,11 @@ Status read_programs(Reader& reader, const Json& root, Bundle& bundle, const std
   }
   for (const Json& one : reader.list(root, "programs", kProgramsMax)) {
     auto program = read_program(reader, one, bundle);
-    if (!program)
-      return malformed(path, "a program has no text of one: " + program.error().message);
+    if (!program) {
+      std::string why = program.error().message;
+      if (why.ends_with('.')) why.pop_back();
+      return malformed(path, "a program has no text of one: " + why);
+    }
     bundle.programs.push_back(*std::move(program));
   }
   if (reader.bad().empty() && !are_complete(bundle.programs)) reader.fail("programs", 0);
@@ -245,7 +249,8 @@ Status check_version(Reader& reader, const Json& root, const std::string& path) 
   if (!root.is_object() || reader.text(root, "format") != "djinn-bundle") {
     return malformed(path, "it has another format");
   }
-  const uint64_t version = reader.number(root, "version", UINT32_MAX);
+  const uint64_t version = reader.number(root, "version", UINT64_MAX);
+  if (!reader.bad().empty()) return malformed(path, "'version' is missing or wrong");
   if (version == kVersion) return {};
   return Error{ErrorCode::kUnsupported,
                path + " is a bundle of version " + std::to_string(version) +
@@ -299,7 +304,7 @@ bool is_bundle(const std::string& directory) {
 Result<Bundle> read_bundle(const std::string& directory) {
   const std::string path = path_of(directory);
   DJINN_TRY(const std::string text, read_regular_file(path, kBytesMax));
-  const Json root = Json::parse(text, nullptr, false);
+  const Json root = parse_json(text);
   Reader reader;
   DJINN_CHECK(check_version(reader, root, path));
   Bundle bundle;

@@ -135,6 +135,20 @@ TEST(Bundle, another_version_says_what_to_do) {
   ASSERT_FALSE(bundle);
   EXPECT_EQ(bundle.error().code, ErrorCode::kUnsupported);
   EXPECT_NE(bundle.error().message.find("Export the model again"), std::string::npos);
+  other["version"] = uint64_t{1} << 40;
+  EXPECT_NE(home.read(other.dump()).error().message.find(std::to_string(uint64_t{1} << 40)),
+            std::string::npos);
+  other["version"] = "two";
+  EXPECT_EQ(home.read(other.dump()).error().code, ErrorCode::kMalformed);
+}
+
+TEST(Bundle, what_is_wrong_with_a_program_is_one_sentence_of_the_whole) {
+  const Home home;
+  Json other = Json::parse(kText);
+  other["programs"][0]["text"] = Json::array();
+  const std::string message = home.read(other.dump()).error().message;
+  EXPECT_NE(message.find("a program has no text of one: line 1:1"), std::string::npos) << message;
+  EXPECT_EQ(message.find(".."), std::string::npos) << message;
 }
 
 TEST(Bundle, weights_that_are_gone_are_named_with_who_says_that_they_were_there) {

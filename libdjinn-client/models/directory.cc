@@ -14,6 +14,7 @@
 
 #include "ipc/limits.h"
 #include "kernel/base/text.h"
+#include "libdjinn-client/models/json_text.h"
 #include "libdjinn-client/place.h"
 #include "libdjinn-client/regular_file.h"
 
@@ -33,7 +34,7 @@ bool is_file_name(const std::string& name) {
 
 // Gives the files of a shard index. A name that leads out of the directory is refused.
 Result<std::set<std::string>> shards_of(const std::string& index_text, const std::string& path) {
-  const Json index = Json::parse(index_text, nullptr, false);
+  const Json index = parse_json(index_text);
   const Error malformed{ErrorCode::kMalformed,
                         path +
                             " is not an index of safetensors shards: its weight_map gives each "
@@ -97,7 +98,7 @@ bool are_integers(const Json& value) {
 // --- ModelConfig
 
 Result<ModelConfig> ModelConfig::parse(const std::string& json) {
-  const Json root = Json::parse(json, nullptr, false);
+  const Json root = parse_json(json);
   if (!root.is_object()) return Error{ErrorCode::kMalformed, "config.json is not a JSON object."};
   ModelConfig config;
   const auto add = [&config](const std::string& key, const Json& value) {

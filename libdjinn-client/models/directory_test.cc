@@ -152,9 +152,10 @@ TEST(ModelConfig, a_number_beyond_an_integer_is_no_count) {
 }
 
 TEST(ModelConfig, what_is_no_object_is_malformed) {
-  const std::string deep(100'000, '[');
-  for (const std::string& text : {std::string(), std::string("[]"), std::string("{"),
-                                  std::string("{} x"), std::string("\xff"), deep}) {
+  const std::string deep(1'000'000, '['), end(1'000'000, ']');
+  for (const std::string& text :
+       {std::string(), std::string("[]"), std::string("{"), std::string("{} x"),
+        std::string("\xff"), deep, "{\"a\": " + deep + end + "}"}) {
     const auto parsed = ModelConfig::parse(text);
     ASSERT_FALSE(parsed) << text.substr(0, 10);
     EXPECT_EQ(parsed.error().code, ErrorCode::kMalformed);

@@ -44,8 +44,9 @@ ANSWER_S = 120  # no single attack takes that long, with worker deaths and back-
 PATIENCE_S = 5.0
 STAGING_BYTES = 256 * 1024
 HOARDING_SESSIONS = 4
+REGRETTING_SESSIONS = 8
 GRABBING_SESSIONS, GRABBING_S, GRAB_BYTES = 6, 2.0, (64, 1 << 20, 48 << 20)
-RUN_ONCE = 2  # ipc::Operation
+RUN_ONCE, RELEASE_REFS = 2, 6  # ipc::Operation
 SUBMISSION = "<HHIQQQIIQQQ"  # ipc::Submission
 DEADLINE = 8  # which of its fields
 WITHIN = {"i": np.array([0, 1, 62, 63], np.int64)}
@@ -121,6 +122,7 @@ def patience(hang_up: Callable[[], None]) -> Iterator[None]:
         yield
     finally:
         timer.cancel()
+        timer.join()  # or a descriptor that it still has is taken for one of the next session's
 
 
 class ThroughABackDoor(Attacker):
@@ -242,6 +244,44 @@ class Flips(ThroughABackDoor):
         chosen = places if r.random() < 0.3 else places[1:]
         while not stop.wait(r.random() / 1000):
             self.door.memory[r.choice(chosen)()] = r.choice((0, 1, 255, r.randrange(256)))
+
+
+class Regretters(ThroughABackDoor):
+    """Submissions are taken back while another session's deadline is judged, and given again."""
+
+    def attack(self) -> None:
+        others = [Backdoor(self.connect) for _ in range(REGRETTING_SESSIONS)]
+        stop = threading.Event()
+        wavering = threading.Thread(target=self.waver, args=(others, stop), daemon=True)
+        wavering.start()
+        try:
+            for run in range(1, 41):
+                within = time.monotonic_ns() + self.r.choice((10**3, 10**6, 10**10))
+                fields = [RELEASE_REFS, 0, 0, run, *[0] * 7]
+                fields[DEADLINE] = within
+                self.door.publish(struct.pack(SUBMISSION, *fields))
+                for other in others:
+                    other.ring()
+            wait_until(self.is_answered, "an answer to each with a deadline", ANSWER_S)
+        finally:
+            stop.set()
+            wavering.join()
+            for other in others:
+                other.session.close()
+                other.memory.release()
+            self.renew()
+
+    def is_answered(self) -> bool:
+        return is_over(self.session) or self.door.is_complete()
+
+    def waver(self, others: list[Backdoor], stop: threading.Event) -> None:
+        submission = struct.pack(SUBMISSION, RELEASE_REFS, 0, 0, 1, *[0] * 7)
+        for other in others:
+            other.memory[other.slot(0) :][:SLOT_BYTES] = submission
+        while not stop.is_set():
+            for word in (1, 0):
+                for other in others:
+                    other.store(PUBLISHED, word)
 
 
 class Bells(ThroughABackDoor):
@@ -545,6 +585,7 @@ ATTACKERS = {
     "structural": Structural,
     "wire": WireGraphs,
     "flips": Flips,
+    "regretters": Regretters,
     "bells": Bells,
     "messages": Messages,
     "deserters": Deserters,

@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// JSON that anybody may have written, read from text.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <string>
+
+namespace djinn::client {
+
+// How many lists and objects may be inside of each other; configurations and bundles have less than
+// a dozen. What writes or compares JSON calls itself for each.
+inline constexpr int kJsonDepthMax = 64;
+
+// A value that is_discarded(), which is of no kind, for what is no JSON and for what is nested
+// deeper than kJsonDepthMax. Any thread.
+[[nodiscard]] nlohmann::json parse_json(const std::string& text);
+
+}  // namespace djinn::client
