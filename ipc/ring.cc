@@ -155,7 +155,8 @@ WorkerRing::WorkerRing(SessionView view, uint64_t completed, uint64_t completion
 
 Result<bool> WorkerRing::has_submission() {
   const uint64_t published = read_word(view_.control().submissions_published);
-  if (published < completed_ || published - completed_ > limits::kSubmissionSlots) {
+  const uint64_t least = std::max(found_, completed_);  // what was found is not taken back
+  if (published < least || published - completed_ > limits::kSubmissionSlots) {
     return breach("The submission index is out of range.");
   }
   found_ = published;
@@ -176,7 +177,7 @@ void WorkerRing::complete_one() {
 
 Result<uint32_t> WorkerRing::free_completions() {
   const uint64_t consumed = read_word(view_.control().completions_consumed);
-  if (consumed > pushed_ || pushed_ - consumed > limits::kCompletionSlots) {
+  if (consumed < consumed_ || consumed > pushed_) {
     return breach("The completion index is out of range.");
   }
   consumed_ = consumed;

@@ -70,7 +70,8 @@ class WorkerRing {
   // completed, completions_published: the worker's own indices, from the state extent.
   WorkerRing(SessionView view, uint64_t completed, uint64_t completions_published);
 
-  // True when submission number completed() is published. Errors: kProtocolViolation.
+  // True when submission number completed() is published; what it has found, a client cannot take
+  // back. Errors: kProtocolViolation.
   Result<bool> has_submission();
   // A private copy of submission number completed(), which has_submission() has found.
   [[nodiscard]] Submission copy_submission() const;
