@@ -5,7 +5,7 @@ nothing."""
 import ctypes
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,19 @@ X = np.eye(640, dtype=np.float32)
 def fifo() -> Iterator[Daemon]:
     with running("--policy", "fifo") as daemon:
         yield daemon
+
+
+def in_time(call: Callable[[], Any]) -> Any:
+    """What the call gives, which a busy machine may keep from its turn for longer than it waits."""
+    given: list[Any] = []
+
+    def began() -> bool:
+        with suppress(djinn.LimitError):
+            given.append(call())
+        return bool(given)
+
+    wait_until(began, "it begins in time")
+    return given[0]
 
 
 @contextmanager
@@ -53,7 +66,8 @@ def test_who_would_wait_too_long_is_told_at_once(fifo: Daemon) -> None:
         with fifo.connect("patient") as patient:
             assert patient.run_once(DOUBLE, x=np.ones(3, np.float32))["y"].tolist() == [2.0] * 3
         wait_until(lambda: fifo.worker()["refused"] == 1, "it is counted")
-        assert session.run_once(DOUBLE, x=np.ones(3, np.float32))["y"].tolist() == [2.0] * 3
+        doubled = in_time(lambda: session.run_once(DOUBLE, x=np.ones(3, np.float32))["y"])
+        assert doubled.tolist() == [2.0] * 3
 
 
 def test_a_generation_that_was_refused_is_as_if_it_had_not_been(
@@ -69,11 +83,11 @@ def test_a_generation_that_was_refused_is_as_if_it_had_not_been(
             with pytest.raises(djinn.LimitError):
                 generate(session)
             assert goes_on()
-        assert generate(session) == expected
+        assert in_time(lambda: generate(session)) == expected
 
 
 def test_under_fair_a_long_run_is_in_nobodys_way(daemon: Daemon) -> None:
-    with daemon.connect("short", begin_within=5) as session, computing(daemon) as goes_on:
+    with daemon.connect("short", begin_within=60) as session, computing(daemon) as goes_on:
         session.run_once(DOUBLE, x=np.ones(3, np.float32))
         assert goes_on()
 
