@@ -117,7 +117,7 @@ class Config:
         """How many seconds a ghost's generation may wait for its turn. One that djinnd expects to
         wait longer raises a `LimitError` at once, whose code is "queue_full", and one whose turn
         comes later, then: nothing of it was done. None: it waits. Of calls of `generate` from now
-        on whose loop over tokens runs in djinnd (tier 3)."""
+        on whose loop over tokens runs in djinnd (tier 2)."""
         return self._begin_within
 
     @begin_within.setter
