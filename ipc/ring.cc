@@ -178,7 +178,7 @@ void WorkerRing::complete_one() {
 
 Result<uint32_t> WorkerRing::free_completions() {
   const uint64_t consumed = read_word(view_.control().completions_consumed);
-  if (consumed > pushed_ || consumed < consumed_) {
+  if (consumed < consumed_ || consumed > pushed_) {
     return breach("The completion index is out of range.");
   }
   consumed_ = consumed;

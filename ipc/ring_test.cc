@@ -199,6 +199,24 @@ TEST(Ring, a_submission_index_out_of_range_is_a_protocol_violation) {
   EXPECT_TRUE(session.worker.has_submission().value());
 }
 
+TEST(Ring, what_was_found_is_not_taken_back) {
+  Session session;
+  EXPECT_TRUE(session.client.publish(numbered(1)));
+  EXPECT_TRUE(session.worker.has_submission().value());
+  uint64_t& published = session.view.control().submissions_published.word;
+  published = 0;
+  EXPECT_EQ(session.worker.has_submission().error().code, ErrorCode::kProtocolViolation);
+  EXPECT_EQ(session.worker.open(), 1u);
+  EXPECT_EQ(session.worker.copy_submission().run, 1u);
+  published = 1;
+  for (uint32_t i = 0; i < 3; ++i) session.worker.push(done(numbered(i)));
+  (void)session.worker.publish();
+  for (uint32_t i = 0; i < 3; ++i) EXPECT_TRUE(session.client.take().value());
+  EXPECT_EQ(session.worker.free_completions().value(), limits::kCompletionSlots);
+  session.view.control().completions_consumed.word = 2;
+  EXPECT_EQ(session.worker.free_completions().error().code, ErrorCode::kProtocolViolation);
+}
+
 TEST(Ring, a_consumed_index_out_of_range_is_a_protocol_violation) {
   Session session;
   for (uint32_t i = 0; i < limits::kCompletionSlots; ++i) session.worker.push(done(numbered(i)));

@@ -550,6 +550,7 @@ Result<Run> Client::publish(const SubmissionTarget& target, std::span<const std:
                             Pending pending) {
   control_.send_owed_without_wait();
   const uint64_t begin_by_ns = deadline_ns(clock_, target.begin_within_ms);
+  if (pending_.size() >= limits::kSubmissionSlots) DJINN_CHECK(poll());  // some may be done
   while (pending_.size() >= limits::kSubmissionSlots) {
     if (begin_by_ns != 0) {
       return Error{ErrorCode::kQueueFull,

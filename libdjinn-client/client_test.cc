@@ -175,6 +175,16 @@ TEST_F(ClientTest, with_a_deadline_nobody_waits_for_room_among_the_submissions) 
   EXPECT_EQ(refused.error().code, ErrorCode::kQueueFull);
 }
 
+TEST_F(ClientTest, runs_that_are_done_leave_room_for_one_with_a_deadline) {
+  for (uint32_t run = 0; run < limits::kSubmissionSlots; ++run) {
+    ASSERT_TRUE(client_->submit(SubmissionTarget{}, {}));
+  }
+  ASSERT_TRUE(testing::eventually([&] { return daemon_.runs() == limits::kSubmissionSlots; }));
+  SubmissionTarget target;
+  target.begin_within_ms = 60'000;
+  EXPECT_TRUE(client_->submit(target, {}));
+}
+
 // Of a session whose calls are interrupted before they wait, while djinnd stands still.
 class Interrupted : public ::testing::Test {
  protected:

@@ -269,11 +269,13 @@ Status LaneLoop::enqueue(Seat& seat, sched::Arrival arrival, uint64_t now_ns) {
 // --- deadlines
 
 // One that was picked up waits for memory, and was found in time. Where the client has no room for
-// the answer it has it in its turn. What is refused beside a run that computes is not that run's.
+// the answer, or a former worker has left something to tell, it has it in its turn. What is refused
+// beside a run that computes is not that run's.
 Result<bool> LaneLoop::refuse_at_once(Seat& seat, const sched::ReadyStep& step, uint64_t now_ns) {
   Session& session = *seat.session;
   seat.begin_by_ns = session.begin_by_ns();
   if (seat.begin_by_ns == 0 || session.state().in_flight()) return false;
+  if (session.state().step_published() < session.state().step()) return false;
   auto why = why_not_in_time(step, seat.begin_by_ns, now_ns);
   if (!why) return false;
   DJINN_TRY(const bool blocked, Runner::is_blocked(session));

@@ -6,7 +6,6 @@
 #include <sys/socket.h>
 
 #include <algorithm>
-#include <future>
 
 #include "daemon/worker/step_kind.h"
 #include "daemon/worker/worker_for_tests.h"
@@ -16,15 +15,6 @@ namespace {
 
 class LaneLoopTest : public WorkerTest {
  protected:
-  // Runs on the lane's thread between two steps, and is over when this returns.
-  void on_lane(const std::function<void(LaneLoop::State&)>& job) {
-    std::promise<void> done;
-    loop_->post([&](LaneLoop::State& state) {
-      job(state);
-      done.set_value();
-    });
-    done.get_future().wait();
-  }
   // The lane has looked at each of the sessions, so many, that have just come. That is a decision.
   void look_at(size_t sessions) {
     for (size_t seen = 0; seen < sessions;) {
@@ -173,39 +163,33 @@ srg::Graph generating(int64_t heap_bytes) {
   return graph;
 }
 
+// Sessions that generate with it, each with a group of its own.
 class GeneratingLaneTest : public LaneLoopTest {
  protected:
   static constexpr ProgramId kPrefill{5}, kDecode{6};
   static constexpr SequenceHandle kGroup{3, 1};
 
-  // Each session generates so many tokens, of which those behind the first take so much of the
-  // heap. Nothing is computed before `then`, which is on the lane's thread, too, has been called.
-  void generate(const std::vector<std::unique_ptr<TestSession>>& sessions, int64_t heap_bytes,
-                uint32_t tokens, const std::function<void(LaneLoop::State&)>& then) {
-    look_at(sessions.size());
+  // Token steps take so much of the heap.
+  void prepare(uint64_t count, int64_t heap_bytes) {
+    for (uint64_t id = 1; id <= count; ++id) sessions_.push_back(attach(id));
+    look_at(count);
+    const uint64_t bytes = gc::SequenceLayout::make(1, 1, 2, 8, sizeof(float), 64)->file_bytes();
     on_lane([&](LaneLoop::State& state) {
-      for (const auto& [id, bytes] : {std::pair{kPrefill, int64_t{0}}, {kDecode, heap_bytes}}) {
+      for (const auto& [id, of_heap] : {std::pair{kPrefill, int64_t{0}}, {kDecode, heap_bytes}}) {
         state.programs.expect_program(id, {}, std::make_shared<const std::vector<std::byte>>());
-        auto admitted = admit_graph(executor_, ipc::encode(generating(bytes)), nullptr);
+        auto admitted = admit_graph(executor_, ipc::encode(generating(of_heap)), nullptr);
         state.programs.add_program(id, *std::move(admitted));
       }
-      for (const auto& session : sessions) {
-        add_group(*state.sessions.at(session->id));
-        submit(*session, tokens);
+      for (const auto& session : sessions_) {
+        Fd memory = *pal::make_memfd("group", bytes, pal::Seals::kShared);
+        state.sessions.at(session->id)
+            ->add_sequence(*Sequence::map(session->id, kGroup, {1, 1, 2, 8, DType::kFloat32, 64},
+                                          std::move(memory), bytes, Fd(), *pal_));
       }
-      then(state);
     });
   }
-
- private:
-  void add_group(Session& session) {
-    const ipc::SequenceGeometry geometry{1, 1, 2, 8, DType::kFloat32, 64};
-    const uint64_t bytes = gc::SequenceLayout::make(1, 1, 2, 8, sizeof(float), 64)->file_bytes();
-    Fd memory = *pal::make_memfd("group", bytes, pal::Seals::kShared);
-    session.add_sequence(
-        *Sequence::map(session.id(), kGroup, geometry, std::move(memory), bytes, Fd(), *pal_));
-  }
-  static void submit(TestSession& session, uint32_t tokens) {
+  // Of a prompt of one token.
+  static void generate(TestSession& session, uint32_t tokens) {
     ipc::GenerateBlock block;
     block.prefill = kPrefill.value;
     block.decode = kDecode.value;
@@ -215,25 +199,35 @@ class GeneratingLaneTest : public LaneLoopTest {
     block.prompt = {TestSession::kOutputAt, sizeof(int32_t)};  // zeros
     block.padding = {0};
     block.max_new_tokens = tokens;
-    const std::vector<std::byte> encoded = ipc::encode(block);
-    copy_bytes(encoded, session.staging());
-    ipc::Submission submission;
-    submission.operation = static_cast<uint16_t>(ipc::Operation::kGenerate);
-    submission.run = ++session.last_run;
-    submission.binding_bytes = static_cast<uint32_t>(encoded.size());
-    ASSERT_TRUE(session.ring.publish(submission));
+    submit(session, ipc::Operation::kGenerate, block);
   }
+
+  // Its group is empty again.
+  static void crop(TestSession& session) {
+    submit(session, ipc::Operation::kCropSequence, ipc::CropBlock{kGroup, 0});
+  }
+  // The block lies where no run of TestSession's has anything.
+  template <typename Block>
+  static void submit(TestSession& session, ipc::Operation operation, const Block& block) {
+    ipc::Submission submission;
+    submission.operation = static_cast<uint16_t>(operation);
+    submission.binding_offset = TestSession::kOutputAt + 4096;
+    session.submit_bytes(ipc::encode(block), submission);
+  }
+
+  std::vector<std::unique_ptr<TestSession>> sessions_;
 };
 
 TEST_F(GeneratingLaneTest, steps_that_join_and_lack_memory_wait_each_until_it_has_come) {
   constexpr int kTokens = 5;
-  std::vector<std::unique_ptr<TestSession>> sessions;
-  for (uint64_t id = 1; id <= 3; ++id) sessions.push_back(attach(id));
-  generate(sessions, 1 << 20, kTokens, [&](LaneLoop::State& state) {
-    for (const auto& [id, session] : state.sessions) {
+  prepare(3, 1 << 20);
+  on_lane([&](LaneLoop::State& state) {
+    for (const auto& session : sessions_) {
+      generate(*session, kTokens);
       // What it will compute is known before it begins, of a program that never ran.
-      ASSERT_TRUE(*session->ring().has_submission());
-      const auto expected = expected_step(*session, state.programs);
+      Session& worked = *state.sessions.at(session->id);
+      ASSERT_TRUE(*worked.ring().has_submission());
+      const auto expected = expected_step(worked, state.programs);
       ASSERT_TRUE(expected);
       EXPECT_EQ(expected->work.operators, generating(0).nodes.size());
     }
@@ -245,31 +239,35 @@ TEST_F(GeneratingLaneTest, steps_that_join_and_lack_memory_wait_each_until_it_ha
     });
   }
   grant(request);
-  for (const auto& session : sessions) {  // each token, and the end
+  for (const auto& session : sessions_) {  // each token, and the end
     for (int told = 0; told <= kTokens; ++told) ASSERT_EQ(session->completion(), ErrorCode::kOk);
   }
   EXPECT_GT(loop_->counts().read().runs_together, 0u);
 }
 
-// Who ends a step with others asks for the next one before those are charged for theirs.
-TEST_F(GeneratingLaneTest, a_deadline_is_judged_beside_steps_that_have_just_ended_together) {
-  constexpr int kTokens = 5;
-  std::vector<std::unique_ptr<TestSession>> sessions;
-  for (uint64_t id = 1; id <= 4; ++id) sessions.push_back(attach(id));
-  generate(sessions, 0, kTokens, [&](LaneLoop::State&) {
-    for (const auto& session : sessions) {
-      ipc::Submission behind;  // without a block: it fails
-      behind.operation = static_cast<uint16_t>(ipc::Operation::kReleaseRefs);
-      behind.run = ++session->last_run;
-      behind.begin_by_ns = clock_.monotonic_ns() + 100 * kNsPerSecond;
-      if (session->id.value % 2 == 0) continue;
-      ASSERT_TRUE(session->ring.publish(behind));
+// What the first one has behind it is looked at before the second one's step is charged.
+TEST_F(GeneratingLaneTest, of_two_that_end_in_one_step_the_first_may_go_on_with_a_deadline) {
+  prepare(2, 0);
+  for (uint32_t round = 0; round < 20; ++round) {
+    const uint32_t tokens = 2 + round % 3;
+    on_lane([&](LaneLoop::State&) {
+      for (const auto& session : sessions_) {
+        session->begin_by_ns = 0;
+        generate(*session, tokens);
+      }
+      sessions_.front()->begin_by_ns = UINT64_MAX;
+      sessions_.front()->run(one_operator("fake::nothing"));
+    });
+    for (const auto& session : sessions_) {
+      const bool is_first = session == sessions_.front();
+      const uint32_t completions = tokens + 1 + (is_first ? 1 : 0);
+      for (uint32_t i = 0; i < completions; ++i) ASSERT_EQ(session->completion(), ErrorCode::kOk);
     }
-  });
-  for (const auto& session : sessions) {
-    for (int told = 0; told <= kTokens; ++told) ASSERT_EQ(session->completion(), ErrorCode::kOk);
-    if (session->id.value % 2 == 0) continue;
-    EXPECT_EQ(session->completion(), ErrorCode::kMalformed);
+    for (const auto& session : sessions_) {
+      session->begin_by_ns = 0;
+      crop(*session);
+      ASSERT_EQ(session->completion(), ErrorCode::kOk);
+    }
   }
   EXPECT_GT(loop_->counts().read().runs_together, 0u);
 }

@@ -601,6 +601,7 @@ Result<Ending> crop_sequence(Step& step) {
                                              std::to_string(entry.length) + " tokens a row."};
   }
   entry.length = block.length;
+  if (entry.length == 0) entry.padding = {};  // it was of the rows that are gone
   step.session.state().stage_sequence(block.sequence.index, entry);
   return Ending::kDone;
 }

@@ -73,6 +73,11 @@ bool is_token_run(const Step& step) {
          step.group != nullptr && step.tokens == 1;
 }
 
+// A token was made, or a part of a prompt was read: the group has it.
+bool is_under_way(const gc::StepRecord& record) {
+  return record.generated > 0 || record.prompt_read > 0;
+}
+
 Error too_late(uint64_t late_ns) {
   return {
       ErrorCode::kQueueFull,
@@ -141,8 +146,7 @@ Result<Runner::Advance> Runner::advance(Session& session, bool others_may_join) 
 // A step that has waited for memory has not begun either, but for a generation's later ones.
 void Runner::refuse_if_late(const Begun& begun) {
   const uint64_t begin_by_ns = begun.step.submission.begin_by_ns;
-  const bool has_begun = begun.record.generated > 0 || begun.record.prompt_read > 0;
-  if (begin_by_ns == 0 || has_begun) return;
+  if (begin_by_ns == 0 || is_under_way(begun.record)) return;
   const uint64_t now_ns = clock_.monotonic_ns();
   if (now_ns <= begin_by_ns) return;
   begun.step.session.refuse(too_late(now_ns - begin_by_ns));
@@ -436,7 +440,7 @@ void Runner::give_up_for_now(Begun& begun) {
   Session& session = begun.step.session;
   roll_back(session);
   session.state().pause();
-  if (begun.record.generated == 0) session.progression.begun_ns = 0;
+  if (!is_under_way(begun.record)) session.progression.begun_ns = 0;
 }
 
 void Runner::fail(Step& step, gc::StepRecord record, const Error& error) {

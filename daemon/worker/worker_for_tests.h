@@ -7,6 +7,7 @@
 
 #include <sys/socket.h>
 
+#include <future>
 #include <map>
 #include <string>
 #include <thread>
@@ -73,8 +74,11 @@ class TestSession {
     submit(block, submission);
   }
   void submit(const ipc::RunBlock& block, ipc::Submission submission) {
-    const std::vector<std::byte> bytes = ipc::encode(block);
-    copy_bytes(bytes, staging());
+    submit_bytes(ipc::encode(block), submission);
+  }
+  // Of an encoded block, which is copied to where the submission says.
+  void submit_bytes(std::span<const std::byte> bytes, ipc::Submission submission) {
+    copy_bytes(bytes, staging().subspan(submission.binding_offset));
     submission.run = ++last_run;
     submission.binding_bytes = static_cast<uint32_t>(bytes.size());
     submission.begin_by_ns = begin_by_ns;
@@ -146,6 +150,15 @@ class WorkerTest : public DjinndTest {
   }
   void command(const ipc::WorkerCommand& command, const std::vector<int>& fds = {}) {
     ASSERT_TRUE(djinnd_.send(ipc::encode(command), fds));
+  }
+  // Runs on the lane's thread between two steps, or operators, and is over when this returns.
+  void on_lane(const std::function<void(LaneLoop::State&)>& job) {
+    std::promise<void> done;
+    loop_->post([&](LaneLoop::State& state) {
+      job(state);
+      done.set_value();
+    });
+    done.get_future().wait();
   }
   // The session, which the worker has taken in.
   std::unique_ptr<TestSession> attach(uint64_t id, ServiceClass of = ServiceClass::kNormal) {

@@ -12,8 +12,8 @@
 //   unit      20 ms: what an account that wakes may be owed. One that was away for a moment only
 //             keeps what it is owed, up to the longest of the last steps
 //   slice     a run that can be paused is picked for a unit, and then again. A step that is
-//   predicted
-//             to take longer than a unit is such a run, and is counted upon to want a unit
+//             predicted to take longer than a unit is such a run, and is counted upon to want a
+//             unit
 //   held      ready, but its step is long, and another run is in the midst of its slices: one is
 //             enough. Who is held lends that one its weight, and is not active. When it is let go
 //             it is owed a unit at most, since nobody else had what it did not get

@@ -8,6 +8,7 @@ import signal
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +50,11 @@ class Crowd:
 
     def start(self, number: int, tokens: int = TOKENS) -> Future[list[int]]:
         return self.pool.submit(self.generate, number, tokens)
+
+    def is_under_way(self, started: list[Future[list[int]]]) -> bool:
+        """Or over already, where the machine is busy."""
+        running = any(one["running"] for one in self.daemon.observer.sessions())
+        return running or all(one.done() for one in started)
 
     def together(self) -> int:
         return int(self.daemon.worker()["runs_together"])
@@ -105,7 +111,7 @@ def test_deaths_of_the_worker_change_nobodys_tokens(fast: Crowd) -> None:
     for _ in range(5):
         started = [fast.start(number) for number in range(SESSIONS)]
         before = fast.daemon.worker()
-        wait_until(lambda: any(one["running"] for one in fast.daemon.observer.sessions()), "a step")
+        wait_until(partial(fast.is_under_way, started), "a step")
         os.kill(before["pid"], signal.SIGKILL)
         assert [one.result(60) for one in started] == fast.alone
 

@@ -132,6 +132,14 @@ std::optional<OwedAnswer> answered_by(const ipc::WorkerEvent& event) {
       event.body);
 }
 
+std::optional<OwedAnswer> suspect_of(const std::deque<OwedAnswer>& owed) {
+  const auto is_question = [](const OwedAnswer& one) {
+    return one.kind == Kind::kWakeLane || one.kind == Kind::kSchedule;
+  };
+  const auto found = std::ranges::find_if_not(owed, is_question);
+  return found == owed.end() ? std::nullopt : std::optional(*found);
+}
+
 WorkerSupervisor::WorkerSupervisor(Loop& loop, const Clock& clock, SparePool& spares,
                                    WorkerListener& listener, Events& events, WorkerKey key,
                                    uint64_t hang_timeout_ms)
@@ -279,8 +287,7 @@ WorkerDeath WorkerSupervisor::death_of_its_own() {
   WorkerDeath death;
   death.overran_ms = overran_ms_;
   death.admitting = deaths_admitting();
-  std::erase_if(owed_, [](const OwedAnswer& owed) { return owed.kind == Kind::kWakeLane; });
-  if (!owed_.empty()) death.suspect = owed_.front();
+  death.suspect = suspect_of(owed_);
   return death;
 }
 

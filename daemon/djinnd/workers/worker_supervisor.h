@@ -62,6 +62,9 @@ struct OwedAnswer {
 // Nothing for commands that are not answered, and events that answer none.
 [[nodiscard]] std::optional<OwedAnswer> owed_for(const ipc::WorkerCommand& command);
 [[nodiscard]] std::optional<OwedAnswer> answered_by(const ipc::WorkerEvent& event);
+// Of what a dead worker left unanswered, the oldest first: what it may have died of. What the lane
+// is only asked may wait behind a step for as long as that takes, whoever asks it and how often.
+[[nodiscard]] std::optional<OwedAnswer> suspect_of(const std::deque<OwedAnswer>& owed);
 
 // What djinnd reads of a lane in memory that it shares with the worker alone: a client's lies kill
 // nobody's worker.
@@ -80,7 +83,7 @@ struct DeathAdmitting {
 };
 
 struct WorkerDeath {
-  std::optional<OwedAnswer> suspect;  // the oldest command that it left unanswered
+  std::optional<OwedAnswer> suspect;  // as suspect_of()
   std::vector<DeathAdmitting> admitting;
   // A graph is known to have been why: nothing that ran meanwhile was.
   [[nodiscard]] bool was_a_graphs() const {

@@ -101,7 +101,7 @@ class Config:
         "fast", with djinnd's own where they fit; "fast-only", where a model without such a form, or
         of which a product with a weight has none, is an error; None: as djinnd is configured
         (lane.numerics), exact unless it says otherwise. Of calls from now on. Operators that run
-        one by one are always exact."""
+        one by one are exact, but for those that read a weight in int8."""
         return self._numerics
 
     @numerics.setter
@@ -117,7 +117,7 @@ class Config:
         """How many seconds a ghost's generation may wait for its turn. One that djinnd expects to
         wait longer raises a `LimitError` at once, whose code is "queue_full", and one whose turn
         comes later, then: nothing of it was done. None: it waits. Of calls of `generate` from now
-        on whose loop over tokens runs in djinnd (tier 3)."""
+        on whose loop over tokens runs in djinnd (tier 2)."""
         return self._begin_within
 
     @begin_within.setter
