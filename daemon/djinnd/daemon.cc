@@ -11,7 +11,10 @@
 
 #include "daemon/djinnd/host/version.h"
 #include "daemon/djinnd/loop/log.h"
+#include "daemon/djinnd/loop/proc_files.h"
+#include "ipc/build_identity.h"
 #include "kernel/base/assert.h"
+#include "kernel/base/isa_level.h"
 #include "kernel/base/size_text.h"
 
 namespace djinn::daemon {
@@ -46,6 +49,12 @@ std::vector<DeviceMemory> memories_of(const Options& options, ExtentSource& host
   return memories;
 }
 
+// What the host's workers compute with. Of what other devices have nobody chooses.
+KernelStore::Key kernels_key(const Options& options) {
+  return {name_of_cpu(), std::min(options.isa, best_isa_level()), options.threads,
+          std::string(ipc::build_identity())};
+}
+
 Error stopping() {
   return {ErrorCode::kDisconnected, "djinnd is stopping."};
 }
@@ -72,7 +81,8 @@ Daemon::Daemon(Loop& loop, const Clock& clock, const Options& options, ReloadOpt
       turn_(loop, [this] { take_turn(); }),
       next_turn_(loop, [this] { take_turn(); }),
       events_(clock),
-      spare_kinds_(options_, traffic_.workers, traffic_.loaders),
+      kernels_(file_work_, options.cache_directory, kernels_key(options)),
+      spare_kinds_(options_, kernels_, traffic_.workers, traffic_.loaders),
       spare_workers_({loop, spawner_, deferred_close_, stragglers_}, devices_of(options),
                      [this](DeviceId device) { return spare_kinds_.workers(device); }),
       spare_loaders_({loop, spawner_, deferred_close_, stragglers_}, spare_kinds_.loaders()),
@@ -139,6 +149,7 @@ Status Daemon::start(ActivationFds passed) {
     DJINN_TRY(listener_,
               Listener::open(loop_, {options_.runtime_dir, options_.socket_group}, take));
   }
+  if (options_.measures_kernels) kernels_.read();
   spare_loaders_.start();
   spare_workers_.start();
   const std::string path = listener_->path();
