@@ -11,10 +11,7 @@
 
 #include "daemon/djinnd/host/version.h"
 #include "daemon/djinnd/loop/log.h"
-#include "daemon/djinnd/loop/proc_files.h"
-#include "ipc/build_identity.h"
 #include "kernel/base/assert.h"
-#include "kernel/base/isa_level.h"
 #include "kernel/base/size_text.h"
 
 namespace djinn::daemon {
@@ -49,12 +46,6 @@ std::vector<DeviceMemory> memories_of(const Options& options, ExtentSource& host
   return memories;
 }
 
-// What the host's workers compute with. Of what other devices have nobody chooses.
-KernelStore::Key kernels_key(const Options& options) {
-  return {name_of_cpu(), std::min(options.isa, best_isa_level()), options.threads,
-          std::string(ipc::build_identity())};
-}
-
 Error stopping() {
   return {ErrorCode::kDisconnected, "djinnd is stopping."};
 }
@@ -81,7 +72,7 @@ Daemon::Daemon(Loop& loop, const Clock& clock, const Options& options, ReloadOpt
       turn_(loop, [this] { take_turn(); }),
       next_turn_(loop, [this] { take_turn(); }),
       events_(clock),
-      kernels_(file_work_, options.cache_directory, kernels_key(options)),
+      kernels_(file_work_, options.cache_directory, KernelStore::key_of(options)),
       spare_kinds_(options_, kernels_, traffic_.workers, traffic_.loaders),
       spare_workers_({loop, spawner_, deferred_close_, stragglers_}, devices_of(options),
                      [this](DeviceId device) { return spare_kinds_.workers(device); }),

@@ -4,6 +4,7 @@
 Nobody here judges who was faster."""
 
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -96,8 +97,9 @@ def tables_given(daemon: Daemon) -> list[str]:
     """To the workers that run."""
     tables = []
     for worker in children_named(daemon.process.pid, "djinn-worker"):
-        words = Path(f"/proc/{worker}/cmdline").read_text().split("\0")
-        tables.append(words[words.index("--kernels") + 1])
+        with suppress(FileNotFoundError, ProcessLookupError, ValueError):  # it has ended
+            words = Path(f"/proc/{worker}/cmdline").read_text().split("\0")
+            tables.append(words[words.index("--kernels") + 1])
     return tables
 
 

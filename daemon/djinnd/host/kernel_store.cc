@@ -9,12 +9,15 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <filesystem>
 #include <string_view>
 #include <utility>
 
 #include "daemon/djinnd/loop/log.h"
+#include "daemon/djinnd/loop/proc_files.h"
+#include "ipc/build_identity.h"
 #include "kernel/base/assert.h"
 #include "kernel/base/fd.h"
 #include "kernel/base/result.h"
@@ -59,6 +62,11 @@ Status write_file(const std::string& path, const std::string& content) {
 }
 
 }  // namespace
+
+KernelStore::Key KernelStore::key_of(const Options& options) {
+  return {name_of_cpu(), std::min(options.isa, best_isa_level()), options.threads,
+          std::string(ipc::build_identity())};
+}
 
 KernelStore::KernelStore(WorkQueue& work, const std::string& directory, Key key)
     : work_(work), key_(std::move(key)) {

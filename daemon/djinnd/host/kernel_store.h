@@ -15,6 +15,7 @@
 #include <optional>
 #include <string>
 
+#include "daemon/djinnd/host/options.h"
 #include "daemon/djinnd/loop/work_queue.h"
 #include "kernel/base/isa_level.h"
 #include "kernel/base/kernel_table.h"
@@ -30,6 +31,9 @@ class KernelStore {
     uint32_t threads = 0;  // of a lane
     std::string build;
   };
+
+  // Of the host's workers.
+  [[nodiscard]] static Key key_of(const Options& options);
 
   // directory: made where it is missing; empty: the table is kept by this process alone.
   KernelStore(WorkQueue& work, const std::string& directory, Key key);
