@@ -67,7 +67,8 @@ std::string text_of(const KernelTable& table) {
   return text;
 }
 
-Result<KernelTable> kernel_table_of(std::string_view text, const KernelTable& standard) {
+Result<KernelTable> kernel_table_of(std::string_view given, const KernelTable& standard) {
+  std::string_view text = given;
   const Error wrong{ErrorCode::kMalformed, "It is no table of kernels."};
   KernelTable table;
   const auto take_rate = [&text](uint32_t& rate) {
@@ -84,7 +85,7 @@ Result<KernelTable> kernel_table_of(std::string_view text, const KernelTable& st
     if (!product) return wrong;
     table.products[i] = *product;
   }
-  if (!text.empty()) return wrong;
+  if (text_of(table) != given) return wrong;  // there is more, or a number is written otherwise
   return table;
 }
 

@@ -33,8 +33,9 @@ TEST(KernelTable, what_is_no_table_is_refused) {
   for (size_t bytes = 0; bytes < whole.size(); ++bytes) {
     EXPECT_FALSE(kernel_table_of(whole.substr(0, bytes), standard).ok()) << bytes;
   }
-  for (const std::string& text : {whole + " ", whole + " 1", whole + "\n", "x" + whole, "-" + whole,
-                                  "99999999999" + whole, std::string(whole.size(), '\0')}) {
+  for (const std::string& text :
+       {whole + " ", whole + " 1", whole + "\n", "x" + whole, "-" + whole, "99999999999" + whole,
+        "0" + whole, std::string(whole.size(), '\0')}) {
     EXPECT_FALSE(kernel_table_of(text, standard).ok()) << text;
   }
 }

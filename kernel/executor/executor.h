@@ -313,6 +313,10 @@ class Executor {
   // What its own kernels are made of, for people: "avx512"; "": it has none.
   [[nodiscard]] virtual std::string_view isa() const { return {}; }
 
+  // Runs what runs need most, so that code and threads are made now and not by the first of them,
+  // on this many threads, which this makes for the calling thread.
+  virtual void warm_up(int threads) = 0;
+
   // Who computes which products, our own kernels or a library's, is as the table says. Before
   // anything is computed but warm_up(). Executors without a choice have no table.
   virtual void take_kernels(const KernelTable&) {}
@@ -321,10 +325,6 @@ class Executor {
   virtual void measure_kernels(int /*threads*/) {}
   // The one in force: what was taken, or else the standard.
   [[nodiscard]] virtual std::optional<KernelTable> kernels() const { return {}; }
-
-  // Runs what runs need most, so that code and threads are made now and not by the first of them,
-  // on this many threads, which this makes for the calling thread.
-  virtual void warm_up(int threads) = 0;
 };
 
 }  // namespace djinn::exec
