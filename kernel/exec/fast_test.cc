@@ -130,6 +130,8 @@ TEST_P(Fast, many_rows_are_ours_where_the_table_says_so) {
   for (const int64_t rows : {33, 40, 63}) {
     ASSERT_TRUE(same_bytes(run(x.narrow(0, 0, rows).clone()), together.narrow(0, 0, rows))) << rows;
   }
+  if (GetParam().turned) return;  // few rows are summed in another order there
+  EXPECT_TRUE(same_bytes(run(x.narrow(0, 0, 1).clone()), together.narrow(0, 0, 1)));
 }
 
 TEST_P(Fast, a_tokens_rows_have_the_same_bytes_whoever_computes_many) {
