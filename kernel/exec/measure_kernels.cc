@@ -44,7 +44,7 @@ static_assert(kSmall.rows > srg::kLinearRowsMax);
 constexpr Seconds kSlow{0.001};
 constexpr size_t kRounds = 5;
 // Nothing begins to be measured behind that.
-constexpr Seconds kPatience{0.3};
+constexpr Seconds kPatience{0.5};
 // No third cache holds it.
 constexpr int64_t kReadBytes = int64_t{64} << 20;
 constexpr int64_t kRowInputs = 1024;
