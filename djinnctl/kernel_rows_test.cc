@@ -20,16 +20,16 @@ TEST(KernelRows, a_table_says_who_was_how_fast_and_who_is_taken) {
   measured.products[product_index(1, false)] = {80'000, 190'000, false};
   const ipc::DeviceReport device = device_with(measured);
   EXPECT_EQ(kernel_rows_table(kernel_rows({&device, 1})).text(),
-            "DEVICE  DTYPE     WEIGHTS  ROWS  TAKEN            OWN        LIBRARY     MEMORY\n"
-            "cpu:0   float32   [N, K]   few   own        20.0 GB/s              -  21.0 GB/s\n"
-            "cpu:0   float32   [N, K]   many  own     98.0 GFLOP/s   71.5 GFLOP/s          -\n"
-            "cpu:0   float32   [K, N]   many  library            -              -          -\n"
-            "cpu:0   bfloat16  [N, K]   few   own        19.0 GB/s              -  21.0 GB/s\n"
-            "cpu:0   bfloat16  [N, K]   many  library            -              -          -\n"
-            "cpu:0   bfloat16  [K, N]   many  library 80.0 GFLOP/s  190.0 GFLOP/s          -\n"
-            "cpu:0   float16   [N, K]   few   own                -              -  21.0 GB/s\n"
-            "cpu:0   float16   [N, K]   many  library            -              -          -\n"
-            "cpu:0   float16   [K, N]   many  library            -              -          -\n");
+            "DEVICE  DTYPE     WEIGHTS  ROWS  TAKEN             OWN        LIBRARY     MEMORY\n"
+            "cpu:0   float32   [N, K]   few   own         20.0 GB/s              -  21.0 GB/s\n"
+            "cpu:0   float32   [N, K]   many  own      98.0 GFLOP/s   71.5 GFLOP/s          -\n"
+            "cpu:0   float32   [K, N]   many  library             -              -          -\n"
+            "cpu:0   bfloat16  [N, K]   few   own         19.0 GB/s              -  21.0 GB/s\n"
+            "cpu:0   bfloat16  [N, K]   many  library             -              -          -\n"
+            "cpu:0   bfloat16  [K, N]   many  library  80.0 GFLOP/s  190.0 GFLOP/s          -\n"
+            "cpu:0   float16   [N, K]   few   own                 -              -  21.0 GB/s\n"
+            "cpu:0   float16   [N, K]   many  library             -              -          -\n"
+            "cpu:0   float16   [K, N]   many  library             -              -          -\n");
 }
 
 TEST(KernelRows, json_has_rates_in_units_and_null_for_what_was_not_measured) {
