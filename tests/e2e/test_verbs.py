@@ -204,10 +204,10 @@ KERNELS: dict[str, Shape] = {
     "weights": "string",
     "rows": "string",
     "taken": "string",
-    "own_flops_per_second": "null or integer",
-    "library_flops_per_second": "null or integer",
-    "own_bytes_per_second": "null or integer",
-    "read_bytes_per_second": "null or integer",
+    "own_flops_per_second": "null",  # an integer, as all that follow, where it was measured
+    "library_flops_per_second": "null",
+    "own_bytes_per_second": "null",
+    "read_bytes_per_second": "null",
 }
 POOL: dict[str, Shape] = {
     "device": "string",
