@@ -1,22 +1,38 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// djinnctl devices shows the devices, and how full they are.
+// djinnctl devices shows the devices, and how full they are, or with --kernels whose kernels
+// compute which products there.
+#include <memory>
+#include <vector>
+
 #include "djinnctl/command_line.h"
+#include "djinnctl/kernel_rows.h"
 #include "djinnctl/tables.h"
 
 namespace djinn::ctl {
 namespace {
 
-Status devices(const Invocation& invocation) {
+struct DevicesOptions {
+  bool kernels = false;
+};
+
+Status devices(const Invocation& invocation, const DevicesOptions& options) {
   DJINN_TRY(const auto client, observe(invocation));
   DJINN_TRY(const auto reports, client->devices());
+  if (options.kernels) {
+    const std::vector<KernelRow> rows = kernel_rows(reports);
+    return print_list(invocation, "kernels", rows, kernel_rows_table(rows));
+  }
   return print_list(invocation, "devices", reports, device_table(reports));
 }
 
 }  // namespace
 
 void add_devices(CommandLine& line) {
-  line.verb("devices", "the devices, and how full they are").does(devices);
+  const auto options = std::make_shared<DevicesOptions>();
+  const Verb verb = line.verb("devices", "the devices, and how full they are");
+  verb.flag("--kernels", options->kernels, "whose kernels compute which products there");
+  verb.does(options, devices);
 }
 
 }  // namespace djinn::ctl

@@ -29,6 +29,7 @@
 #include "kernel/base/dtype.h"
 #include "kernel/base/error.h"
 #include "kernel/base/ids.h"
+#include "kernel/base/kernel_table.h"
 #include "kernel/base/schedule.h"
 #include "kernel/srg/graph.h"
 
@@ -535,6 +536,8 @@ struct DeviceReport {
   uint64_t huge_bytes = 0;   // of the models there, as ModelReport's
   std::string huge_pages{};  // what the host allows, as the kernel calls it: "advise"; or empty
   std::string isa{};         // what its own kernels are made of: "avx512"; or empty
+  // Of its workers; nothing before the first is warm, and where they have no choice of kernels.
+  std::optional<KernelTable> kernels{};
   friend bool operator==(const DeviceReport&, const DeviceReport&) = default;
 };
 
@@ -808,6 +811,7 @@ struct WorkerReady {
   uint32_t landlock_abi = 0;
   bool seccomp = false;
   std::string isa{};  // as DeviceReport's
+  std::optional<KernelTable> kernels{};
   friend bool operator==(const WorkerReady&, const WorkerReady&) = default;
 };
 // Said by the lane's own thread, between two steps.

@@ -72,7 +72,8 @@ Daemon::Daemon(Loop& loop, const Clock& clock, const Options& options, ReloadOpt
       turn_(loop, [this] { take_turn(); }),
       next_turn_(loop, [this] { take_turn(); }),
       events_(clock),
-      spare_kinds_(options_, traffic_.workers, traffic_.loaders),
+      kernels_(file_work_, options.cache_directory, KernelStore::key_of(options)),
+      spare_kinds_(options_, kernels_, traffic_.workers, traffic_.loaders),
       spare_workers_({loop, spawner_, deferred_close_, stragglers_}, devices_of(options),
                      [this](DeviceId device) { return spare_kinds_.workers(device); }),
       spare_loaders_({loop, spawner_, deferred_close_, stragglers_}, spare_kinds_.loaders()),
@@ -139,6 +140,7 @@ Status Daemon::start(ActivationFds passed) {
     DJINN_TRY(listener_,
               Listener::open(loop_, {options_.runtime_dir, options_.socket_group}, take));
   }
+  if (options_.measures_kernels) kernels_.read();
   spare_loaders_.start();
   spare_workers_.start();
   const std::string path = listener_->path();

@@ -21,6 +21,7 @@
 #include "daemon/djinnd/front/schedules.h"
 #include "daemon/djinnd/host/config.h"
 #include "daemon/djinnd/host/fd_store.h"
+#include "daemon/djinnd/host/kernel_store.h"
 #include "daemon/djinnd/host/notifier.h"
 #include "daemon/djinnd/host/options.h"
 #include "daemon/djinnd/host/service.h"
@@ -118,6 +119,7 @@ class Daemon final : public WorkerListener,
   Events events_;
   Inquiries inquiries_;
   PeerTraffic traffic_;
+  KernelStore kernels_;
   SpareKinds spare_kinds_;
   SpareWorkers spare_workers_;
   SparePool spare_loaders_;

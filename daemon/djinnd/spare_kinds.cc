@@ -22,7 +22,8 @@ std::optional<ChildReady> read_worker_ready(const ipc::Datagram& message) {
   if (!event.ok()) return std::nullopt;
   const auto* ready = std::get_if<ipc::WorkerReady>(&event.value().body);
   if (ready == nullptr) return std::nullopt;
-  return ChildReady{ready->threads, ready->landlock_abi, ready->seccomp, ready->isa};
+  return ChildReady{ready->threads, ready->landlock_abi, ready->seccomp, ready->isa,
+                    ready->kernels};
 }
 
 std::optional<ChildReady> read_loader_ready(const ipc::Datagram& message) {
@@ -36,9 +37,17 @@ std::optional<ChildReady> read_loader_ready(const ipc::Datagram& message) {
 }  // namespace
 
 SparePool::Kind SpareKinds::workers(DeviceId device) {
-  return {"worker",           ErrorCode::kWorkerLost,
-          kNextWorkerAfterMs, [this, device] { return worker_program(device); },
-          &read_worker_ready, worker_traffic_};
+  return {"worker",
+          ErrorCode::kWorkerLost,
+          kNextWorkerAfterMs,
+          [this, device] { return worker_program(device); },
+          [this, device](const ipc::Datagram& message) {
+            auto ready = read_worker_ready(message);
+            const bool measures = device == kHostDevice && options_.measures_kernels;
+            if (ready && ready->kernels && measures) kernels_.take(*ready->kernels);
+            return ready;
+          },
+          worker_traffic_};
 }
 
 SparePool::Kind SpareKinds::loaders() {
@@ -60,6 +69,11 @@ ChildProgram SpareKinds::worker_program(DeviceId device) {
        "--memory-bytes", std::to_string(memory_bytes)},
       {"GOMP_SPINCOUNT=5000", "OMP_DYNAMIC=false", "OMP_PROC_BIND=false",
        "OMP_NUM_THREADS=" + std::to_string(options_.threads)}};
+  if (device == kHostDevice && options_.measures_kernels) {
+    const KernelTable* const known = kernels_.table();
+    program.arguments.insert(program.arguments.end(),
+                             {"--kernels", known != nullptr ? text_of(*known) : "measure"});
+  }
   const bool first = workers_started_++ == 0;
   if (options_.test_fault_at > 0 && (first || options_.test_fault_every)) {
     program.arguments.insert(program.arguments.end(),

@@ -3,6 +3,7 @@
 // SpareKinds: how workers and loaders are started, as djinnd's options say.
 #pragma once
 
+#include "daemon/djinnd/host/kernel_store.h"
 #include "daemon/djinnd/host/options.h"
 #include "daemon/djinnd/loop/traffic.h"
 #include "daemon/djinnd/workers/spare_pool.h"
@@ -13,10 +14,10 @@ namespace djinn::daemon {
 // Loop's thread.
 class SpareKinds {
  public:
-  // workers, loaders: the traffic with all of the kind. What is given outlives this, which outlives
-  // the pools that it describes.
-  SpareKinds(const Options& options, Traffic& workers, Traffic& loaders)
-      : options_(options), worker_traffic_(workers), loader_traffic_(loaders) {}
+  // kernels: what the host's workers measure and are given. workers, loaders: the traffic with all
+  // of the kind. What is given outlives this, which outlives the pools that it describes.
+  SpareKinds(const Options& options, KernelStore& kernels, Traffic& workers, Traffic& loaders)
+      : options_(options), kernels_(kernels), worker_traffic_(workers), loader_traffic_(loaders) {}
 
   [[nodiscard]] SparePool::Kind workers(DeviceId device);
   [[nodiscard]] SparePool::Kind loaders();
@@ -25,6 +26,7 @@ class SpareKinds {
   [[nodiscard]] ChildProgram worker_program(DeviceId device);
 
   const Options& options_;
+  KernelStore& kernels_;
   Traffic& worker_traffic_;
   Traffic& loader_traffic_;
   uint64_t workers_started_ = 0;

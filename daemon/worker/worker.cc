@@ -18,6 +18,7 @@
 #include "ipc/build_identity.h"
 #include "kernel/base/checked.h"
 #include "kernel/base/isa_level.h"
+#include "kernel/base/kernel_table.h"
 #include "kernel/pal/faulty_pal.h"
 
 namespace djinn::worker {
@@ -30,6 +31,7 @@ struct Options {
   int threads = 1;
   SchedulePolicy policy = SchedulePolicy::kFair;
   IsaLevel isa = kHighestIsa;
+  std::string kernels;
   uint64_t memory_bytes = UINT64_MAX;
   uint64_t fault_at = 0;
   uint64_t pal_fault_at = 0;
@@ -58,6 +60,18 @@ Result<std::unique_ptr<pal::DevicePal>> open_device(const Options& options,
   return make_pal(*device);
 }
 
+// In place of a table.
+constexpr std::string_view kMeasure = "measure";
+
+// Takes the table that djinnd gave, if it did.
+Status take_kernels(const Options& options, exec::Executor& executor) {
+  const auto standard = executor.kernels();
+  if (!standard || options.kernels.empty() || options.kernels == kMeasure) return {};
+  DJINN_TRY(const KernelTable table, kernel_table_of(options.kernels, *standard));
+  executor.take_kernels(table);
+  return {};
+}
+
 Status serve(const Options& options, exec::Executor& executor, const MakePal& make_pal) {
   DJINN_CHECK(child::become_child());
   child::Channel channel{Fd(options.channel_fd)};
@@ -66,6 +80,7 @@ Status serve(const Options& options, exec::Executor& executor, const MakePal& ma
   faulty.fail_call(options.pal_fault_at, {ErrorCode::kOutOfMemory, "A test made this call fail."});
   pal::DevicePal& pal = options.pal_fault_at > 0 ? faulty : *device;
   executor.limit_isa(options.isa);
+  DJINN_CHECK(take_kernels(options, executor));
   executor.warm_up(1);  // more would start a thread before the confinement
   AdmissionMark::install();
   DJINN_CHECK(bound_memory(options));
@@ -96,12 +111,14 @@ Status serve(const Options& options, exec::Executor& executor, const MakePal& ma
   std::promise<void> warm;
   loop->post([&](LaneLoop::State&) {
     executor.warm_up(options.threads);
+    if (options.kernels == kMeasure) executor.measure_kernels(options.threads);
     warm.set_value();
   });
   warm.get_future().wait();
 
-  outbox.send({ipc::WorkerReady{static_cast<uint32_t>(options.threads), confinement.landlock_abi,
-                                confinement.seccomp, std::string(executor.isa())}});
+  outbox.send(
+      {ipc::WorkerReady{static_cast<uint32_t>(options.threads), confinement.landlock_abi,
+                        confinement.seccomp, std::string(executor.isa()), executor.kernels()}});
   ControlLoop control({channel, outbox, grants, *loop, faults, pal, pager, executor, clock});
   Status ended = control.run();
   grants.close();
@@ -122,6 +139,8 @@ int run_worker(int argc, char** argv, exec::Executor& executor, const MakePal& m
   app.add_option("--threads", options.threads, "threads of the lane")->check(CLI::Range(1, 1024));
   app.add_option("--policy", policy, "order of steps: fair or fifo");
   app.add_option("--isa", isa, "level of instructions of our own kernels, at most");
+  app.add_option("--kernels", options.kernels,
+                 "who computes which products: a table of another worker's, or \"measure\"");
   app.add_option("--memory-bytes", options.memory_bytes, "what djinnd may grant in all");
   app.add_option("--fault-at", options.fault_at, "die at this fault point (tests)");
   app.add_option("--pal-fault-at", options.pal_fault_at, "fail this call of the pal (tests)");

@@ -3,9 +3,11 @@
 // The life of a worker process, whatever computes in it.
 //
 //   WORKER --build IDENTITY --channel-fd N --device NAME --threads N [--memory-bytes N]
-//          [--policy fair|fifo] [--isa LEVEL] [--fault-at N] [--pal-fault-at N]
+//          [--policy fair|fifo] [--isa LEVEL] [--kernels TABLE|measure] [--fault-at N]
+//          [--pal-fault-at N]
 //
-// Warms up, confines itself, says that it is ready, and obeys djinnd until the channel closes.
+// Warms up, confines itself, measures its kernels where it is told to, says that it is ready, and
+// obeys djinnd until the channel closes.
 #pragma once
 
 #include <functional>

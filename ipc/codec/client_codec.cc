@@ -454,6 +454,7 @@ void write_device(wire::DeviceReport::Builder out, const DeviceReport& report) {
   out.setHugeBytes(report.huge_bytes);
   out.setHugePages(text(report.huge_pages));
   out.setIsa(text(report.isa));
+  if (report.kernels) write_kernels(out.initKernels(), *report.kernels);
 }
 
 DeviceReport read_device(wire::DeviceReport::Reader in) {
@@ -468,6 +469,7 @@ DeviceReport read_device(wire::DeviceReport::Reader in) {
   report.huge_bytes = in.getHugeBytes();
   report.huge_pages = read_word(in.getHugePages());
   report.isa = read_word(in.getIsa());
+  if (in.hasKernels()) report.kernels = read_kernels(in.getKernels());
   return report;
 }
 

@@ -120,9 +120,17 @@ UseReport longest_name() {
 ProgramReport program_report(const std::string& name) {
   return {{1}, {2}, name, "cpu:0", ProgramState::kAdmitted, 3, 4, 5, name, Workload::kTraining, 6};
 }
+KernelTable kernel_table() {
+  KernelTable table{1, {2, 3, 4}, {}};
+  for (uint32_t next = 5; ProductKernels & product : table.products) {
+    product = {next, next + 1, next % 4 == 1};
+    next += 2;
+  }
+  return table;
+}
 DeviceReport device_report(const std::string& name) {
   const std::string word = name.substr(0, limits::kWordBytes);
-  return {name, name, 1, 2, 3, 4, DeviceState::kFailed, 5, word, word};
+  return {name, name, 1, 2, 3, 4, DeviceState::kFailed, 5, word, word, kernel_table()};
 }
 MemoryReport memory_report(const std::string& name) {
   return {name, MemoryPool::kLanes, 1, 2, 3, 4, 5};
@@ -241,6 +249,7 @@ WorkerStats worker_stats() {
 std::vector<WorkerEvent> events() {
   return {
       {WorkerReady{1, 2, true, "avx2"}},
+      {WorkerReady{1, 2, true, "avx2", kernel_table()}},
       {Attached{{3}}},
       {Detached{{4}}},
       {ModelAdded{{5}, ErrorCode::kOk, ""}},

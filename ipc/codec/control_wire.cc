@@ -159,6 +159,34 @@ ServiceClass read_service(uint8_t number) {
   return read_enum(number, ServiceClass::kInteractive, ServiceClass::kIdle);
 }
 
+void write_kernels(wire::KernelTable::Builder out, const KernelTable& table) {
+  out.setReadMbs(table.read_mbs);
+  auto rows = out.initRowMbs(count_of(table.row_mbs));
+  for (unsigned i = 0; i < rows.size(); ++i) rows.set(i, table.row_mbs[i]);
+  write_list(table.products, out.initProducts(count_of(table.products)),
+             [](wire::ProductKernels::Builder to, const ProductKernels& product) {
+               to.setOwnMflops(product.own_mflops);
+               to.setLibraryMflops(product.library_mflops);
+               to.setTakesOwn(product.takes_own);
+             });
+}
+
+KernelTable read_kernels(wire::KernelTable::Reader in) {
+  KernelTable table;
+  const auto rows = in.getRowMbs();
+  const auto products = in.getProducts();
+  if (rows.size() != table.row_mbs.size() || products.size() != table.products.size()) {
+    refuse(ErrorCode::kMalformed, "A table of kernels has other rows than this build knows.");
+  }
+  table.read_mbs = in.getReadMbs();
+  for (unsigned i = 0; i < rows.size(); ++i) table.row_mbs[i] = rows[i];
+  for (unsigned i = 0; i < products.size(); ++i) {
+    table.products[i] = {products[i].getOwnMflops(), products[i].getLibraryMflops(),
+                         products[i].getTakesOwn()};
+  }
+  return table;
+}
+
 void write_schedule(wire::LaneSchedule::Builder out, const LaneSchedule& schedule) {
   out.setPolicy(static_cast<uint8_t>(schedule.policy));
   const auto write = [](wire::ScheduleDecision::Builder item, const ScheduleDecision& decision) {

@@ -111,6 +111,9 @@ ServiceClass read_service(uint8_t number);
 void write_schedule(wire::LaneSchedule::Builder out, const LaneSchedule& schedule);
 LaneSchedule read_schedule(wire::LaneSchedule::Reader in);
 
+void write_kernels(wire::KernelTable::Builder out, const KernelTable& table);
+KernelTable read_kernels(wire::KernelTable::Reader in);
+
 void write_identity(wire::FileIdentity::Builder out, const FileIdentity& identity);
 FileIdentity read_identity(wire::FileIdentity::Reader in);
 

@@ -387,6 +387,20 @@ struct DeviceReport {
   hugeBytes @7 :UInt64;
   hugePages @8 :Text;
   isa @9 :Text;
+  kernels @10 :KernelTable;  # null: nothing
+}
+
+# Rates are 10^6 bytes, or operations, a second.
+struct KernelTable {
+  readMbs @0 :UInt32;
+  rowMbs @1 :List(UInt32);  # of each dtype
+  products @2 :List(ProductKernels);
+}
+
+struct ProductKernels {
+  ownMflops @0 :UInt32;
+  libraryMflops @1 :UInt32;
+  takesOwn @2 :Bool;
 }
 
 struct MemoryReport {
@@ -579,6 +593,7 @@ struct WorkerReady {
   landlockAbi @1 :UInt32;
   seccomp @2 :Bool;
   isa @3 :Text;
+  kernels @4 :KernelTable;
 }
 
 struct ProgramAdded {

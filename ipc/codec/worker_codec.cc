@@ -211,6 +211,7 @@ void write(wire::WorkerEvent::Builder out, const WorkerReady& event) {
   ready.setLandlockAbi(event.landlock_abi);
   ready.setSeccomp(event.seccomp);
   ready.setIsa(text(event.isa));
+  if (event.kernels) write_kernels(ready.initKernels(), *event.kernels);
 }
 void write(wire::WorkerEvent::Builder out, const LaneSchedule& event) {
   write_schedule(out.initSchedule(), event);
@@ -327,7 +328,9 @@ void write(wire::WorkerEvent::Builder out, const WorkerStats& event) {
 }
 
 WorkerReady read_ready(wire::WorkerReady::Reader in) {
-  return {in.getThreads(), in.getLandlockAbi(), in.getSeccomp(), read_word(in.getIsa())};
+  WorkerReady ready{in.getThreads(), in.getLandlockAbi(), in.getSeccomp(), read_word(in.getIsa())};
+  if (in.hasKernels()) ready.kernels = read_kernels(in.getKernels());
+  return ready;
 }
 
 ModelAdded read_model_added(wire::IdOutcome::Reader in) {

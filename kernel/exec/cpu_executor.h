@@ -30,6 +30,9 @@ class CpuExecutor final : public Executor {
   Result<std::unique_ptr<Lane>> make_lane(LaneOptions options) override;
   void limit_isa(IsaLevel level) override;
   [[nodiscard]] std::string_view isa() const override;
+  void take_kernels(const KernelTable& table) override;
+  void measure_kernels(int threads) override;
+  [[nodiscard]] std::optional<KernelTable> kernels() const override;
   // Matmul, sdpa and linear in every dtype: with one thread before the process is confined (code
   // generation and CPU detection open files), with all of them on the lane's thread afterwards
   // (threads inherit the confinement).

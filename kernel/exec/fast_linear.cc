@@ -3,8 +3,8 @@
 // djinn::linear_rows(Tensor input, Tensor weight, Tensor? bias, bool turned) -> Tensor
 //
 // An internal operator: what kernel/srg/rewrite makes of a product with a constant matrix. weight
-// is [outputs, inputs], or turned [inputs, outputs]. Up to kLinearRowsMax rows, and any number of
-// float32 where takes_many_rows() says so, with a bias of one dimension or none, are computed by
+// is [outputs, inputs], or turned [inputs, outputs]. Up to kLinearRowsMax rows, and any number
+// where the host's table of kernels says so, with a bias of one dimension or none, are computed by
 // our own kernels; all else is what the graph said before: aten::linear, or, turned, aten::addmm
 // and aten::matmul.
 //
@@ -19,6 +19,8 @@
 // djinn::embedding_rows(Tensor weight, Tensor indices, ScalarType dtype) -> Tensor
 //
 // Rows of such a weight, widened: aten::embedding.
+#include "kernel/exec/fast_linear.h"
+
 #include <ATen/ops/addmm.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/linear.h>
@@ -28,6 +30,7 @@
 #include <optional>
 #include <vector>
 
+#include "kernel/base/assert.h"
 #include "kernel/base/int8_rows.h"
 #include "kernel/exec/fast_rows.h"
 #include "kernel/exec/inner_pulse.h"
@@ -50,12 +53,15 @@ at::Tensor linear_as_before(const at::Tensor& input, const at::Tensor& weight, c
   return bias ? at::addmm(*bias, input, weight) : at::matmul(input, weight);
 }
 
-// Tells whether our kernels compute products of more than kLinearRowsMax rows, too: float32 with
-// AVX-512 where MKL, which chooses by the vendor, has nothing but AVX2. oneDNN's bfloat16 is as
-// fast as ours, and has instructions that we do not use yet.
-bool takes_many_rows(at::ScalarType type) {
-  static const bool is_faster = fast_isa() >= IsaLevel::kAvx512 && is_amd();
-  return type == at::kFloat && is_faster;
+bool lies_inputs_dense(const at::Tensor& weight, bool turned) {
+  return weight.stride(turned ? 0 : 1) == 1;
+}
+
+// Tells whether our kernels compute products of more than kLinearRowsMax rows, too.
+bool takes_many_rows(kernels::Element element, bool inputs_dense) {
+  static_assert(kKernelDtypes == kernels::kElements);
+  const size_t index = product_index(static_cast<size_t>(element), inputs_dense);
+  return kernel_table().products[index].takes_own;
 }
 
 bool is_int8(const at::Tensor& weight) {
@@ -80,8 +86,8 @@ void check_int8(const at::Tensor& input, const at::Tensor& weight, const Bias& b
               "beside weights in int8 a bias has one dimension, and the input's dtype");
 }
 
-// Tells whether the product is one of our kernels'.
-bool is_ours(const at::Tensor& input, const at::Tensor& weight, const Bias& bias, bool turned) {
+// Tells whether our kernels can compute the product.
+bool fits_ours(const at::Tensor& input, const at::Tensor& weight, const Bias& bias, bool turned) {
   if (is_int8(weight)) {
     check_int8(input, weight, bias, turned);
     return true;
@@ -89,13 +95,20 @@ bool is_ours(const at::Tensor& input, const at::Tensor& weight, const Bias& bias
   if (input.dim() < 1 || weight.dim() != 2) return false;
   const int64_t inputs = weight.size(turned ? 0 : 1), outputs = weight.size(turned ? 1 : 0);
   if (input.size(-1) != inputs || inputs == 0 || outputs == 0) return false;
-  const int64_t rows = input.numel() / inputs;
   const at::ScalarType type = weight.scalar_type();
-  if (rows == 0 || (rows > srg::kLinearRowsMax && !takes_many_rows(type))) return false;
+  if (input.numel() == 0) return false;
   if (weight.stride(0) != 1 && weight.stride(1) != 1) return false;
   if (input.scalar_type() != type || !element_of(type)) return false;
   return !bias || (bias->scalar_type() == type && bias->dim() <= 1 &&
                    (bias->numel() == 1 || bias->numel() == outputs));
+}
+
+// Tells whether the product is one of our kernels'.
+bool is_ours(const at::Tensor& input, const at::Tensor& weight, const Bias& bias, bool turned) {
+  if (!fits_ours(input, weight, bias, turned)) return false;
+  const int64_t rows = input.numel() / input.size(-1);
+  if (rows <= srg::kLinearRowsMax || is_int8(weight)) return true;
+  return takes_many_rows(*element_of(weight.scalar_type()), lies_inputs_dense(weight, turned));
 }
 
 // Rows as they are multiplied with weights in int8 whose inputs lie side by side.
@@ -130,7 +143,7 @@ Product prepared(const at::Tensor& given, const at::Tensor& weight, const Bias& 
   it.result = at::empty(sizes, given.options());
   kernels::Linear& call = it.work.call;
   it.work.element = *element_of(given.scalar_type());
-  it.work.inputs_dense = weight.stride(turned ? 0 : 1) == 1;
+  it.work.inputs_dense = lies_inputs_dense(weight, turned);
   it.work.is_int8 = is_int8(weight);
   call.weight = weight.const_data_ptr();
   call.weight_stride = weight.stride(it.work.inputs_dense == turned ? 1 : 0);
@@ -160,13 +173,18 @@ Product prepared(const at::Tensor& given, const at::Tensor& weight, const Bias& 
   return it;
 }
 
-at::Tensor linear_rows(const at::Tensor& input, const at::Tensor& weight, const Bias& bias,
-                       bool turned) {
-  if (!is_ours(input, weight, bias, turned)) return linear_as_before(input, weight, bias, turned);
+at::Tensor linear_of_ours(const at::Tensor& input, const at::Tensor& weight, const Bias& bias,
+                          bool turned) {
   Product product = prepared(input, weight, bias, turned);
   at::Tensor result = product.result;
   compute_or_join({&product, 1});
   return result;
+}
+
+at::Tensor linear_rows(const at::Tensor& input, const at::Tensor& weight, const Bias& bias,
+                       bool turned) {
+  return is_ours(input, weight, bias, turned) ? linear_of_ours(input, weight, bias, turned)
+                                              : linear_as_before(input, weight, bias, turned);
 }
 
 // What of them has dense inputs and is ours is computed at once.
@@ -178,7 +196,7 @@ std::vector<at::Tensor> linears(const at::Tensor& given, at::TensorList weights,
   c10::SmallVector<Product, 4> products;
   for (size_t i = 0; i < weights.size(); ++i) {
     const Bias bias = biases.get(i);
-    if (is_ours(input, weights[i], bias, turned) && weights[i].stride(turned ? 0 : 1) == 1) {
+    if (is_ours(input, weights[i], bias, turned) && lies_inputs_dense(weights[i], turned)) {
       const auto same = std::ranges::find_if(
           products, [](const Product& product) { return product.work.is_int8; });
       const at::Tensor ready = same == products.end() ? at::Tensor() : same->input;
@@ -240,6 +258,13 @@ at::Tensor embedding_on_meta(const at::Tensor& weight, const at::Tensor& indices
 }
 
 }  // namespace
+
+at::Tensor product_by(ProductBy who, const at::Tensor& input, const at::Tensor& weight,
+                      bool turned) {
+  DJINN_ASSERT(fits_ours(input, weight, {}, turned));
+  return who == ProductBy::kOwn ? linear_of_ours(input, weight, {}, turned)
+                                : linear_as_before(input, weight, {}, turned);
+}
 
 void define_fast_linear(OwnLibraries& libraries) {
   libraries.definition.def(

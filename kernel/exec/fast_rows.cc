@@ -286,6 +286,7 @@ at::Tensor rope(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& si
 
 // Of the process: written before anything computes.
 static IsaLevel isa_max = kHighestIsa;
+static std::optional<KernelTable> taken_kernels;
 
 IsaLevel fast_isa() {
   return std::min(isa_max, best_isa_level());
@@ -297,6 +298,19 @@ void CpuExecutor::limit_isa(IsaLevel level) {
 
 std::string_view CpuExecutor::isa() const {
   return name_of(fast_isa());
+}
+
+void CpuExecutor::take_kernels(const KernelTable& table) {
+  taken_kernels = table;
+}
+
+std::optional<KernelTable> CpuExecutor::kernels() const {
+  return kernel_table();
+}
+
+const KernelTable& kernel_table() {
+  static const KernelTable standard = standard_kernels(fast_isa(), is_amd());
+  return taken_kernels ? *taken_kernels : standard;
 }
 
 const kernels::Kernels& fast_kernels() {

@@ -95,6 +95,57 @@ TEST_P(Fast, a_row_is_the_same_alone_and_among_others) {
   }
 }
 
+// The process's table, until this is gone, says that all products of many rows are of one.
+class ManyRowsBy {
+ public:
+  explicit ManyRowsBy(bool own) {
+    KernelTable table = standard_;
+    for (ProductKernels& product : table.products) product.takes_own = own;
+    CpuExecutor().take_kernels(table);
+  }
+  ~ManyRowsBy() { CpuExecutor().take_kernels(standard_); }
+  ManyRowsBy(const ManyRowsBy&) = delete;
+  ManyRowsBy& operator=(const ManyRowsBy&) = delete;
+
+ private:
+  const KernelTable standard_ = CpuExecutor().kernels().value();
+};
+
+TEST_P(Fast, many_rows_are_the_librarys_where_the_table_says_so) {
+  ASSERT_TRUE(world_.admit(graph(srg::Numerics::kFast)));
+  const ManyRowsBy library(false);
+  const at::Tensor x = noise({40, kInputs}, 10, GetParam().type);
+  World exact({{"w", weight_}, {"b", bias_}});
+  ASSERT_TRUE(exact.admit(graph(srg::Numerics::kExact)));
+  ASSERT_EQ(message_of(exact.run({x.size(0)}, {x})), "");
+  EXPECT_TRUE(same_bytes(run(x), exact.output(0)));
+}
+
+TEST_P(Fast, many_rows_are_ours_where_the_table_says_so) {
+  ASSERT_TRUE(world_.admit(graph(srg::Numerics::kFast)));
+  const ManyRowsBy own(true);
+  const at::Tensor x = noise({64, kInputs}, 11, GetParam().type);
+  const at::Tensor exact = direct(x, at::kDouble), together = run(x);
+  EXPECT_LE(distance(together, exact), 1.5 * distance(direct(x, GetParam().type), exact));
+  for (const int64_t rows : {33, 40, 63}) {
+    ASSERT_TRUE(same_bytes(run(x.narrow(0, 0, rows).clone()), together.narrow(0, 0, rows))) << rows;
+  }
+  if (GetParam().turned) return;  // few rows are summed in another order there
+  EXPECT_TRUE(same_bytes(run(x.narrow(0, 0, 1).clone()), together.narrow(0, 0, 1)));
+}
+
+TEST_P(Fast, a_tokens_rows_have_the_same_bytes_whoever_computes_many) {
+  ASSERT_TRUE(world_.admit(graph(srg::Numerics::kFast)));
+  const at::Tensor x = noise({32, kInputs}, 12, GetParam().type);
+  const auto computed = [&](bool own) {
+    const ManyRowsBy who(own);
+    return run(x);
+  };
+  const at::Tensor together = computed(false);
+  EXPECT_TRUE(same_bytes(computed(true), together));
+  EXPECT_TRUE(same_bytes(run(x.narrow(0, 7, 1).clone()), together.narrow(0, 7, 1)));
+}
+
 TEST_P(Fast, what_says_exact_has_pytorchs_bits) {
   const at::Tensor x = noise({2, kInputs}, 5, GetParam().type);
   ASSERT_TRUE(world_.admit(graph(srg::Numerics::kExact)));

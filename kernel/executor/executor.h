@@ -29,6 +29,7 @@
 
 #include "kernel/base/device_address.h"
 #include "kernel/base/isa_level.h"
+#include "kernel/base/kernel_table.h"
 #include "kernel/base/outcome.h"
 #include "kernel/srg/graph.h"
 #include "kernel/srg/load_plan.h"
@@ -315,6 +316,15 @@ class Executor {
   // Runs what runs need most, so that code and threads are made now and not by the first of them,
   // on this many threads, which this makes for the calling thread.
   virtual void warm_up(int threads) = 0;
+
+  // Who computes which products, our own kernels or a library's, is as the table says. Before
+  // anything is computed but warm_up(). Executors without a choice have no table.
+  virtual void take_kernels(const KernelTable&) {}
+  // Measures a table with so many threads, the calling thread's, which warm_up() has made, in at
+  // most half a second, and takes it.
+  virtual void measure_kernels(int /*threads*/) {}
+  // The one in force: what was taken, or else the standard.
+  [[nodiscard]] virtual std::optional<KernelTable> kernels() const { return {}; }
 };
 
 }  // namespace djinn::exec

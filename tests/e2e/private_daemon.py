@@ -104,6 +104,8 @@ class Daemon:
             *(str(programs / "djinnd"), *mode, "--runtime-dir", str(directory)),
             *("--threads", str(threads), *arguments),
         ]
+        if "--kernels" not in arguments:  # who computes what is the same in all daemons of a test
+            command += ["--kernels", "standard"]
         with self.log.open("w") as log:
             self.process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT

@@ -198,6 +198,17 @@ DEVICE: dict[str, Shape] = {
     "huge_pages": "string or null",
     "isa": "string or null",
 }
+KERNELS: dict[str, Shape] = {
+    "device": "string",
+    "dtype": "string",
+    "weights": "string",
+    "rows": "string",
+    "taken": "string",
+    "own_flops_per_second": "null",  # an integer, as all that follow, where it was measured
+    "library_flops_per_second": "null",
+    "own_bytes_per_second": "null",
+    "read_bytes_per_second": "null",
+}
 POOL: dict[str, Shape] = {
     "device": "string",
     "pool": "string",
@@ -311,6 +322,7 @@ GOLDEN: list[tuple[str, str, dict[str, Shape]]] = [
     ("sessions", "djinn.sessions.v1", SESSION),
     ("ps", "djinn.ps.v1", MODEL),
     ("devices", "djinn.devices.v1", DEVICE),
+    ("devices --kernels", "djinn.kernels.v1", KERNELS),
     ("mem", "djinn.mem.v1", POOL),
     ("programs", "djinn.programs.v1", PROGRAM),
     ("top -n 1", "djinn.top.v1", {**STATUS, "time": "time", "sessions_list": [SESSION]}),

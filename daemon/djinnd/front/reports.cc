@@ -3,7 +3,6 @@
 #include "daemon/djinnd/front/reports.h"
 
 #include <dirent.h>
-#include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -14,6 +13,7 @@
 #include <utility>
 
 #include "daemon/djinnd/host/version.h"
+#include "daemon/djinnd/loop/proc_files.h"
 #include "ipc/limits.h"
 #include "kernel/base/assert.h"
 #include "kernel/base/checked.h"
@@ -37,19 +37,6 @@ uint32_t count_descriptors() {
 // A status has a page of workers and a page of users, which must fit one message together.
 constexpr size_t kStatusPage = limits::kListPage / 2;
 static_assert(2 * kStatusPage <= limits::kListPage);
-
-// Gives what the first processor calls itself; empty if the kernel does not say.
-std::string name_of_cpu() {
-  const Fd info(::open("/proc/cpuinfo", O_RDONLY | O_CLOEXEC));
-  std::array<char, 4096> buffer{};
-  const ssize_t length = info.valid() ? ::read(info.get(), buffer.data(), buffer.size()) : 0;
-  const std::string_view text(buffer.data(), length > 0 ? static_cast<size_t>(length) : 0);
-  constexpr std::string_view kKey = "model name\t: ";
-  const size_t key = text.find(kKey);
-  if (key == std::string_view::npos) return "";
-  const size_t begin = key + kKey.size();
-  return std::string(text.substr(begin, text.find('\n', begin) - begin));
-}
 
 ipc::SessionState state_of(const Session& session, bool running, ipc::SessionWait wait) {
   if (session.phase == SessionPhase::kLeaving) return ipc::SessionState::kDraining;
@@ -591,7 +578,10 @@ ipc::DeviceReport Reports::report_of(const Memory& memory) const {
   report.planned_bytes = memory.held_by(vmu::HolderKind::kLane);
   report.huge_bytes = models_.table().huge_bytes(memory.device());
   report.huge_pages = devices_.extents_of(memory.device()).huge_page_setting();
-  if (const ChildReady* ready = domains_.last_spare(memory.device())) report.isa = ready->isa;
+  if (const ChildReady* ready = domains_.last_spare(memory.device())) {
+    report.isa = ready->isa;
+    report.kernels = ready->kernels;
+  }
   report.state =
       domains_.spares_fail(memory.device()) ? ipc::DeviceState::kFailed : ipc::DeviceState::kReady;
   for (const auto& [key, worker] : domains_.all()) {

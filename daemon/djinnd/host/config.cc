@@ -47,6 +47,7 @@ constexpr size_t kSlipsMax = 4;
 // These words are shown for values that depend on something else.
 constexpr std::string_view kAllCores = "all cores";
 constexpr std::string_view kBestIsa = "the best that the machine has";
+constexpr std::string_view kMeasured = "measured";  // the other is "standard"
 constexpr std::string_view kAsLimit = "as memory.limit";
 
 Error expected(std::string_view what) {
@@ -112,6 +113,12 @@ Status set_isa(std::string_view text, Options& options) {
         fmt::format("one of \"{}\", or \"{}\"", fmt::join(kIsaLevelNames, "\", \""), kBestIsa));
   }
   options.isa = *level;
+  return {};
+}
+
+Status set_kernels(std::string_view text, Options& options) {
+  if (text != kMeasured && text != "standard") return expected("\"measured\" or \"standard\"");
+  options.measures_kernels = text == kMeasured;
   return {};
 }
 
@@ -193,6 +200,7 @@ constexpr std::string_view kEvictIdle = "memory.evict_idle_above";
 
 constexpr std::array kSettings{
     Setting{"lane.isa", kBestIsa, false, set_isa},
+    Setting{"lane.kernels", kMeasured, false, set_kernels},
     Setting{"lane.numerics", "exact", true, set_numerics},
     Setting{"lane.policy", name_of(SchedulePolicy::kFair), false, set_policy},
     Setting{"lane.threads", kAllCores, false, set_threads},

@@ -65,7 +65,7 @@ TEST_F(ConfigTest, every_setting_is_taken_from_the_main_file) {
         "[memory]\nlimit = \"12GiB\"\nsession_quota = \"512 MiB\"\nevict_idle_above = 70\n"
         "evict_all_above = \"90%\"\nspill_after = \"3s\"\nspill_directory = \"/spill\"\n"
         "spill_limit = \"1GiB\"\npin_quota = \"3GiB\"\n[lane]\nthreads = 3\npolicy = \"fifo\"\n"
-        "isa = \"avx2\"\n"
+        "isa = \"avx2\"\nkernels = \"standard\"\n"
         "numerics = \"fast-only\"\n"
         "[model]\nkeep_alive = \"forever\"\n"
         "[service]\ndrain_timeout = \"0\"\n[worker]\nhang_timeout = \"2min\"\n");
@@ -75,6 +75,7 @@ TEST_F(ConfigTest, every_setting_is_taken_from_the_main_file) {
   EXPECT_EQ(found.threads, 3u);
   EXPECT_EQ(found.policy, SchedulePolicy::kFifo);
   EXPECT_EQ(found.isa, IsaLevel::kAvx2);
+  EXPECT_FALSE(found.measures_kernels);
   EXPECT_EQ(found.numerics, srg::Numerics::kFastOnly);
   EXPECT_EQ(found.hang_timeout_ms, 120'000u);
   EXPECT_EQ(found.thresholds, (Thresholds{70, 90}));
@@ -378,14 +379,26 @@ TEST_F(ConfigTest, what_cannot_be_looked_at_is_not_taken_for_absent) {
 }
 
 TEST_F(ConfigTest, a_wrong_value_is_an_error_that_says_what_to_write) {
-  for (const char* const text :
-       {"memory.limit = \"12 parsecs\"", "memory.limit = 0", "memory.limit = \"101%\"",
-        "memory.limit = \"99999999999TiB\"", "memory.session_quota = true", "lane.threads = -1",
-        "lane.isa = \"sse9\"", "lane.isa = 2", "lane.numerics = \"quick\"", "lane.threads = 1025",
-        "lane.policy = \"lottery\"", "lane.policy = 1", "worker.hang_timeout = 5",
-        "worker.hang_timeout = \"1d\"", "model.keep_alive = \"never\"",
-        "service.drain_timeout = \"2h\"", "memory.evict_idle_above = 0",
-        "memory.evict_all_above = \"101%\"", "memory = 3.5\nmemory = 4"}) {
+  for (const char* const text : {"memory.limit = \"12 parsecs\"",
+                                 "memory.limit = 0",
+                                 "memory.limit = \"101%\"",
+                                 "memory.limit = \"99999999999TiB\"",
+                                 "memory.session_quota = true",
+                                 "lane.threads = -1",
+                                 "lane.isa = \"sse9\"",
+                                 "lane.isa = 2",
+                                 "lane.kernels = \"own\"",
+                                 "lane.numerics = \"quick\"",
+                                 "lane.threads = 1025",
+                                 "lane.policy = \"lottery\"",
+                                 "lane.policy = 1",
+                                 "worker.hang_timeout = 5",
+                                 "worker.hang_timeout = \"1d\"",
+                                 "model.keep_alive = \"never\"",
+                                 "service.drain_timeout = \"2h\"",
+                                 "memory.evict_idle_above = 0",
+                                 "memory.evict_all_above = \"101%\"",
+                                 "memory = 3.5\nmemory = 4"}) {
     write(kMain, text);
     EXPECT_THAT(problem().text, HasSubstr("djinnd.conf:")) << text;
     EXPECT_TRUE(problem().is_error) << text;
@@ -393,6 +406,8 @@ TEST_F(ConfigTest, a_wrong_value_is_an_error_that_says_what_to_write) {
   write(kMain, "lane.numerics = \"quick\"");
   EXPECT_THAT(problem().text, EndsWith("djinnd.conf:1: error: lane.numerics: write \"exact\", "
                                        "\"fast\" or \"fast-only\""));
+  write(kMain, "lane.kernels = \"own\"");
+  EXPECT_THAT(problem().text, EndsWith("lane.kernels: write \"measured\" or \"standard\""));
   write(kMain, "worker.hang_timeout = \"1d\"");
   EXPECT_THAT(problem().text,
               EndsWith("djinnd.conf:1: error: worker.hang_timeout: write a time from \"100ms\" to "

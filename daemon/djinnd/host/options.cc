@@ -109,6 +109,8 @@ void add_options(CLI::App& app, Options& options) {
   add_setting(app, options, "--threads", "lane.threads", "NUMBER", "threads of a lane [all cores]");
   add_setting(app, options, "--isa", "lane.isa", "LEVEL",
               "the instructions of djinn's own kernels [the best that the machine has]");
+  add_setting(app, options, "--kernels", "lane.kernels", "NAME",
+              "who computes products of many rows: as measured, or standard [measured]");
   add_setting(app, options, "--numerics", "lane.numerics", "NAME",
               "of ghosts that choose none: exact, fast or fast-only [exact]");
   add_setting(app, options, "--memory", "memory.limit", "AMOUNT",
@@ -241,7 +243,8 @@ Status fill_in(Options& options) {
   }
   if (!options.user_mode && options.admin_group.empty()) options.admin_group = kAdminGroup;
   if (!options.drain_timeout_ms) options.drain_timeout_ms = options.user_mode ? 0 : 10'000;
-  if (!options.spill_directory) options.spill_directory = cache_directory(options.user_mode);
+  options.cache_directory = cache_directory(options.user_mode);
+  if (!options.spill_directory) options.spill_directory = options.cache_directory;
   if (options.threads == 0) options.threads = usable_cores();
   if (options.memory_bytes == 0) options.memory_bytes = physical_bytes() / 10 * 8;
   if (options.session_quota_bytes == 0) {

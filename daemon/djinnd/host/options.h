@@ -39,8 +39,10 @@ struct Options {
   BusKind bus = BusKind::kNone;
   std::string admin_group;  // service mode: who sees and steers what is others'
   uint32_t threads = 0;     // of a lane
-  SchedulePolicy policy = SchedulePolicy::kFair;   // likewise
-  IsaLevel isa = kHighestIsa;                      // of our own kernels, at most
+  SchedulePolicy policy = SchedulePolicy::kFair;  // likewise
+  IsaLevel isa = kHighestIsa;                     // of our own kernels, at most
+  // Who computes which products is measured; else it is the standard of the vendor and level.
+  bool measures_kernels = true;
   srg::Numerics numerics = srg::Numerics::kExact;  // where a program's are not chosen
   uint64_t memory_bytes = 0;                       // of the host, to grant
   std::map<DeviceId, Amount> device_limits;        // of other devices, where one is written
@@ -52,7 +54,8 @@ struct Options {
   std::vector<std::string> config_warnings;  // what of the files counts for nothing, and why
   // What is taken as it is and will hardly do what was meant: what happens now, and what to do.
   std::vector<std::string> setting_warnings;
-  std::string worker;  // paths of the programs
+  std::string cache_directory;  // empty: there is none
+  std::string worker;           // paths of the programs
   std::string loader;
   uint64_t hang_timeout_ms = 10'000;
   uint64_t keep_alive_ms = 300'000;  // of models whose openers do not say

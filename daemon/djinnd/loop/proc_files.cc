@@ -26,6 +26,15 @@ std::string read_proc_file(const char* path) {
   return text;
 }
 
+std::string name_of_cpu() {
+  const std::string text = read_proc_file("/proc/cpuinfo");
+  constexpr std::string_view kKey = "model name\t: ";
+  const size_t key = text.find(kKey);
+  if (key == std::string::npos) return "";
+  const size_t begin = key + kKey.size();
+  return text.substr(begin, text.find('\n', begin) - begin);
+}
+
 std::vector<uint64_t> numbers_in(std::string_view text) {
   constexpr std::string_view kSpace = " \t\n";
   std::vector<uint64_t> numbers;

@@ -13,6 +13,9 @@ namespace djinn::daemon {
 // The content of the file, at most 64 KiB of it; nothing where it cannot be read.
 [[nodiscard]] std::string read_proc_file(const char* path);
 
+// What the first processor calls itself; empty if the kernel does not say.
+[[nodiscard]] std::string name_of_cpu();
+
 // Its words, as white space divides them, as numbers without a sign; 0 for what is none.
 [[nodiscard]] std::vector<uint64_t> numbers_in(std::string_view text);
 

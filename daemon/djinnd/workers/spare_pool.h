@@ -21,6 +21,7 @@
 #include "daemon/djinnd/loop/loop.h"
 #include "daemon/djinnd/workers/child_process.h"
 #include "daemon/djinnd/workers/recovery.h"
+#include "kernel/base/kernel_table.h"
 
 namespace djinn::daemon {
 
@@ -29,7 +30,8 @@ struct ChildReady {
   uint32_t threads = 0;  // workers only
   uint32_t landlock_abi = 0;
   bool seccomp = false;
-  std::string isa{};  // workers only: what their own kernels are made of
+  std::string isa{};                     // workers only: what their own kernels are made of
+  std::optional<KernelTable> kernels{};  // workers only: who computes which products
 };
 
 struct ReadyChild {

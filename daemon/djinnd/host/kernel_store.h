@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// KernelStore: who computes which products in the host's workers (kernel/base/kernel_table.h). The
+// first worker measures it; all later ones are given it, of this djinnd and of those that follow.
+//
+//   key    what a table is good for: what a choice may depend on
+//   file   of the cache directory: the key's lines and the table's. One that is damaged, or that
+//          says what cannot have been measured, is told of in the log and counts for nothing
+//
+// invariant: the table never changes once there is one. A step that is repeated after a worker's
+// death gives the same bytes.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "daemon/djinnd/host/options.h"
+#include "daemon/djinnd/loop/work_queue.h"
+#include "kernel/base/isa_level.h"
+#include "kernel/base/kernel_table.h"
+
+namespace djinn::daemon {
+
+// Loop's thread.
+class KernelStore {
+ public:
+  struct Key {
+    std::string cpu;
+    IsaLevel level = IsaLevel::kBase;
+    uint32_t threads = 0;  // of a lane
+    std::string build;
+  };
+
+  // Of the host's workers.
+  [[nodiscard]] static Key key_of(const Options& options);
+
+  // directory: made where it is missing; empty: the table is kept by this process alone.
+  KernelStore(WorkQueue& work, const std::string& directory, Key key);
+
+  // Takes the table of the file, if it is one of the key. Waits for the disk.
+  void read();
+  // What a worker measured, or was given. The first is kept, by `work`, in a file.
+  void take(const KernelTable& table);
+  // Null: nobody has measured.
+  [[nodiscard]] const KernelTable* table() const { return table_ ? &*table_ : nullptr; }
+
+ private:
+  [[nodiscard]] std::string key_text() const;
+
+  WorkQueue& work_;
+  Key key_;
+  std::string path_;  // empty: none
+  std::optional<KernelTable> table_;
+};
+
+}  // namespace djinn::daemon

@@ -1,0 +1,169 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who computes products of many rows: measured once a host, kept, told, and obeyed by all workers.
+
+Nobody here judges who was faster."""
+
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import djinn
+import numpy as np
+import pytest
+import torch
+from command_line import ctl
+from private_daemon import Daemon, children_named, running, wait_until
+from safetensors.torch import save_file
+
+MEASURED = ("--kernels", "measured")
+DTYPES = ("float32", "bfloat16", "float16")
+ROWS = 64
+
+
+def graph(rows: int, numerics: str) -> str:
+    return (
+        f'srg 1 "product" numerics "{numerics}"\nstorage weight "w"\n'
+        f"view %w of $0 : float32[300, 600]\ninput %x : float32[{rows}, 600]\n"
+        "%y = aten::linear(%x, %w)\noutput %y\n"
+    )
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "djinn"
+
+
+@pytest.fixture
+def weights(tmp_path: Path) -> Path:
+    torch.manual_seed(1)
+    path = tmp_path / "w.safetensors"
+    save_file({"w": torch.randn(300, 600)}, path)
+    return path
+
+
+def kernels_of(daemon: Daemon) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = []
+
+    def are_told() -> bool:
+        found[:] = ctl(daemon, "devices", "--kernels", "-j").items()
+        return bool(found)
+
+    wait_until(are_told, "a worker is warm")
+    return found
+
+
+def kept(cache: Path) -> list[Path]:
+    """What is whole: one that is being written has a name of its own."""
+    return [one for one in cache.glob("kernels-*") if "." not in one.name]
+
+
+def measured_table(cache: Path) -> tuple[Path, list[dict[str, Any]]]:
+    """The file of a host that has measured, and what djinnctl said of it."""
+    with running(*MEASURED) as daemon:
+        told = kernels_of(daemon)
+        wait_until(lambda: len(kept(cache)) == 1, "the table is kept")
+    (path,) = kept(cache)
+    return path, told
+
+
+def words_of(path: Path) -> list[str]:
+    return path.read_text().splitlines()[-1].split()
+
+
+def write_words(path: Path, words: list[str]) -> None:
+    lines = path.read_text().splitlines()[:-1]
+    path.write_text("\n".join([*lines, " ".join(words)]) + "\n")
+
+
+def test_a_table_is_measured_once_and_told_of_each_kind_of_product(cache: Path) -> None:
+    _, told = measured_table(cache)
+    kinds = [(one["dtype"], one["weights"], one["rows"]) for one in told]
+    layouts = (("[N, K]", "few"), ("[N, K]", "many"), ("[K, N]", "many"))
+    assert kinds == [(dtype, *layout) for dtype in DTYPES for layout in layouts]
+    assert all(one["taken"] == "own" for one in told if one["rows"] == "few")
+    with running(*MEASURED) as daemon:
+        assert kernels_of(daemon) == told
+        assert "measured anew" not in daemon.log.read_text()
+
+
+def product(session: djinn.Session, path: Path, x: torch.Tensor, numerics: str) -> bytes:
+    program = session.define(graph(len(x), numerics), session.load(path))
+    return np.array(program(x=x.numpy())["y"]).tobytes()
+
+
+def tables_given(daemon: Daemon) -> list[str]:
+    """To the workers that run."""
+    tables = []
+    for worker in children_named(daemon.process.pid, "djinn-worker"):
+        with suppress(FileNotFoundError, ProcessLookupError, ValueError):  # it has ended
+            words = Path(f"/proc/{worker}/cmdline").read_text().split("\0")
+            tables.append(words[words.index("--kernels") + 1])
+    return tables
+
+
+@pytest.mark.parametrize("who", ["own", "library"])
+def test_all_workers_obey_the_table_that_is_there(cache: Path, weights: Path, who: str) -> None:
+    path, _ = measured_table(cache)
+    words = words_of(path)
+    rates = "2000/1000=own" if who == "own" else "1000/2000=library"
+    write_words(path, [rates if "=" in word else word for word in words])
+    x = torch.randn(ROWS, 600)
+    with running(*MEASURED) as daemon:
+        told = kernels_of(daemon)
+        assert {one["taken"] for one in told if one["rows"] == "many"} == {who}
+        with daemon.connect("kernels") as session:
+            made = product(session, weights, x, "fast")
+            if who == "own":  # each row as it is alone
+                few = product(session, weights, x[:4], "fast")
+                assert made[: len(few)] == few
+            else:
+                assert made == product(session, weights, x, "exact")
+            daemon.kill_worker()
+            assert product(session, weights, x, "fast") == made
+        wait_until(lambda: len(tables_given(daemon)) == 2, "there is a spare worker")
+        assert set(tables_given(daemon)) == {" ".join(words_of(path))}
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-10])
+
+
+def lie(path: Path) -> None:
+    write_words(
+        path,
+        [
+            word.replace("=own", "=library") if "=own" in word else word.replace("=library", "=own")
+            for word in words_of(path)
+        ],
+    )
+
+
+def move_to_another_host(path: Path) -> None:
+    text = path.read_text()
+    assert "\ncpu " in text
+    path.write_text(text.replace("\ncpu ", "\ncpu Not ", 1))
+
+
+@pytest.mark.parametrize("damage", [cut, lie, move_to_another_host, Path.unlink])
+def test_a_table_that_cannot_be_of_this_host_is_measured_anew(
+    cache: Path, damage: Callable[[Path], None]
+) -> None:
+    path, _ = measured_table(cache)
+    damage(path)
+    before = path.read_text() if path.exists() else ""
+    with running(*MEASURED) as daemon:
+        told = kernels_of(daemon)
+        wait_until(lambda: path.exists() and path.read_text() != before, "a table is kept again")
+        assert ("measured anew" in daemon.log.read_text()) == bool(before)
+    with running(*MEASURED) as daemon:
+        assert kernels_of(daemon) == told
+        assert "measured anew" not in daemon.log.read_text()
+
+
+def test_the_standard_is_not_measured(cache: Path) -> None:
+    with running("--kernels", "standard") as daemon:
+        told = kernels_of(daemon)
+    assert all(one[rate] is None for one in told for rate in one if rate.endswith("_per_second"))
+    assert kept(cache) == []
