@@ -26,7 +26,7 @@ struct AdmittedProgram {
   std::shared_ptr<MappedModel> model;  // null: the graph names no weights
   std::unique_ptr<exec::Program> program;
   ipc::Workload workload = ipc::Workload::kUnknown;  // of admit_graph() alone
-  srg::WeightForms forms;                            // of its weights; likewise
+  srg::WeightForms forms = {};                       // of its weights; likewise
 };
 
 // Errors: kLimitExceeded.

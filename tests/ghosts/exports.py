@@ -176,7 +176,8 @@ def int8_that_cannot_be_computed_is_refused_by_name(scratch: Path) -> None:
         text = program["text"]
         at = next(i for i, line in enumerate(text) if "q_proj.weight" in line)
         weight = re.findall(r"%\w+", text[at] + text[at + 1])[0]
-        text.insert(at + 2, f"%doubled = aten::mul.Tensor({weight}, 2)")
+        last = max(i for i, line in enumerate(text) if " = " in line)
+        text.insert(last + 1, f"%doubled = aten::mul.Tensor({weight}, 2)")
     edit(other, programs=programs)
     assert said(other, ids) == said(bundle, ids)
     with refusal("aten::mul.Tensor", "reads the weight", "q_proj.weight, which is int8"):
