@@ -106,7 +106,7 @@ Json symbols_json(const srg::Graph& graph) {
 // Bytes of an edge are those that each run moves along it.
 Json nodes_json(const ProgramGraph& shown) {
   Json nodes = Json::array();
-  const auto shapes = sched::shapes_at(shown.graph, sched::upper_symbols(shown.graph));
+  const auto shapes = sched::shapes_at(shown.graph, sched::upper_symbols(shown.graph), shown.forms);
   for (size_t i = 0; i < shown.cost.nodes.size(); ++i) {
     const srg::Node& node = shown.graph.nodes[i];
     Json edges = Json::array();
@@ -132,16 +132,20 @@ Json nodes_json(const ProgramGraph& shown) {
 Result<ProgramGraph> graph_as_run(const ipc::ProgramReport& program, srg::Graph graph,
                                   std::span<const srg::TensorEntry> model) {
   DJINN_CHECK(srg::verify(graph));
-  ProgramGraph shown{program, graph.numerics, {}, {}, {}};
+  ProgramGraph shown{program, graph.numerics, {}, {}, {}, {}};
   if (program.state != ipc::ProgramState::kAdmitted) {
     shown.graph = std::move(graph);
     return shown;
   }
-  srg::Rewriting rewriting = srg::rewrite(graph, srg::formed_weights(graph, model));
+  srg::FormedWeights formed = srg::formed_weights(graph, model);
+  for (const auto& one : formed) {
+    shown.forms.push_back(one ? srg::WeightForm::kInt8 : srg::WeightForm::kPlain);
+  }
+  srg::Rewriting rewriting = srg::rewrite(graph, std::move(formed));
   shown.passes = std::move(rewriting.passes);
   shown.graph = program.fast_nodes > 0 ? std::move(rewriting.graph) : std::move(graph);
-  sched::annotate(shown.graph);
-  shown.cost = sched::cost_at(shown.graph, sched::upper_symbols(shown.graph));
+  sched::annotate(shown.graph, shown.forms);
+  shown.cost = sched::cost_at(shown.graph, sched::upper_symbols(shown.graph), shown.forms);
   return shown;
 }
 

@@ -16,14 +16,16 @@
 #include "kernel/srg/graph.h"
 #include "kernel/srg/load_plan.h"
 #include "kernel/srg/pass_report.h"
+#include "kernel/srg/weight_form.h"
 
 namespace djinn::ctl {
 
 struct ProgramGraph {
   ipc::ProgramReport program;
   srg::Numerics asked = srg::Numerics::kExact;  // by the definition
-  srg::Graph graph;       // rewritten, if that is what runs, and annotated once it is admitted
-  sched::GraphCost cost;  // at the upper bounds of its symbols; likewise
+  srg::Graph graph;        // rewritten, if that is what runs, and annotated once it is admitted
+  srg::WeightForms forms;  // of its model
+  sched::GraphCost cost;   // at the upper bounds of its symbols; likewise
   std::vector<srg::PassReport> passes;  // of an exact program: what they would make; none of one
                                         // that is not admitted yet
 };

@@ -24,6 +24,7 @@ struct GenerateCommand {
   bool has_prompt = false;
   std::string tokens;  // in place of a prompt; what is said is written as tokens, too
   std::string numerics;
+  std::string weights;
   uint64_t begin_within_ms = 0;
   client::GenerateOptions options;
 
@@ -32,11 +33,14 @@ struct GenerateCommand {
 
 Result<std::unique_ptr<client::Generator>> open_generator(client::Client& client,
                                                           const GenerateCommand& command) {
-  std::optional<srg::Numerics> numerics;
+  client::ModelOptions options;
   if (!command.numerics.empty()) {
-    DJINN_TRY(numerics, client::numerics_named(command.numerics));
+    DJINN_TRY(options.numerics, client::numerics_named(command.numerics));
   }
-  return client::Generator::open(client, command.directory, numerics);
+  if (!command.weights.empty()) {
+    DJINN_TRY(options.matrices, client::weights_named(command.weights));
+  }
+  return client::Generator::open(client, command.directory, options);
 }
 
 Error no_tokenizer(const std::string& why) {
@@ -175,6 +179,10 @@ void add_generate(CommandLine& line) {
   verb.option("--numerics", command->numerics, "how it is computed [as djinnd's lane.numerics]")
       .called("NAME")
       .one_of({"exact", "fast", "fast-only"});
+  verb.option("--weights", command->weights,
+              "form of matrices: int8, computed in fast numerics [as the files have them]")
+      .called("FORM")
+      .one_of({"int8"});
   verb.option("--begin-within", command->begin_within_ms,
               "exit with 75 where it would wait longer [wait]")
       .called("MS")

@@ -10,7 +10,9 @@
 #include "djinnctl/output.h"
 #include "djinnctl/progress_watch.h"
 #include "djinnctl/text.h"
+#include "kernel/srg/weight_form.h"
 #include "libdjinn-client/models/bundle.h"
+#include "libdjinn-client/models/generator.h"
 
 namespace djinn::ctl {
 namespace {
@@ -49,16 +51,13 @@ Result<client::OpenedModel> open(const Invocation& invocation, client::Client& c
   const ProgressWatch watch(invocation, directory.label, [&](client::Client& watcher) {
     return look_at(watcher, directory.label);
   });
-  const bool is_formed = !options.weights.empty();
-  if (is_formed && directory.plan) {
-    return Error{ErrorCode::kUnsupported,
-                 "The exported model says how each of its weights is made of the files. Leave "
-                 "--weights out, or load the directory of the files themselves."};
+  std::optional<srg::LoadPlan> formed;
+  if (!options.weights.empty()) {
+    DJINN_TRY(const srg::WeightForm matrices, client::weights_named(options.weights));
+    formed = srg::in_form(directory.plan.value_or(srg::LoadPlan()), matrices);
   }
-  srg::LoadPlan int8;
-  int8.matrices = srg::WeightForm::kInt8;
   return client.open_model({directory.label, directory.numbers(), directory.paths},
-                           is_formed ? &int8 : directory.plan_or_null(), options.retention());
+                           formed ? &*formed : directory.plan_or_null(), options.retention());
 }
 
 Status load(const Invocation& invocation, const LoadOptions& options) {

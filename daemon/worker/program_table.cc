@@ -36,6 +36,19 @@ ipc::Workload workload_of(srg::Graph graph) {
   return static_cast<Told>(sched::classify(graph));
 }
 
+// Gives the forms that the model has the graph's weights in; empty where all are plain.
+srg::WeightForms forms_of(const srg::Graph& graph, const exec::WeightTable& weights) {
+  srg::WeightForms forms;
+  for (size_t i = 0; i < graph.storages.size(); ++i) {
+    if (graph.storages[i].kind != srg::StorageKind::kWeight) continue;
+    const exec::Weight* const weight = weights.find(graph.storages[i].name);
+    if (weight == nullptr || weight->form == srg::WeightForm::kPlain) continue;
+    forms.resize(graph.storages.size(), srg::WeightForm::kPlain);
+    forms[i] = weight->form;
+  }
+  return forms;
+}
+
 }  // namespace
 
 Status check_graph_bytes(uint64_t bytes) {
@@ -63,6 +76,9 @@ Result<AdmittedProgram> admit_graph(exec::Executor& executor,
   DJINN_TRY(AdmittedProgram admitted,
             admit_verified(executor, std::move(graph), std::move(model), limits));
   admitted.workload = workload_of(admitted.program->graph());
+  if (admitted.model) {
+    admitted.forms = forms_of(admitted.program->graph(), admitted.model->weights());
+  }
   return admitted;
 }
 
@@ -205,14 +221,15 @@ Outcome<exec::Program*> ProgramTable::find(ProgramId id) {
   return found->second.program.get();
 }
 
-const exec::Program* ProgramTable::peek(ProgramId id) const {
+const AdmittedProgram* ProgramTable::peek(ProgramId id) const {
   const auto found = programs_.find(id);
-  return found == programs_.end() ? nullptr : found->second.program.get();
+  return found == programs_.end() ? nullptr : &found->second;
 }
 
 bool ProgramTable::joins_steps(ProgramId id) const {
-  const exec::Program* const program = peek(id);
-  return program != nullptr && program->fast_nodes() > 0 && program->writes_nothing();
+  const AdmittedProgram* const admitted = peek(id);
+  return admitted != nullptr && admitted->program->fast_nodes() > 0 &&
+         admitted->program->writes_nothing();
 }
 
 std::shared_ptr<MappedModel> ProgramTable::model_of(ProgramId id) const {

@@ -17,6 +17,7 @@
 #include "daemon/worker/waits.h"
 #include "ipc/messages.h"
 #include "kernel/executor/executor.h"
+#include "kernel/srg/weight_form.h"
 
 namespace djinn::worker {
 
@@ -25,6 +26,7 @@ struct AdmittedProgram {
   std::shared_ptr<MappedModel> model;  // null: the graph names no weights
   std::unique_ptr<exec::Program> program;
   ipc::Workload workload = ipc::Workload::kUnknown;  // of admit_graph() alone
+  srg::WeightForms forms = {};                       // of its weights; likewise
 };
 
 // Errors: kLimitExceeded.
@@ -78,7 +80,7 @@ class ProgramTable {
   // which the step awaits then. Errors: kNotFound; once, why the model does not come.
   Outcome<exec::Program*> find(ProgramId id);
   // To be looked at, whether its model is there or not; null: it is not here.
-  [[nodiscard]] const exec::Program* peek(ProgramId id) const;
+  [[nodiscard]] const AdmittedProgram* peek(ProgramId id) const;
   // Whether token steps of several sessions may be computed together by the program: own kernels
   // compute a part of it, and it writes no ref, so that it can be computed again. Of one that is
   // not here: no.

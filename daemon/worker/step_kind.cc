@@ -172,11 +172,13 @@ std::optional<ExpectedStep> expected_step(Session& session, const ProgramTable& 
   } else if (submission.operation == static_cast<uint64_t>(ipc::Operation::kGenerate)) {
     run = size_of_generation(session, submission);
   }
-  const exec::Program* const program = run ? programs.peek(run->program) : nullptr;
-  if (program == nullptr || program->graph().values.size() > kValuesMax) return std::nullopt;
-  const auto symbols = symbols_of(program->graph(), *run, tokens_of_group(session, run->sequence));
-  return ExpectedStep{sched::work_at(program->graph(), symbols),
-                      program->fast_nodes() > 0 ? sched::Kernels::kFast : sched::Kernels::kExact};
+  const AdmittedProgram* const admitted = run ? programs.peek(run->program) : nullptr;
+  if (admitted == nullptr) return std::nullopt;
+  const exec::Program& program = *admitted->program;
+  if (program.graph().values.size() > kValuesMax) return std::nullopt;
+  const auto symbols = symbols_of(program.graph(), *run, tokens_of_group(session, run->sequence));
+  return ExpectedStep{sched::work_at(program.graph(), symbols, admitted->forms),
+                      program.fast_nodes() > 0 ? sched::Kernels::kFast : sched::Kernels::kExact};
 }
 
 }  // namespace djinn::worker

@@ -12,6 +12,7 @@
 #include "kernel/base/checked.h"
 #include "kernel/base/int8_rows.h"
 #include "kernel/load/cast.h"
+#include "kernel/srg/weight_form.h"
 
 namespace djinn::load {
 namespace {
@@ -140,17 +141,13 @@ Result<uint64_t> bytes_of(const srg::Destination& destination) {
   return *bytes;
 }
 
-bool is_of_small_floats(DType dtype) {
-  return dtype == DType::kFloat32 || dtype == DType::kBFloat16 || dtype == DType::kFloat16;
-}
-
 // Tells whether the destination can have its form at all, whatever its pieces are.
 Status check_form(const srg::Destination& destination) {
   if (destination.form == srg::WeightForm::kPlain) return {};
   if (destination.sizes.size() != 2 || has_no_elements(destination.sizes)) {
     return bad(ErrorCode::kUnsupported, destination.name, "is to be int8 and is no matrix");
   }
-  if (!is_of_small_floats(destination.dtype)) {
+  if (!srg::is_of_small_floats(destination.dtype)) {
     return bad(ErrorCode::kUnsupported, destination.name,
                "is to be int8 and is neither float32, bfloat16 nor float16");
   }
@@ -158,7 +155,7 @@ Status check_form(const srg::Destination& destination) {
     return bad(ErrorCode::kUnsupported, destination.name,
                "is to be int8, and its rows are concatenated of several pieces");
   }
-  if (destination.sizes[1] > kInt8ColumnsMax) {
+  if (destination.sizes[1] > srg::kInt8ColumnsMax) {
     return bad(ErrorCode::kLimitExceeded, destination.name, "is to be int8 and has too long rows");
   }
   return {};
@@ -234,28 +231,16 @@ Status check_names(const srg::LoadPlan& plan) {
                                               ". Give each its own name in a load plan."};
 }
 
-// As LoadPlan says what a matrix is.
-bool is_matrix(const TensorRecord& tensor) {
-  const std::string_view name = tensor.name;
-  return name.ends_with(".weight") && !name.ends_with(".gate.weight") &&
-         is_of_small_floats(tensor.dtype) && tensor.sizes.size() == 2 &&
-         !has_no_elements(tensor.sizes) && tensor.sizes[1] <= kInt8ColumnsMax;
-}
-
 srg::LoadPlan every_tensor(std::span<const SafetensorsIndex> files, const srg::LoadPlan& given) {
   srg::LoadPlan plan;
   plan.aliases = given.aliases;
   for (uint32_t file = 0; file < files.size(); ++file) {
     for (const TensorRecord& tensor : files[file].tensors) {
-      plan.destinations.push_back({tensor.name,
-                                   tensor.dtype,
-                                   tensor.sizes,
-                                   0,
-                                   {{file, tensor.name, {}, false}},
-                                   is_matrix(tensor) ? given.matrices : srg::WeightForm::kPlain});
+      plan.destinations.push_back(
+          {tensor.name, tensor.dtype, tensor.sizes, 0, {{file, tensor.name, {}, false}}});
     }
   }
-  return plan;
+  return srg::in_form(std::move(plan), given.matrices);
 }
 
 void sort_by_name(std::vector<srg::TensorEntry>& tensors) {

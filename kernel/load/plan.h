@@ -30,7 +30,6 @@ namespace djinn::load {
 constexpr uint64_t kExtentGranule = 4096;  // extents are whole pages
 constexpr uint64_t kExtentBytesMax = uint64_t{64} << 30;
 constexpr uint32_t kPiecesMax = 4'000'000;  // a plan; four full files, each tensor on its own
-constexpr uint64_t kInt8ColumnsMax = uint64_t{1} << 20;  // a row is read at once
 
 struct Loop {
   uint64_t size = 0;
@@ -76,7 +75,7 @@ struct ReadPlan {
 // outside the dimensions, overflow), kShapeMismatch (pieces that do not give the destination's
 // sizes), kUnsupported (cast; int8 of what is no matrix of floats of 16 or 32 bits, or whose rows
 // do not lie dense in the files), kLimitExceeded (pieces, dimensions, a tensor larger than an
-// extent, kInt8ColumnsMax).
+// extent, srg::kInt8ColumnsMax).
 Result<ReadPlan> resolve(const srg::LoadPlan& plan, std::span<const SafetensorsIndex> files,
                          uint64_t extent_bytes_max = kExtentBytesMax);
 

@@ -297,8 +297,8 @@ std::string_view name_of(Workload workload) {
   return number < kNames.size() ? kNames[number] : kNames[0];
 }
 
-void annotate(Graph& graph) {
-  const auto shapes = shapes_at(graph, upper_symbols(graph));
+void annotate(Graph& graph, const srg::WeightForms& forms) {
+  const auto shapes = shapes_at(graph, upper_symbols(graph), forms);
   const Dataflow flow(graph);
   name_roles(graph, flow, shapes);
   name_residency(graph, flow);

@@ -22,6 +22,7 @@
 #include <string_view>
 
 #include "kernel/srg/graph.h"
+#include "kernel/srg/weight_form.h"
 
 namespace djinn::sched {
 
@@ -39,8 +40,9 @@ enum class Workload : uint8_t {
 
 [[nodiscard]] std::string_view name_of(Workload workload);  // unknown, text_encoder, prefill, ...
 
-// Precondition: verify() passed graph. Linear in its size.
-void annotate(srg::Graph& graph);
+// forms: of the model that the graph runs with. Precondition: verify() passed graph. Linear in its
+// size.
+void annotate(srg::Graph& graph, const srg::WeightForms& forms = {});
 
 // Precondition: graph is annotated.
 [[nodiscard]] Workload classify(const srg::Graph& graph);

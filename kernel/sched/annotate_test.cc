@@ -341,6 +341,42 @@ output %y
   EXPECT_EQ(cost.read, 4 * (2 * 64 + 2 * 64 * 16 + 8));
 }
 
+TEST(Cost, weights_in_int8_are_read_with_their_scales_and_through_views_too) {
+  auto graph = parse_text(R"(srg 1 "t"
+input %ids : int64[3]
+weight %table "table" : float32[100, 64]
+weight %w "w" : bfloat16[32, 64]
+weight %plain "plain" : float32[64, 8]
+%x : float32[3, 64] = aten::embedding(%table, %ids, -1, false, false)
+%y : float32[3, 32] = aten::linear(%x, %w)
+%turned = aten::as_strided(%w, [64, 32], [1, 64], 0)
+%z : float32[3, 32] = aten::mm(%x, %turned)
+%p : float32[3, 8] = aten::mm(%x, %plain)
+output %y
+output %z
+output %p
+)");
+  ASSERT_TRUE(graph.ok()) << graph.error().message;
+  srg::WeightForms forms(graph->storages.size(), srg::WeightForm::kPlain);
+  for (size_t i = 0; i < forms.size(); ++i) {
+    const std::string& name = graph->storages[i].name;
+    if (name == "table" || name == "w") forms[i] = srg::WeightForm::kInt8;
+  }
+  const GraphCost plain = cost_at(*graph, {}), cost = cost_at(*graph, {}, forms);
+  ASSERT_EQ(cost.unknown, 0u);
+  constexpr uint64_t kIds = 3 * 8, kX = 4 * 3 * 64, kMatrix = 32 * 64;
+  EXPECT_EQ(plain.nodes[0]->read, kIds + kX);
+  EXPECT_EQ(cost.nodes[0]->read, kIds + 3 * (64 + 2 * 64 / 32)) << "the rows that are taken";
+  EXPECT_EQ(plain.nodes[1]->read, kX + 2 * kMatrix);
+  EXPECT_EQ(cost.nodes[1]->read, kX + kMatrix + kMatrix / 16);
+  EXPECT_EQ(cost.nodes[3]->read, kX + kMatrix + kMatrix / 16) << "through a view";
+  EXPECT_EQ(cost.nodes[4]->read, plain.nodes[4]->read);
+  for (size_t i = 0; i < cost.nodes.size(); ++i) {
+    EXPECT_EQ(cost.nodes[i]->flops, plain.nodes[i]->flops);
+    EXPECT_EQ(cost.nodes[i]->written, plain.nodes[i]->written);
+  }
+}
+
 TEST(Cost, sums_and_products_saturate) {
   const Shape huge{DType::kFloat32, {uint64_t{1} << 40, uint64_t{1} << 40}};
   EXPECT_EQ(byte_count(huge), UINT64_MAX);

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "kernel/base/checked.h"
+#include "kernel/base/int8_rows.h"
 #include "kernel/sched/operators.h"
 #include "kernel/srg/expr.h"
 
@@ -79,7 +80,14 @@ MaybeCost gather_cost(const Node& node, Shapes shapes) {
   const auto indices = bytes_read(node, 1, shapes);
   const auto rows = bytes_written(node, shapes);
   if (!indices || !rows) return std::nullopt;
-  return Cost{0, saturating_add(*rows, *indices), *rows};
+  const Shape* const table = shape_at(node, 0, shapes);
+  uint64_t taken = *rows;
+  if (table != nullptr && table->form != srg::WeightForm::kPlain && !node.outputs.empty()) {
+    Shape as_stored = *shapes[node.outputs[0]];
+    as_stored.form = table->form;
+    taken = byte_count(as_stored);
+  }
+  return Cost{0, saturating_add(taken, *indices), *rows};
 }
 
 // What is appended is read and written. The rest of the buffer is not touched.
@@ -208,8 +216,10 @@ uint64_t element_count(const Shape& shape) {
 }
 
 uint64_t byte_count(const Shape& shape) {
-  return saturating_mul(element_count(shape) / std::max<uint64_t>(shape.repeats, 1),
-                        size_of(shape.dtype));
+  const uint64_t elements = element_count(shape) / std::max<uint64_t>(shape.repeats, 1);
+  if (shape.form == srg::WeightForm::kPlain) return saturating_mul(elements, size_of(shape.dtype));
+  constexpr uint64_t kScaleBytes = 2;
+  return saturating_add(elements, kScaleBytes * (elements / kInt8Block));
 }
 
 uint64_t matmul_flops(const Shape& result, uint64_t inner) {
@@ -255,8 +265,9 @@ std::optional<Cost> cost_of(const Node& node, Shapes shapes) {
   }
 }
 
-GraphCost cost_at(const srg::Graph& graph, std::span<const int64_t> symbols) {
-  const auto shapes = shapes_at(graph, symbols);
+GraphCost cost_at(const srg::Graph& graph, std::span<const int64_t> symbols,
+                  const srg::WeightForms& forms) {
+  const auto shapes = shapes_at(graph, symbols, forms);
   GraphCost cost;
   cost.nodes.reserve(graph.nodes.size());
   for (const Node& node : graph.nodes) {

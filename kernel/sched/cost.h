@@ -3,7 +3,8 @@
 // What an operator costs, by formula from its shapes: floating-point operations, and bytes that are
 // read and written. A multiplication with its addition counts as two operations, as in
 // torch/utils/flop_counter.py; bytes count every operand and result once, as if nothing stayed in a
-// cache. A view costs nothing, and what it shows several times is read once.
+// cache. A view costs nothing, and what it shows several times is read once. Weights in int8 are
+// read with their scales (kernel/base/int8_rows.h), whatever dtype the graph gives them.
 //
 //   Shape   dtype and sizes of a tensor at some values of the graph's symbols
 //   Cost    of a node, or of some
@@ -18,6 +19,7 @@
 
 #include "kernel/base/dtype.h"
 #include "kernel/srg/graph.h"
+#include "kernel/srg/weight_form.h"
 
 namespace djinn::sched {
 
@@ -25,6 +27,7 @@ struct Shape {
   DType dtype = DType::kInvalid;
   std::vector<uint64_t> sizes;
   uint64_t repeats = 1;  // how often each byte is seen: more than once where a stride is 0
+  srg::WeightForm form = srg::WeightForm::kPlain;  // of its bytes, which dtype does not say then
   friend bool operator==(const Shape&, const Shape&) = default;
 };
 
@@ -64,10 +67,11 @@ struct Cost {
 inline constexpr uint64_t kNormFlopsPerElement = 7;
 
 // The shape of every value at these values of the graph's symbols: from views and claims, else by
-// the rules of the operators that models are made of; nothing where neither tells. Precondition:
-// verify() passed graph.
+// the rules of the operators that models are made of; nothing where neither tells. forms: of the
+// model that the graph runs with. Precondition: verify() passed graph.
 [[nodiscard]] std::vector<std::optional<Shape>> shapes_at(const srg::Graph& graph,
-                                                          std::span<const int64_t> symbols);
+                                                          std::span<const int64_t> symbols,
+                                                          const srg::WeightForms& forms = {});
 
 // The upper bound of each symbol.
 [[nodiscard]] std::vector<int64_t> upper_symbols(const srg::Graph& graph);
@@ -82,8 +86,9 @@ struct GraphCost {
   uint32_t unknown = 0;                    // how many are not
 };
 
-// What a run costs at these values of its symbols, one for each. Precondition: verify() passed
-// graph. Linear in its size; any thread.
-[[nodiscard]] GraphCost cost_at(const srg::Graph& graph, std::span<const int64_t> symbols);
+// What a run costs at these values of its symbols, one for each, with weights in these forms.
+// Precondition: verify() passed graph. Linear in its size; any thread.
+[[nodiscard]] GraphCost cost_at(const srg::Graph& graph, std::span<const int64_t> symbols,
+                                const srg::WeightForms& forms = {});
 
 }  // namespace djinn::sched

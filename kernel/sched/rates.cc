@@ -50,10 +50,11 @@ std::optional<Vector> solved(Matrix a, Vector b, const std::array<bool, kRates>&
 
 }  // namespace
 
-Work work_at(const srg::Graph& graph, std::span<const int64_t> symbols) {
+Work work_at(const srg::Graph& graph, std::span<const int64_t> symbols,
+             const srg::WeightForms& forms) {
   Work work;
   work.operators = graph.nodes.size();
-  for (const auto& cost : cost_at(graph, symbols).nodes) {
+  for (const auto& cost : cost_at(graph, symbols, forms).nodes) {
     if (!cost) continue;
     if (cost->flops / kFlopsPerByte > cost->bytes()) {
       work.flops += cost->flops;

@@ -31,8 +31,10 @@ struct Work {
   friend bool operator==(const Work&, const Work&) = default;
 };
 
-// Of a run at these values of the graph's symbols. Precondition: verify() passed graph.
-[[nodiscard]] Work work_at(const srg::Graph& graph, std::span<const int64_t> symbols);
+// Of a run at these values of the graph's symbols, with weights in these forms. Precondition:
+// verify() passed graph.
+[[nodiscard]] Work work_at(const srg::Graph& graph, std::span<const int64_t> symbols,
+                           const srg::WeightForms& forms = {});
 
 class Rates {
  public:

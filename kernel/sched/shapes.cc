@@ -321,10 +321,30 @@ class ShapeWalk {
   std::vector<MaybeShape> shapes_;
 };
 
+// A view of a weight has its form.
+void note_forms(const Graph& graph, const srg::WeightForms& forms,
+                std::vector<MaybeShape>& shapes) {
+  for (size_t id = 0; id < shapes.size(); ++id) {
+    const size_t storage = graph.values[id].storage;
+    if (shapes[id] && storage < forms.size()) shapes[id]->form = forms[storage];
+  }
+  for (const Node& node : graph.nodes) {
+    if (family_of(node.op) != Family::kView || node.arguments.empty()) continue;
+    const auto* const shown = std::get_if<ValueRef>(&node.arguments[0].value);
+    if (shown == nullptr || !shapes[shown->id]) continue;
+    for (const srg::ValueId id : node.outputs) {
+      if (shapes[id]) shapes[id]->form = shapes[shown->id]->form;
+    }
+  }
+}
+
 }  // namespace
 
-std::vector<std::optional<Shape>> shapes_at(const Graph& graph, std::span<const int64_t> symbols) {
-  return ShapeWalk(graph, symbols).run();
+std::vector<std::optional<Shape>> shapes_at(const Graph& graph, std::span<const int64_t> symbols,
+                                            const srg::WeightForms& forms) {
+  std::vector<MaybeShape> shapes = ShapeWalk(graph, symbols).run();
+  if (!forms.empty()) note_forms(graph, forms, shapes);
+  return shapes;
 }
 
 std::vector<int64_t> upper_symbols(const Graph& graph) {

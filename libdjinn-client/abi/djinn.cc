@@ -193,11 +193,17 @@ client::ConnectOptions options_of(const djinn_connect_options* given) {
   return options;
 }
 
-// None where nothing is chosen.
-Result<std::optional<srg::Numerics>> numerics_of(const djinn_model_options* given) {
-  if (given == nullptr || given->numerics == nullptr) return std::optional<srg::Numerics>();
-  DJINN_TRY(const srg::Numerics numerics, client::numerics_named(given->numerics));
-  return std::optional(numerics);
+Result<client::ModelOptions> options_of(const djinn_model_options* given) {
+  client::ModelOptions options;
+  if (given == nullptr) return options;
+  DJINN_CHECK(check_reserved(*given));
+  if (given->numerics != nullptr) {
+    DJINN_TRY(options.numerics, client::numerics_named(given->numerics));
+  }
+  if (given->weights != nullptr) {
+    DJINN_TRY(options.matrices, client::weights_named(given->weights));
+  }
+  return options;
 }
 
 std::optional<uint64_t> reconnect_wait_of(const djinn_connect_options* given) {
@@ -586,9 +592,9 @@ djinn_code djinn_generator_open_with(djinn_client* client, const char* directory
     DJINN_CHECK(given(client, "client"));
     DJINN_CHECK(given(directory, "directory"));
     DJINN_CHECK(given(out, "out"));
-    DJINN_TRY(const auto numerics, djinn::numerics_of(options));
+    DJINN_TRY(const auto chosen, djinn::options_of(options));
     DJINN_TRY(djinn::client::Client* const session, client->connection.open(client->given_up));
-    DJINN_TRY(auto generator, djinn::client::Generator::open(*session, directory, numerics));
+    DJINN_TRY(auto generator, djinn::client::Generator::open(*session, directory, chosen));
     *out = new djinn_generator(*client, std::move(generator));
     return {};
   });

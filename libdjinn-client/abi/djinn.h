@@ -286,13 +286,19 @@ typedef int (*djinn_on_token)(void* context, uint32_t row, uint32_t index, int32
 DJINN_API djinn_code djinn_generator_open(djinn_client* client, const char* directory,
                                           djinn_generator** out, djinn_error* error);
 
-/* How a model's programs are to be. All zeros, or NULL for it, are djinn_generator_open(). */
+/* How a model is loaded and computed. All zeros, or NULL for it, are djinn_generator_open(). */
 typedef struct djinn_model_options {
   const char* numerics; /* "exact": PyTorch's bits; "fast": djinn's own kernels where they fit;
-                         * "fast-only": refused where they do not; NULL: djinnd's lane.numerics */
-  uint64_t reserved[7];
+                         * "fast-only": refused where they do not; NULL: djinnd's lane.numerics, or
+                         * "fast" where weights need it */
+  const char* weights;  /* "int8": matrices are 32 values of a row and a scale, which "exact" does
+                         * not compute with, and a model of their own; NULL: as the files are */
+  uint64_t reserved[6];
 } djinn_model_options;
 
+/* DJINN_INVALID_ARGUMENT for a word that names none; DJINN_UNSUPPORTED for "int8" and "exact". A
+ * program that reads such a weight otherwise than as a matrix is DJINN_UNSUPPORTED when it is first
+ * needed, and the error names both. */
 DJINN_API djinn_code djinn_generator_open_with(djinn_client* client, const char* directory,
                                                const djinn_model_options* options,
                                                djinn_generator** out, djinn_error* error);

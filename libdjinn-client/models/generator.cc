@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "kernel/srg/names.h"
+#include "kernel/srg/weight_form.h"
 #include "libdjinn-client/models/bundle_programs.h"
 #include "libdjinn-client/models/keys.h"
 #include "libdjinn-client/models/vocabulary.h"
@@ -64,6 +65,26 @@ std::vector<int32_t> left_padded(const std::vector<std::vector<int32_t>>& prompt
   return out;
 }
 
+// Gives the plan to open a model with; none: the files' tensors as they are.
+std::optional<srg::LoadPlan> plan_of(const srg::LoadPlan* plan, srg::WeightForm matrices) {
+  const bool is_plain = matrices == srg::WeightForm::kPlain;
+  if (plan == nullptr && is_plain) return std::nullopt;
+  return srg::in_form(plan != nullptr ? *plan : srg::LoadPlan(), matrices);
+}
+
+// Gives the numerics of programs. Only fast kernels compute with weights in int8.
+Result<srg::Numerics> numerics_of(const ModelOptions& options, srg::Numerics configured) {
+  const bool is_exact = options.numerics.value_or(configured) == srg::Numerics::kExact;
+  if (options.matrices == srg::WeightForm::kPlain || !is_exact) {
+    return options.numerics.value_or(configured);
+  }
+  if (!options.numerics) return srg::Numerics::kFast;
+  return Error{ErrorCode::kUnsupported,
+               "The numerics are exact, and the weights are to be int8, which fast kernels alone "
+               "compute with. Ask for the numerics fast, or for the weights as the files have "
+               "them."};
+}
+
 std::vector<int> numbers_of(const std::vector<Fd>& files) {
   std::vector<int> numbers;
   for (const Fd& file : files) numbers.push_back(file.get());
@@ -77,6 +98,13 @@ Result<srg::Numerics> numerics_named(std::string_view name) {
   return Error{ErrorCode::kInvalidArgument, "There are no numerics '" +
                                                 std::string(name.substr(0, 100)) +
                                                 "'. There are exact, fast and fast-only."};
+}
+
+Result<srg::WeightForm> weights_named(std::string_view name) {
+  if (name == "int8") return srg::WeightForm::kInt8;
+  return Error{ErrorCode::kInvalidArgument,
+               "There is no form of weights '" + std::string(name.substr(0, 100)) +
+                   "'. There is int8; name none for weights as the files have them."};
 }
 
 Status check_prompts(size_t count, bool each_has_tokens) {
@@ -94,19 +122,21 @@ Status check_stop_tokens(size_t count) {
 }
 
 Result<std::unique_ptr<Generator>> Generator::open(Client& client, const std::string& directory,
-                                                   std::optional<srg::Numerics> numerics) {
-  const srg::Numerics chosen = numerics.value_or(client.welcome().numerics);
-  if (is_bundle(directory)) return open_bundle(client, directory, chosen);
-  return open_llama(client, directory, chosen);
+                                                   const ModelOptions& options) {
+  DJINN_TRY(const srg::Numerics numerics, numerics_of(options, client.welcome().numerics));
+  if (is_bundle(directory)) return open_bundle(client, directory, options.matrices, numerics);
+  return open_llama(client, directory, options.matrices, numerics);
 }
 
 Result<std::unique_ptr<Generator>> Generator::open_bundle(Client& client,
                                                           const std::string& directory,
+                                                          srg::WeightForm matrices,
                                                           srg::Numerics numerics) {
   DJINN_TRY(Bundle bundle, read_bundle(directory));
-  DJINN_TRY(
-      OpenedModel model,
-      client.open_model({bundle.label, numbers_of(bundle.files), bundle.paths}, bundle.plan()));
+  const auto plan = plan_of(bundle.plan(), matrices);
+  DJINN_TRY(OpenedModel model,
+            client.open_model({bundle.label, numbers_of(bundle.files), bundle.paths},
+                              plan ? &*plan : nullptr));
   const Status is_same = check_tensors(bundle, model.manifest);
   if (!is_same) {
     DJINN_CHECK(client.close_model(model.id));
@@ -122,6 +152,7 @@ Result<std::unique_ptr<Generator>> Generator::open_bundle(Client& client,
 
 Result<std::unique_ptr<Generator>> Generator::open_llama(Client& client,
                                                          const std::string& directory,
+                                                         srg::WeightForm matrices,
                                                          srg::Numerics numerics) {
   DJINN_TRY(const ModelDirectory files, open_model_directory(directory));
   DJINN_TRY(const std::string type, files.config.text_or("model_type", ""));
@@ -131,8 +162,10 @@ Result<std::unique_ptr<Generator>> Generator::open_llama(Client& client,
                      "'. Export it, and open what that writes: python3 -m djinn export MODEL DIR."};
   }
   DJINN_TRY(std::vector<std::string> unknown, check_keys(Builder::kLlama, files.config));
+  const auto plan = plan_of(nullptr, matrices);
   DJINN_TRY(OpenedModel model,
-            client.open_model({files.label, numbers_of(files.files), files.paths}));
+            client.open_model({files.label, numbers_of(files.files), files.paths},
+                              plan ? &*plan : nullptr));
   DJINN_TRY(LlamaConfig config, LlamaConfig::from(files.config, model.manifest));
   DJINN_CHECK(check_layers(config.layers, "model.layers.", model.manifest));
   DJINN_TRY(const srg::Graph decode, build_llama(config, {LlamaPhase::kDecode}));

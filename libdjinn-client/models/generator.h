@@ -41,6 +41,15 @@ struct Generated {
 
 // "exact", "fast" or "fast-only". Errors: kInvalidArgument, with what there is.
 Result<srg::Numerics> numerics_named(std::string_view name);
+// "int8". Errors: kInvalidArgument, with what there is.
+Result<srg::WeightForm> weights_named(std::string_view name);
+
+// How a model is to be loaded and computed.
+struct ModelOptions {
+  // Of its programs; none: djinnd's lane.numerics, and fast where matrices are int8.
+  std::optional<srg::Numerics> numerics;
+  srg::WeightForm matrices = srg::WeightForm::kPlain;  // a model of its own for each form
+};
 
 // Of numbers that a caller gives, before anything is read by them. Errors: kInvalidArgument;
 // kOutOfRange.
@@ -49,11 +58,10 @@ Status check_stop_tokens(size_t count);
 
 class Generator {
  public:
-  // client outlives the generator. A directory that is a bundle is opened as that. numerics: of its
-  // programs; none: djinnd's lane.numerics. Errors: the directory's, the bundle's or the builder's,
-  // djinnd's.
+  // client outlives the generator. A directory that is a bundle is opened as that. Errors: the
+  // directory's, the bundle's or the builder's, djinnd's; kUnsupported for int8 in exact numerics.
   static Result<std::unique_ptr<Generator>> open(Client& client, const std::string& directory,
-                                                 std::optional<srg::Numerics> numerics = {});
+                                                 const ModelOptions& options = {});
 
   [[nodiscard]] const GeneratorSizes& sizes() const { return programs_->sizes(); }
   // nullptr: it is of a bundle.
@@ -77,8 +85,10 @@ class Generator {
       : client_(client), model_(std::move(model)), numerics_(numerics) {}
   static Result<std::unique_ptr<Generator>> open_bundle(Client& client,
                                                         const std::string& directory,
+                                                        srg::WeightForm matrices,
                                                         srg::Numerics numerics);
   static Result<std::unique_ptr<Generator>> open_llama(Client& client, const std::string& directory,
+                                                       srg::WeightForm matrices,
                                                        srg::Numerics numerics);
   Result<ipc::GenerateBlock> make_block(const std::vector<std::vector<int32_t>>& prompts,
                                         const GenerateOptions& options);

@@ -92,11 +92,13 @@ class TokenCallback {
 
 class Generator {
  public:
-  // numerics: empty: djinnd's lane.numerics.
-  Generator(Shared session, const std::string& directory, const std::string& numerics)
+  // numerics: empty: djinnd's lane.numerics. weights: empty: as the files have them.
+  Generator(Shared session, const std::string& directory, const std::string& numerics,
+            const std::string& weights)
       : session_(std::move(session)) {
-    std::optional<srg::Numerics> chosen;
-    if (!numerics.empty()) chosen = take(client::numerics_named(numerics));
+    client::ModelOptions chosen;
+    if (!numerics.empty()) chosen.numerics = take(client::numerics_named(numerics));
+    if (!weights.empty()) chosen.matrices = take(client::weights_named(weights));
     generator_ = take(session_->turn([&](client::Client& client) {
       number_ = session_->number();
       return client::Generator::open(client, directory, chosen);
@@ -175,7 +177,7 @@ void add_encoder(py::module_& module) {
 
 void add_generator(py::module_& module) {
   py::class_<Generator>(module, "Generator")
-      .def(py::init<Shared, const std::string&, const std::string&>())
+      .def(py::init<Shared, const std::string&, const std::string&, const std::string&>())
       .def("generate", &Generator::generate)
       .def("source", &Generator::source)
       .def_property_readonly("layers", [](const Generator& g) { return g.sizes().layers; })

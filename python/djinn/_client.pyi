@@ -109,7 +109,7 @@ class Generator:
     begin_token: int
     end_tokens: list[int]
     model: dict[str, Any]
-    def __init__(self, session: Session, directory: str, numerics: str) -> None: ...
+    def __init__(self, session: Session, directory: str, numerics: str, weights: str) -> None: ...
     def generate(
         self,
         prompts: Sequence[Sequence[int]],

@@ -96,11 +96,19 @@ class Generator:
     djinnd. `path` is what `djinn.export` wrote to, or a Hugging Face directory of a Llama model.
 
     `numerics` is "exact", with PyTorch's bits, "fast", with djinn's own kernels where they fit, or
-    "fast-only", which is refused where they do not; None is djinnd's `lane.numerics`."""
+    "fast-only", which is refused where they do not; None is djinnd's `lane.numerics`. `weights` is
+    "int8", a form of matrices that is a model of its own and computed in fast numerics, or None."""
 
-    def __init__(self, session: Session, path: PathLike, *, numerics: str | None = None) -> None:
+    def __init__(
+        self,
+        session: Session,
+        path: PathLike,
+        *,
+        numerics: str | None = None,
+        weights: str | None = None,
+    ) -> None:
         self._session = session
-        self._raw = _client.Generator(session.raw, os.fspath(path), numerics or "")
+        self._raw = _client.Generator(session.raw, os.fspath(path), numerics or "", weights or "")
         _tell(self._raw.note)
         self.model = Model(session, self._raw.model)
         self.positions = self._raw.positions

@@ -26,6 +26,7 @@ from pathlib import Path
 import djinn
 import numpy as np
 import pytest
+from command_line import ctl
 from private_daemon import BIN, ROOT, Daemon, running, stopped, wait_until
 
 LIBRARY = BIN.parent / "lib" / "libdjinn-client.so.1"
@@ -111,6 +112,10 @@ class GenerateOptions(ctypes.Structure):
         ("random_offset", c_uint64),
         ("reserved", c_uint64 * 4),
     )
+
+
+class ModelOptions(ctypes.Structure):
+    _fields_ = (("numerics", c_char_p), ("weights", c_char_p), ("reserved", c_uint64 * 6))
 
 
 OnToken = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, c_uint32, c_uint32, c_int32)
@@ -554,6 +559,60 @@ def test_nothing_stands_for_null_and_what_is_reserved_is_zero(
     encode(Batch(**whole))
     library.functions.djinn_encoder_close(encoder)
     library.functions.djinn_generator_close(generator)
+
+
+def test_a_model_in_int8_gives_the_package_s_tokens(
+    daemon: Daemon,
+    library: Library,
+    client: ctypes.c_void_p,
+    session: djinn.Session,
+    byte_model: Path,
+) -> None:
+    """Of one model, whose matrices are int8."""
+    prompt = [256, *b"The kernel "]
+    package = djinn.Generator(session, byte_model, weights="int8")
+    expected = package.generate([prompt]).tokens[0]
+    models = len(session.models())
+    (shown,) = ctl(daemon, "show", package.model.id, "-j").items()
+    assert shown["dtypes"][0]["dtype"] == "int8"
+    generator, heard = ctypes.c_void_p(), []
+
+    def hear(_: object, row: int, index: int, token: int) -> int:
+        heard.append(token)
+        return 0
+
+    options = ModelOptions(weights=b"int8")
+    open_with = ("djinn_generator_open_with", client, str(byte_model).encode())
+    library(*open_with, byref(options), byref(generator))
+    given = Prompt((c_int32 * len(prompt))(*prompt), len(prompt))
+    library(
+        *("djinn_generator_generate", generator, byref(given), c_size_t(1), None),
+        *(OnToken(hear), None, None),
+    )
+    assert heard == expected
+    assert len(session.models()) == models
+    library.functions.djinn_generator_close(generator)
+
+
+def test_how_a_model_cannot_be_opened_is_told_with_what_there_is(
+    library: Library, client: ctypes.c_void_p, byte_model: Path
+) -> None:
+    generator = ctypes.c_void_p()
+    odd = (c_uint64 * 6)(0, 0, 0, 0, 0, 1)
+    for options, code, said in (
+        (ModelOptions(weights=b"int4"), 100, "no form of weights 'int4'. There is int8"),
+        (ModelOptions(weights=b""), 100, "There is int8"),
+        (ModelOptions(numerics=b"quick"), 100, "exact, fast and fast-only"),
+        (ModelOptions(numerics=b"exact", weights=b"int8"), 102, "Ask for the numerics fast"),
+        (ModelOptions(reserved=odd), 100, "reserved must be zero"),
+    ):
+        with pytest.raises(Failure, match=said) as refused:
+            library(
+                *("djinn_generator_open_with", client, str(byte_model).encode()),
+                *(byref(options), byref(generator)),
+            )
+        assert refused.value.code == code
+    assert not generator
 
 
 class Info(ctypes.Structure):

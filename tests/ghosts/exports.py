@@ -7,6 +7,7 @@ loads.py.
 """
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -50,9 +51,15 @@ def said_here(model: PreTrainedModel, ids: torch.Tensor, **options: Any) -> list
     return made[0, ids.shape[1] :].tolist()
 
 
-def said(bundle: Path, ids: torch.Tensor, numerics: str | None = None, **options: Any) -> list[int]:
+def said(
+    bundle: Path,
+    ids: torch.Tensor,
+    numerics: str | None = None,
+    weights: str | None = None,
+    **options: Any,
+) -> list[int]:
     with djinn.connect() as session:
-        generator = djinn.Generator(session, bundle, numerics=numerics)
+        generator = djinn.Generator(session, bundle, numerics=numerics, weights=weights)
         return generator.generate(ids.tolist(), max_new_tokens=NEW_TOKENS, **options).tokens[0]
 
 
@@ -130,6 +137,51 @@ def fast_tokens_are_the_ghost_s(scratch: Path) -> None:
                 expected = said_here(model, ids)
                 assert djinn.explain(model)["fast_nodes"] > 0
                 assert said(bundle, ids, "fast-only") == expected, name
+
+
+@case
+def int8_tokens_are_the_ghost_s(scratch: Path) -> None:
+    """Of one model, which ghosts, bundles and what djinnctl loads share."""
+    with loads.instead(djinn.config, "weights", "int8"):
+        for name in NAMES:
+            model = ghost(name, checkpoint(name, scratch))
+            with loads.instead(djinn.config, "weights", None):
+                bundle = exported(name, scratch)
+            held = loads.status()["models"]
+            for ids in (zoo.words(1, 11), zoo.words(1, 300)):
+                expected = said_here(model, ids)
+                assert djinn.explain(model)["weights"] == "int8"
+                assert said(bundle, ids, weights="int8") == expected, name
+            listed = ",".join(str(one) for one in ids[0].tolist())
+            words = ("generate", str(bundle), "--tokens", listed, "--weights", "int8")
+            shown = ran("djinnctl", *words, "--max-new-tokens", str(NEW_TOKENS))
+            assert [int(one) for one in shown.stdout.split()] == expected, shown.stderr
+            shown = ran("djinnctl", "load", "--no-pin", "--json", "--weights", "int8", str(bundle))
+            assert json.loads(shown.stdout)["items"][0]["was_resident"], shown.stderr
+            assert loads.status()["models"] == held, name
+
+
+@case
+def int8_that_cannot_be_computed_is_refused_by_name(scratch: Path) -> None:
+    ids = zoo.words(1, 11)
+    bundle = exported("qwen2", scratch)
+    with refusal("int8", "fast"):
+        said(bundle, ids, "exact", "int8")
+    with refusal("no form of weights 'int4'", "int8", kind=djinn.Error):
+        said(bundle, ids, weights="int4")
+    other = scratch / "reads-a-matrix.bundle"
+    shutil.copytree(bundle, other)
+    programs = json.loads((bundle / "djinn.json").read_text())["programs"]
+    for program in programs:
+        text = program["text"]
+        at = next(i for i, line in enumerate(text) if "q_proj.weight" in line)
+        weight = re.findall(r"%\w+", text[at] + text[at + 1])[0]
+        last = max(i for i, line in enumerate(text) if " = " in line)
+        text.insert(last + 1, f"%doubled = aten::mul.Tensor({weight}, 2)")
+    edit(other, programs=programs)
+    assert said(other, ids) == said(bundle, ids)
+    with refusal("aten::mul.Tensor", "reads the weight", "q_proj.weight, which is int8"):
+        said(other, ids, weights="int8")
 
 
 @case

@@ -25,7 +25,7 @@ PADS = {"aten::pad", "aten::constant_pad_nd"}  # by nothing, as transformers pad
 FLOATS = {"float16", "bfloat16", "float32", "float64"}
 PLAIN = FLOATS | {"bool", "uint8", "int8", "int16", "int32", "int64"}  # djinnd has them all
 INT8_FLOATS = FLOATS - {"float64"}
-INT8_COLUMNS_MAX = 1 << 20  # kernel/load/plan.h
+INT8_COLUMNS_MAX = 1 << 20  # kernel/srg/weight_form.h
 # What the files hold beside what a model takes is loaded with it up to this part of the plan's
 # elements, so that the classes of one checkpoint are one model of djinnd. More would be waste.
 BESIDE_PART = 1 / 8
