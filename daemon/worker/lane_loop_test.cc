@@ -246,6 +246,7 @@ TEST_F(ArrivalsTest, a_run_that_is_another_one_when_its_turn_comes_joins_nobody)
   const uint64_t bytes = gc::SequenceLayout::make(1, 1, 2, 8, sizeof(float), 64)->file_bytes();
   const auto busy = attach(1);
   const std::array<std::unique_ptr<TestSession>, 2> sessions{attach(2), attach(3)};
+  look_at(3);
   on_lane([&](LaneLoop::State& state) {
     state.programs.expect_program(kStep, {}, std::make_shared<const std::vector<std::byte>>());
     state.programs.add_program(kStep, *admit_graph(executor_, ipc::encode(generating(0)), nullptr));

@@ -320,6 +320,24 @@ SessionId Queue::company_of(const Account& first, uint64_t now_ns) {
   return {};
 }
 
+// Gives one whose next step is short, and to be done before that of the first, if there is one.
+SessionId Queue::ready_company_of(const Account& first) {
+  if (first.batch_key == 0) return {};
+  for (auto it = by_company_.lower_bound({first.batch_key, SessionId{}});
+       it != by_company_.end() && it->first == first.batch_key; ++it) {
+    const Account& account = account_of(it->second);
+    const uint64_t quarter_ns = account.keyed_ns / kWaitForCompany;
+    const bool is_short = account.place == Place::kReady && account.batch_key == 0 &&
+                          account.predicted_ns <= quarter_ns &&
+                          &band_of(account) == &band_of(first);
+    const int64_t ahead_ns = account.virtual_ns - first.virtual_ns;
+    if (is_short && ahead_ns <= virtual_of(account.keyed_ns + quarter_ns, account)) {
+      return it->second;
+    }
+  }
+  return {};
+}
+
 void Queue::forget_lingering(uint64_t now_ns) {
   while (!lingering_.empty() && now_ns >= lingering_.front().first + kLingerNs) {
     lingering_.pop_front();
@@ -371,7 +389,11 @@ std::optional<SessionId> Queue::pick(uint64_t now_ns) {
   charge_wait(now_ns);
   if (ready_ == 0) return std::nullopt;
   Band& band = bands_[0].ready() > 0 ? bands_[0] : bands_[1];
-  const SessionId session = first_of(band);
+  SessionId session = first_of(band);
+  if (policy_ == SchedulePolicy::kFair) {
+    const SessionId company = ready_company_of(account_of(session));
+    if (company.valid()) session = company;
+  }
   PickReason reason =
       policy_ == SchedulePolicy::kFifo ? PickReason::kArrival : PickReason::kDeadline;
   if (band.ready() == 1) reason = PickReason::kOnly;

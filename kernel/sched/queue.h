@@ -25,7 +25,10 @@
 //             account (its gap). Two of them would compute by turns for ever, each beginning while
 //             the other's client is away. So `fair` lets the step wait for its company, where that
 //             usually comes within a quarter of the time that a step of it takes: for two gaps, or
-//             that quarter. That time is charged likewise. Who has no company never waits for it
+//             that quarter. That time is charged likewise. Who has no company never waits for it.
+//             Company that is ready with a short step of another kind, behind which its next one of
+//             this key comes, does that first, as long as it is ahead of the step's account by no
+//             more than a step and that quarter
 //
 // Two policies. `fair`: of the ready accounts whose lag is not negative, the one with the earliest
 // deadline (EEVDF: Stoica, Abdel-Wahab, "Earliest Eligible Virtual Deadline First", 1995). A long
@@ -196,6 +199,7 @@ class Queue {
   SessionId first_of(Band& band);
   void note_gap(const ReadyStep& step, Account& account, uint64_t now_ns);
   [[nodiscard]] SessionId company_of(const Account& first, uint64_t now_ns);
+  [[nodiscard]] SessionId ready_company_of(const Account& first);
   void forget_lingering(uint64_t now_ns);
   void charge_wait(uint64_t now_ns);
   // The account, if it lingers since then.

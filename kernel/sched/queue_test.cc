@@ -489,6 +489,38 @@ TEST(Queue, nobody_waits_for_what_takes_long_to_come_or_is_no_company) {
   }
 }
 
+TEST(Queue, company_that_is_ready_with_a_short_step_does_that_first) {
+  TwoLoops loops(20 * kMs, kMs, 9);
+  const auto submit = [&](uint64_t predicted_ns, uint64_t key) {
+    loops.queue.enqueue({SessionId{2}, Arrival::kNext, predicted_ns, key}, loops.now_ns);
+  };
+  for (int step = 0; step < 2; ++step) {
+    submit(kMs, 0);
+    ASSERT_EQ(loops.queue.pick(loops.now_ns), SessionId{2});
+    loops.now_ns += kMs;
+    loops.queue.charge(SessionId{2}, kMs);
+  }
+  submit(20 * kMs, 9);
+  ASSERT_EQ(loops.queue.pick(loops.now_ns), SessionId{1});
+  EXPECT_EQ(loops.queue.ready_with(9), std::vector{SessionId{2}});
+}
+
+TEST(Queue, company_has_no_more_than_a_quarter_of_a_step_before_the_other) {
+  TwoLoops loops(20 * kMs, kMs, 9);
+  uint64_t given_ns = 0;
+  for (bool goes_on = true; goes_on && given_ns < kNsPerSecond;) {
+    loops.queue.enqueue({SessionId{2}, Arrival::kNext, kMs, 0}, loops.now_ns);
+    const auto picked = loops.queue.pick(loops.now_ns);
+    ASSERT_TRUE(picked);
+    goes_on = *picked == SessionId{2};
+    loops.now_ns += goes_on ? kMs : 20 * kMs;
+    loops.queue.charge(*picked, goes_on ? kMs : 20 * kMs);
+    given_ns += goes_on ? kMs : 0;
+  }
+  EXPECT_GT(given_ns, 0u);
+  EXPECT_LE(given_ns, 26 * kMs);
+}
+
 TEST(Queue, who_has_left_is_not_waited_for) {
   TwoLoops loops(20 * kMs, kMs, 9);
   loops.queue.remove(SessionId{2});
