@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What several processes get of one model at once, each with its own session and fast numerics:
 tokens a second of all, of one alone, in one run whose arms alternate. together/processes_N are of
-one user and share steps; together/users_2, which needs root, are of two and have a worker each."""
+one user and share steps, together/loops_N likewise with the loop over tokens in Python;
+together/users_2, which needs root, are of two and have a worker each."""
 
 import os
 import pwd
@@ -26,19 +27,32 @@ from spawned import spawned  # noqa: E402
 
 REPETITIONS = 3
 COUNTS = (2, 8)
+LOOPS = 2
 PROMPT = 16
 SHORT, LONG = 8, 72  # tokens of two generations: their difference is the loop alone
 
 
-def client(commands: Connection, directory: str, seed: int, user: User | None) -> None:
+def client(commands: Connection, directory: str, seed: int, user: User | None, tier: int) -> None:
     import djinn  # noqa: F401  # what it opens is root's
     import transformers  # noqa: F401
 
     with user.acting() if user else nullcontext():
-        generate_when_told(commands, directory, seed)
+        generate_when_told(commands, directory, seed, tier)
 
 
-def generate_when_told(commands: Connection, directory: str, seed: int) -> None:
+def options_for(tier: int) -> dict[str, Any]:
+    """So that generate() takes the tier: djinnd does not know a processor of the program's own."""
+    import transformers
+
+    class Nothing(transformers.LogitsProcessor):
+        def __call__(self, input_ids: Any, scores: Any) -> Any:
+            return scores
+
+    processors = transformers.LogitsProcessorList([Nothing()])
+    return {"logits_processor": processors} if tier == 1 else {}
+
+
+def generate_when_told(commands: Connection, directory: str, seed: int, tier: int) -> None:
     """Answers each number of tokens with the seconds in which they were generated."""
     import djinn
     import torch
@@ -49,20 +63,23 @@ def generate_when_told(commands: Connection, directory: str, seed: int) -> None:
     djinn.config.numerics = "fast"
     ghost = transformers.AutoModelForCausalLM.from_pretrained(directory, dtype="auto")
     ids = torch.randint(3, 500, (1, PROMPT), generator=torch.Generator().manual_seed(seed))
-    generate(ghost, ids, LONG)  # its plans are there before it is measured
-    assert djinn.explain(ghost)["tier"] == 2, djinn.explain(ghost)
+    options = options_for(tier)
+    generate(ghost, ids, LONG, **options)  # its plans are there before it is measured
+    assert djinn.explain(ghost)["tier"] == tier, djinn.explain(ghost)
     commands.send(0.0)
     while (tokens := commands.recv()) is not None:
-        commands.send(seconds_of(lambda tokens=tokens: generate(ghost, ids, tokens)))
+        commands.send(seconds_of(lambda tokens=tokens: generate(ghost, ids, tokens, **options)))
 
 
 class Clients:
     """Processes, of which some generate at once."""
 
-    def __init__(self, stack: ExitStack, directory: str, users: list[User | None]) -> None:
+    def __init__(
+        self, stack: ExitStack, directory: str, users: list[User | None], tier: int
+    ) -> None:
         self.pipes: list[Connection] = []
         for seed, user in enumerate(users):
-            self.pipes.append(spawned(stack, client, directory, seed, user))
+            self.pipes.append(spawned(stack, client, directory, seed, user, tier))
             self.pipes[-1].recv()
 
     def seconds(self, count: int, tokens: int) -> list[float]:
@@ -90,7 +107,7 @@ def at_once(name: str, clients: Clients, count: int) -> Iterator[Entry]:
 
 
 @contextmanager
-def with_clients(users: list[User | None], **options: Any) -> Iterator[Clients]:
+def with_clients(users: list[User | None], tier: int = 2, **options: Any) -> Iterator[Clients]:
     """Of a djinnd of their own, and a model that all of them may read."""
     import torch
 
@@ -104,12 +121,17 @@ def with_clients(users: list[User | None], **options: Any) -> Iterator[Clients]:
             path.chmod(0o755)
         for path in Path(directory).iterdir():
             path.chmod(0o644)
-        yield Clients(stack, directory, users)
+        yield Clients(stack, directory, users, tier)
 
 
 def processes(count: int) -> Iterator[Entry]:
     with with_clients([None] * count) as clients:
         yield from at_once(f"together/processes_{count}", clients, count)
+
+
+def loops(count: int) -> Iterator[Entry]:
+    with with_clients([None] * count, tier=1) as clients:
+        yield from at_once(f"together/loops_{count}", clients, count)
 
 
 def users() -> Iterator[Entry]:
@@ -126,6 +148,7 @@ def main() -> None:
     benchmarks: dict[str, Any] = {
         f"together/processes_{count}": partial(processes, count) for count in COUNTS
     }
+    benchmarks[f"together/loops_{LOOPS}"] = partial(loops, LOOPS)
     report({**benchmarks, "together/users_2": users})
 
 

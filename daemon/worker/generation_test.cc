@@ -227,7 +227,7 @@ TEST_F(GenerationTest, a_token_that_writes_joins_no_others) {
   wanted.prefill_inputs = wanted.decode_inputs = {ref};
   generate(wanted);
   while (!ended()) {
-    const auto advanced = runner_.advance(*session_, true);
+    const auto advanced = runner_.advance(*session_, batch_of_next_step(*session_, programs_));
     ASSERT_TRUE(advanced);
     ASSERT_NE(*advanced, Runner::Advance::kJoins);
     if (*advanced == Runner::Advance::kWaiting) grant_all();
@@ -367,7 +367,8 @@ class PromptTest : public GenerationTest {
     generate(wanted);
     for (std::optional<ErrorCode> end; !end; end = ended()) {
       const bool is_at_prompt = told().empty();
-      EXPECT_TRUE(!is_at_prompt || runner_.batch_key_of(*session_) == 0) << "it makes no token";
+      EXPECT_TRUE(!is_at_prompt || batch_of_next_step(*session_, programs_).key == 0)
+          << "it makes no token";
       if (advance() == Runner::Advance::kWaiting) grant_all();
       if (is_at_prompt && length_of(group) != found.back()) found.push_back(length_of(group));
     }

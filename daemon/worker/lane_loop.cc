@@ -44,12 +44,6 @@ constexpr uint64_t kInsideNsMax = 3 * sched::kUnitNs;
 // caches, so a run that ends within two is not cut.
 constexpr uint32_t kUnitsOfRun = 2;
 
-// Of its generation, whose next step may share others'.
-uint32_t rows_of(const Session& session) {
-  DJINN_ASSERT(session.generation && session.generation->rows > 0);
-  return session.generation->rows;
-}
-
 // Takes the one at that place out, whose place the last one gets.
 template <typename T>
 void move(std::vector<T*>& from, size_t at, std::vector<T*>& to) {
@@ -250,12 +244,12 @@ Status LaneLoop::enqueue(Seat& seat, sched::Arrival arrival, uint64_t now_ns) {
       times_.expect(kind, expected->work, expected->kernels);
     }
   }
-  seat.batch_key = runner_->batch_key_of(*seat.session);
+  seat.batch = batch_of_next_step(*seat.session, state_.programs);
   seat.predicted_ns = times_.predict_ns(kind);
   if (!times_.is_sure(kind)) {
     seat.predicted_ns = std::min(seat.predicted_ns, sched::kUnitNs);
   }
-  const sched::ReadyStep step{seat.session->id(), arrival, seat.predicted_ns, seat.batch_key,
+  const sched::ReadyStep step{seat.session->id(), arrival, seat.predicted_ns, seat.batch.key,
                               is_long(seat)};
   if (kind != 0) {
     DJINN_TRY(const bool refused, refuse_at_once(seat, step, now_ns));
@@ -463,14 +457,15 @@ bool LaneLoop::run_turn() {
 std::vector<SessionId> LaneLoop::unit_of(SessionId picked, uint64_t now_ns) {
   std::vector<SessionId> unit{picked};
   const Seat& seat = seats_.at(picked);
-  if (seat.batch_key == 0) return unit;
+  if (seat.batch.key == 0) return unit;
   const bool is_idle = seat.session->service() == ServiceClass::kIdle;
-  uint32_t rows = rows_of(*seat.session);
-  for (const SessionId id : state_.queue.ready_with(seat.batch_key)) {
-    const Session& session = *seats_.at(id).session;
-    const uint32_t more = rows_of(session);
+  uint32_t rows = seat.batch.rows;
+  for (const SessionId id : state_.queue.ready_with(seat.batch.key)) {
+    const Seat& other = seats_.at(id);
+    const uint32_t more = other.batch.rows;
+    DJINN_ASSERT(more > 0);
     // Others' steps take longer with one that is to run while no other can.
-    const bool may_join = is_idle || session.service() != ServiceClass::kIdle;
+    const bool may_join = is_idle || other.session->service() != ServiceClass::kIdle;
     if (rows + more > limits::kRows || !may_join) continue;
     rows += more;
     state_.queue.join(id, now_ns);
@@ -486,7 +481,8 @@ bool LaneLoop::run_unit(const std::vector<SessionId>& unit, uint64_t begun_ns) {
   for (const SessionId id : unit) {
     Seat& seat = seats_.at(id);
     const Slice outside = std::exchange(slice_, slice_of(seat, begun_ns));
-    const auto advance = runner_->advance(*seat.session, unit.size() > 1);
+    const auto advance =
+        runner_->advance(*seat.session, unit.size() > 1 ? seat.batch : StepBatch());
     const Slice slice = std::exchange(slice_, outside);
     const uint64_t ended_ns = clock_.monotonic_ns();
     if (!advance) {
@@ -511,8 +507,9 @@ bool LaneLoop::run_unit(const std::vector<SessionId>& unit, uint64_t begun_ns) {
     runner_->end_joined([&](Session& session, Runner::Advance advance) {
       // At once: what the next one awaits takes the place of what this one does.
       if (advance == Runner::Advance::kWaiting) state_.waits.suspend(session.id());
-      ended.push_back({session.id(), advance, rows_of(session)});
-      all_rows += rows_of(session);
+      const uint32_t rows = seats_.at(session.id()).batch.rows;
+      ended.push_back({session.id(), advance, rows});
+      all_rows += rows;
     });
   }
   state_.programs.end_step();

@@ -126,7 +126,7 @@ class LaneLoop {
     bool is_cold = false;
     uint64_t worked_ns = 0;     // when it had work last
     StepKind kind;              // of the step that is queued
-    uint64_t batch_key = 0;     // likewise
+    StepBatch batch;            // likewise
     uint64_t predicted_ns = 0;  // likewise
     uint64_t token_kind = 0;    // of its runs that made a token; 0: it had none
     bool is_too_long = false;   // likewise: to be begun while another run is paused

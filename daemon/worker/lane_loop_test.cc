@@ -6,6 +6,7 @@
 #include <sys/socket.h>
 
 #include <algorithm>
+#include <array>
 
 #include "daemon/worker/step_kind.h"
 #include "daemon/worker/worker_for_tests.h"
@@ -15,6 +16,8 @@ namespace {
 
 class LaneLoopTest : public WorkerTest {
  protected:
+  explicit LaneLoopTest(SchedulePolicy policy = SchedulePolicy::kFair) : WorkerTest(policy) {}
+
   // The lane has looked at each of the sessions, so many, that have just come. That is a decision.
   void look_at(size_t sessions) {
     for (size_t seen = 0; seen < sessions;) {
@@ -270,6 +273,57 @@ TEST_F(GeneratingLaneTest, of_two_that_end_in_one_step_the_first_may_go_on_with_
     }
   }
   EXPECT_GT(loop_->counts().read().runs_together, 0u);
+}
+
+// Who comes is found while a run goes on, and is not picked before that has ended.
+class ArrivalsTest : public LaneLoopTest {
+ protected:
+  ArrivalsTest() : LaneLoopTest(SchedulePolicy::kFifo) {}
+};
+
+TEST_F(ArrivalsTest, a_run_that_is_another_one_when_its_turn_comes_joins_nobody) {
+  constexpr ProgramId kStep{5};
+  constexpr SequenceHandle kGroup{3, 1};
+  const ipc::SequenceGeometry geometry{1, 1, 2, 8, DType::kFloat32, 64};
+  const uint64_t bytes = gc::SequenceLayout::make(1, 1, 2, 8, sizeof(float), 64)->file_bytes();
+  const auto busy = attach(1);
+  const std::array<std::unique_ptr<TestSession>, 2> sessions{attach(2), attach(3)};
+  look_at(3);
+  on_lane([&](LaneLoop::State& state) {
+    state.programs.expect_program(kStep, {}, std::make_shared<const std::vector<std::byte>>());
+    state.programs.add_program(kStep, *admit_graph(executor_, ipc::encode(generating(0)), nullptr));
+    for (const auto& session : sessions) {
+      Fd memory = *pal::make_memfd("group", bytes, pal::Seals::kShared);
+      state.sessions.at(session->id)
+          ->add_sequence(
+              *Sequence::map(session->id, kGroup, geometry, std::move(memory), bytes, Fd(), *pal_));
+    }
+  });
+  busy->run(one_operator("fake::wait"));
+  while (busy->op() != "fake::wait") std::this_thread::yield();
+  ipc::RunBlock block;
+  block.sequence = kGroup;
+  block.symbols = {1, 1};
+  block.outputs = {{ipc::OutputKind::kStaging, {TestSession::kOutputAt, 400}, {}}};
+  ipc::Submission submission;
+  submission.operation = static_cast<uint16_t>(ipc::Operation::kRun);
+  submission.program = kStep.value;
+  for (const auto& session : sessions) session->submit(block, submission);
+  for (size_t ready = 0; ready < sessions.size(); std::this_thread::yield()) {
+    on_lane([&](LaneLoop::State& state) { ready = state.queue.ready_with(kStep.value).size(); });
+  }
+  block.symbols = {1, 2};
+  copy_bytes(ipc::encode(block), sessions[1]->staging());
+  busy->ring.cancel_through(busy->last_run);
+  EXPECT_EQ(busy->completion(), ErrorCode::kCancelled);
+  for (const auto& session : sessions) EXPECT_EQ(session->completion(), ErrorCode::kOk);
+  on_lane([&](LaneLoop::State& state) {
+    for (size_t i = 0; i < sessions.size(); ++i) {
+      const Session& session = *state.sessions.at(sessions[i]->id);
+      EXPECT_EQ(session.sequence_entry(**session.find_sequence(kGroup)).length, i + 1);
+    }
+  });
+  EXPECT_EQ(loop_->counts().read().runs_together, 0u);
 }
 
 TEST_F(LaneLoopTest, a_session_that_leaves_gives_back_what_it_asked_for) {

@@ -4,6 +4,7 @@
 // runner. The test is its client.
 #pragma once
 
+#include <array>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -50,6 +51,37 @@ struct Member {
     submission.binding_bytes = static_cast<uint32_t>(encoded.size());
     ASSERT_TRUE(client.ring.publish(submission));
   }
+  // A run that appends the token to the group, as the loop of a client submits it. Its logits
+  // follow the token. symbols: rows, and tokens a row, which are in staging then.
+  void run_step(int64_t token, const ipc::OutputBinding& logits, ProgramId program = kProgram,
+                std::vector<int64_t> symbols = {1, 1}) {
+    const std::array<int64_t, 2> ids{token, token};
+    copy_bytes(std::as_bytes(std::span(ids)), client.staging().subspan(TestSession::kGraphAt));
+    ipc::RunBlock block;
+    block.sequence = kGroup;
+    block.inputs = {{0,
+                     ipc::InputKind::kStaging,
+                     {TestSession::kGraphAt, static_cast<uint64_t>(symbols[1]) * sizeof token},
+                     {}}};
+    block.symbols = std::move(symbols);
+    block.outputs = {logits};
+    ipc::Submission submission;
+    submission.operation = static_cast<uint16_t>(ipc::Operation::kRun);
+    submission.program = program.value;
+    submission.series = series;
+    client.submit(block, submission);
+  }
+  static ipc::OutputBinding to_staging() {
+    return {ipc::OutputKind::kStaging, {TestSession::kOutputAt, kLogitsBytes}, {}};
+  }
+  // The logits of the last run that ended well, which went to staging.
+  [[nodiscard]] std::vector<std::byte> logits() {
+    const auto made = client.staging().subspan(TestSession::kOutputAt, kLogitsBytes);
+    return {made.begin(), made.end()};
+  }
+  [[nodiscard]] uint64_t length() const {
+    return session->sequence_entry(**session->find_sequence(kGroup)).length;
+  }
   // What was told since the last time; the end is how the submission did.
   std::vector<int32_t> told() {
     std::vector<int32_t> tokens;
@@ -67,12 +99,14 @@ struct Member {
 
   static constexpr ProgramId kProgram{5};
   static constexpr uint64_t kCapacity = 256;
+  static constexpr uint64_t kLogitsBytes = 100 * sizeof(float);  // of counting_model()
   static constexpr SequenceHandle kGroup{3, 1};
   TestSession client;
   pal::DevicePal& pal;
   Grants& grants;
   gc::FaultPoints& faults;
   uint64_t bytes = 0;
+  uint64_t series = 0;  // of runs
   Fd memory;
   std::unique_ptr<Session> session;
   std::optional<ErrorCode> ended;

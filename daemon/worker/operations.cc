@@ -50,8 +50,8 @@ Outcome<Refs::Storage> storage_for(Step& step, std::span<const exec::OutputView>
   return refs.allocate(view.storage_bytes);
 }
 
-Outcome<void> put_in_ref(Step& step, exec::Lane& lane, size_t i, RefHandle handle) {
-  const std::span<const exec::OutputView> views = lane.outputs();
+Outcome<void> put_in_ref(Step& step, exec::Lane& lane, std::span<const exec::OutputView> views,
+                         size_t i, RefHandle handle) {
   const exec::OutputView& view = views[i];
   if (view.aliases != srg::kLocalStorage) {
     return Error{
@@ -105,16 +105,15 @@ Status describe_outputs(Step& step, std::span<const exec::OutputView> views,
   return {};
 }
 
-Outcome<void> place_outputs(Step& step, exec::Lane& lane, const exec::Program& program,
-                            const ipc::RunBlock& block) {
-  const std::span<const exec::OutputView> views = lane.outputs();
+Outcome<void> place_outputs(Step& step, exec::Lane& lane, std::span<const exec::OutputView> views,
+                            const exec::Program& program, const ipc::RunBlock& block) {
   DJINN_ASSERT(views.size() == block.outputs.size());
   DJINN_CHECK(check_distinct(views, block));
   // Refs come first: where memory for one is on its way the run will be repeated, and in staging an
   // input may lie where an output goes.
   for (size_t i = 0; i < views.size(); ++i) {
     if (block.outputs[i].kind != ipc::OutputKind::kRef) continue;
-    DJINN_CHECK(put_in_ref(step, lane, i, block.outputs[i].ref));
+    DJINN_CHECK(put_in_ref(step, lane, views, i, block.outputs[i].ref));
   }
   for (size_t i = 0; i < views.size(); ++i) {
     if (block.outputs[i].kind != ipc::OutputKind::kStaging) continue;
@@ -276,32 +275,54 @@ bool is_for_once(const Step& step, const srg::Graph& graph) {
          graph.symbols.empty();
 }
 
-Outcome<Ending> run(Step& step, LaneTools& tools, exec::Program& program,
-                    const ipc::RunBlock& block) {
+// Dooms what the run would make, and finds its program.
+Outcome<ProgramRun> begin_run(Step& step, LaneTools& tools) {
+  ProgramRun run;
+  DJINN_TRY(run.block, ipc::decode_run(step.block));
+  DJINN_CHECK(doom_outputs(step, run.block));
+  DJINN_TRY(run.program, tools.programs.find(ProgramId{step.submission.program}));
+  return run;
+}
+
+// Gives the use of the sequence group that the run binds; without a group where it binds none.
+Outcome<SequenceUse> bind_run(Step& step, LaneTools& tools, Binder& binder,
+                              const exec::Program& program, const ipc::RunBlock& block) {
   const srg::Graph& graph = program.graph();
   if (Status fits = check_block(step.session, graph, block); !fits) {
     step.is_whole = true;
     return std::move(fits).error();
   }
-  std::optional<SequenceUse> sequence;
+  SequenceUse use;
   if (block.sequence.valid()) {
-    DJINN_TRY(sequence, use_sequence(step, graph, block));
-    const uint64_t slots = program.reaches_capacity() ? sequence->group->layout().capacity()
-                                                      : sequence->past() + sequence->tokens;
-    DJINN_CHECK(tools.pager.ensure(sequence->group, slots));
+    DJINN_TRY(use, use_sequence(step, graph, block));
+    const uint64_t slots =
+        program.reaches_capacity() ? use.group->layout().capacity() : use.past() + use.tokens;
+    DJINN_CHECK(tools.pager.ensure(use.group, slots));
   }
-  Binder& binder = tools.binder;
-  DJINN_CHECK(binder.begin(program, block.symbols, sequence ? &*sequence : nullptr));
+  DJINN_CHECK(binder.begin(program, block.symbols, use.group ? &use : nullptr));
   for (const ipc::InputBinding& input : block.inputs) DJINN_CHECK(binder.bind(step, input));
-  if (sequence) DJINN_CHECK(binder.bind_sequence(*sequence));
+  if (use.group) DJINN_CHECK(binder.bind_sequence(use));
   DJINN_CHECK(binder.check_complete());
   DJINN_CHECK(binder.prepare_refs(step, block.outputs));
-  if (sequence) DJINN_CHECK(keep_token_ids(graph, tools.lane, binder.bindings(), *sequence));
-  DJINN_CHECK(is_for_once(step, graph) ? tools.lane.run_once(program, binder.bindings())
-                                       : tools.lane.run(program, binder.bindings()));
-  DJINN_CHECK(place_outputs(step, tools.lane, program, block));
-  if (sequence) stage_length(step, *sequence);
+  if (use.group) DJINN_CHECK(keep_token_ids(graph, tools.lane, binder.bindings(), use));
+  return use;
+}
+
+Outcome<Ending> end_run(Step& step, exec::Lane& lane, std::span<const exec::OutputView> outputs,
+                        const exec::Program& program, const ipc::RunBlock& block,
+                        const SequenceUse& use) {
+  DJINN_CHECK(place_outputs(step, lane, outputs, program, block));
+  if (use.group) stage_length(step, use);
   return Ending::kDone;
+}
+
+Outcome<Ending> run(Step& step, LaneTools& tools, exec::Program& program,
+                    const ipc::RunBlock& block) {
+  Binder& binder = tools.binder;
+  DJINN_TRY(const SequenceUse use, bind_run(step, tools, binder, program, block));
+  DJINN_CHECK(is_for_once(step, program.graph()) ? tools.lane.run_once(program, binder.bindings())
+                                                 : tools.lane.run(program, binder.bindings()));
+  return end_run(step, tools.lane, tools.lane.outputs(), program, block, use);
 }
 
 // --- a run of a series
@@ -514,16 +535,31 @@ void doom_products(Step& step, const LaneTools& tools) {
   if (graph) doom_changed(step, tools.executor.inputs_written(*graph), *block);
 }
 
+Outcome<ProgramRun> prepare_run(Step& step, LaneTools& tools, Binder& binder) {
+  DJINN_TRY(ProgramRun run, begin_run(step, tools));
+  DJINN_TRY(run.use, bind_run(step, tools, binder, *run.program, run.block));
+  return run;
+}
+
+Outcome<Ending> compute_run(Step& step, LaneTools& tools, const Binder& binder,
+                            const ProgramRun& run) {
+  DJINN_CHECK(tools.lane.run(*run.program, binder.bindings()));
+  return finish_run(step, tools, tools.lane.outputs(), run);
+}
+
+Outcome<Ending> finish_run(Step& step, LaneTools& tools, std::span<const exec::OutputView> outputs,
+                           const ProgramRun& run) {
+  return end_run(step, tools.lane, outputs, *run.program, run.block, run.use);
+}
+
 Outcome<Ending> run_program(Step& step, LaneTools& tools) {
-  Work work;
-  DJINN_TRY(work.block, ipc::decode_run(step.block));
-  DJINN_CHECK(doom_outputs(step, work.block));
-  const ProgramId id{step.submission.program};
-  DJINN_TRY(exec::Program* const program, tools.programs.find(id));
-  work.model = tools.programs.model_of(id);
+  DJINN_TRY(ProgramRun begun, begin_run(step, tools));
+  exec::Program& program = *begun.program;
+  const Work work{tools.programs.model_of(ProgramId{step.submission.program}),
+                  std::move(begun.block)};
   return run_or_keep(
-      step, tools, work, [&] { return run(step, tools, *program, work.block); },
-      [&]() -> Result<srg::Graph> { return program->graph(); });
+      step, tools, work, [&] { return run(step, tools, program, work.block); },
+      [&]() -> Result<srg::Graph> { return program.graph(); });
 }
 
 Outcome<Ending> run_graph_once(Step& step, LaneTools& tools) {

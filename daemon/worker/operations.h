@@ -42,6 +42,24 @@ void doom_products(Step& step, const LaneTools& tools);
 // halves. All is done in one step, so a death repeats all. Nothing is kept where the block does not
 // fit the graph, and where admission takes too long.
 Outcome<Ending> run_program(Step& step, LaneTools& tools);
+// --- the same in parts, so that what is computed can be computed with other sessions' runs
+
+// A run of a program whose inputs are bound.
+struct ProgramRun {
+  ipc::RunBlock block;
+  exec::Program* program = nullptr;
+  SequenceUse use;  // without a group: it binds none
+};
+Outcome<ProgramRun> prepare_run(Step& step, LaneTools& tools, Binder& binder);
+// Runs what was bound, and finishes. Of a run that keeps a part where it fails it would keep none:
+// those with a sequence group do not.
+Outcome<Ending> compute_run(Step& step, LaneTools& tools, const Binder& binder,
+                            const ProgramRun& run);
+// Takes the run's outputs to where its block says. Those that become refs are made in their places
+// or copied there.
+Outcome<Ending> finish_run(Step& step, LaneTools& tools, std::span<const exec::OutputView> outputs,
+                           const ProgramRun& run);
+
 // Its admission is a part of the run: it shows life, ends where the run is given up, and may take
 // what a program's may.
 Outcome<Ending> run_graph_once(Step& step, LaneTools& tools);

@@ -200,7 +200,8 @@ TEST_F(PausesTest, steps_that_join_inside_a_pause_are_computed_together) {
   at_operator(0, [&] {
     const Runner::Pause pause(runner_);
     for (Member* member : {&other_, &third}) {
-      EXPECT_EQ(*runner_.advance(*member->session, true), Runner::Advance::kJoins);
+      EXPECT_EQ(*runner_.advance(*member->session, batch_of_next_step(*member->session, programs_)),
+                Runner::Advance::kJoins);
     }
     runner_.end_joined(
         [](Session&, Runner::Advance advance) { EXPECT_EQ(advance, Runner::Advance::kWorked); });

@@ -78,6 +78,10 @@ bool is_under_way(const gc::StepRecord& record) {
   return record.generated > 0 || record.prompt_read > 0;
 }
 
+exec::Program* program_of(const std::variant<TokenRun, ProgramRun>& bound) {
+  return std::visit([](const auto& run) { return run.program; }, bound);
+}
+
 Error too_late(uint64_t late_ns) {
   return {
       ErrorCode::kQueueFull,
@@ -103,7 +107,7 @@ Result<bool> Runner::is_blocked(Session& session) {
   return session.ring().block_until_free(kCompletionsPerStep);
 }
 
-Result<Runner::Advance> Runner::advance(Session& session, bool others_may_join) {
+Result<Runner::Advance> Runner::advance(Session& session, const StepBatch& unit) {
   tools_.waits.begin_step();
   gc::SessionState& state = session.state();
   DJINN_TRY(const bool full, is_blocked(session));
@@ -135,7 +139,11 @@ Result<Runner::Advance> Runner::advance(Session& session, bool others_may_join) 
   // A step that waited and was cancelled meanwhile does not ask again.
   begun.waited = std::exchange(session.waits, false);
   if (is_new || begun.waited) refuse_if_late(begun);
-  if (others_may_join && may_join(begun)) return join(std::move(begun));
+  if (may_join(begun, unit)) return join(std::move(begun));
+  if (unit.key != 0 && begun.record.generated == 0) {
+    give_up_for_now(begun);
+    return Advance::kAbandoned;
+  }
   DJINN_ASSERT(!is_aside(session.id()));
   const bool gives_up = begun.waited && session.is_cancelled();
   const uint64_t begun_before = tools_.lane.stats().begun;
@@ -175,7 +183,7 @@ bool Runner::goes_on(Begun& begun, std::string_view op) {
   session.state().beat(op);
   const uint64_t run = begun.step.submission.run;
   if (begun.is_abandoned || session.gives_up(run)) return false;
-  if (op.empty()) return true;
+  if (op.empty() || is_token_run(begun.step)) return true;
   Begun* const outside = std::exchange(asks_, &begun);
   begun.is_abandoned = !between_(session);
   asks_ = outside;
@@ -247,40 +255,53 @@ bool Runner::is_used_aside(SessionId session, SequenceHandle sequence) const {
 
 // --- steps that join
 
-// Without a token before it the step is of a prompt, which is long enough by itself.
-uint64_t Runner::batch_key_of(Session& session) const {
-  const gc::StepRecord& record = session.state().record();
-  const bool goes_on =
-      record.kind == gc::StepKind::kToken && record.generated > 0 && session.generation;
-  if (!goes_on || session.is_on_probation()) return 0;
-  if (!session.generation->symbols.empty()) return 0;  // its sizes are its own
-  ProgramId decode{session.generation->decode};
-  if (session.generation->late_decode != 0) {
-    const auto group = session.find_sequence(session.generation->sequence);
-    if (!group) return 0;  // the step says why
-    decode = token_program(*session.generation, session.sequence_entry(**group).length);
-  }
-  return tools_.programs.joins_steps(decode) ? decode.value : 0;
+// What perform() looks at first is of steps that are refused. And the client may have changed its
+// word since it was looked at.
+bool Runner::may_join(const Begun& begun, const StepBatch& unit) const {
+  const Step& step = begun.step;
+  const bool is_refused =
+      step.session.has_refusal() ||
+      (step.is_of_series() && begun.record.failed_series == step.submission.series);
+  return unit.key != 0 && !begun.waited && !is_refused && batch_of(step, tools_.programs) == unit;
 }
 
-// What perform() looks at first is of runs of a series, and of those that a death has put on
-// probation.
-bool Runner::may_join(const Begun& begun) const {
-  return !begun.waited && !begun.step.is_of_series() && batch_key_of(begun.step.session) != 0;
+Outcome<Runner::Bound> Runner::bind(Begun& begun, Binder& binder) {
+  if (begun.record.generated > 0) {
+    DJINN_TRY(TokenRun run, prepare_token(begun.step, tools_, binder, begun.record));
+    return Bound(std::move(run));
+  }
+  DJINN_TRY(ProgramRun run, prepare_run(begun.step, tools_, binder));
+  return Bound(std::move(run));
+}
+
+Outcome<Ending> Runner::compute(Begun& begun, const Binder& binder, const Bound& bound) {
+  if (const auto* const token = std::get_if<TokenRun>(&bound)) {
+    return compute_token(begun.step, tools_, binder, *token, begun.record);
+  }
+  return compute_run(begun.step, tools_, binder, std::get<ProgramRun>(bound));
+}
+
+Outcome<Ending> Runner::finish(Begun& begun, const Bound& bound,
+                               std::span<const exec::OutputView> outputs) {
+  if (const auto* const token = std::get_if<TokenRun>(&bound)) {
+    return finish_token(begun.step, tools_, outputs, *token, begun.record);
+  }
+  return finish_run(begun.step, tools_, outputs, std::get<ProgramRun>(bound));
 }
 
 Result<Runner::Advance> Runner::join(Begun begun) {
+  watch(begun);  // it has moved
   if (binders_.size() == joined_.size()) binders_.emplace_back(tools_.lane);
   Binder& binder = binders_[joined_.size()];
   const uint64_t begun_before = tools_.lane.stats().begun;
-  Outcome<TokenRun> run = prepare_token(begun.step, tools_, binder, begun.record);
-  if (!run) return end(begun, std::move(run).why_not(), begun_before);
-  DJINN_ASSERT(joined_.empty() || run->program == joined_.front().run.program);
+  Outcome<Bound> bound = bind(begun, binder);
+  if (!bound) return end(begun, std::move(bound).why_not(), begun_before);
+  DJINN_ASSERT(joined_.empty() || program_of(*bound) == program_of(joined_.front().bound));
   if (copied_bytes() <= kJoinedBytesMax) {
-    joined_.push_back({std::move(begun), &binder, *std::move(run)});
+    joined_.push_back({std::move(begun), &binder, *std::move(bound)});
     return Advance::kJoins;
   }
-  const Outcome<Ending> ending = compute_token(begun.step, tools_, binder, *run, begun.record);
+  const Outcome<Ending> ending = compute(begun, binder, *bound);
   binder.clear();
   return end(begun, ending, begun_before);
 }
@@ -297,32 +318,33 @@ void Runner::end_joined(const OnEnd& on_end) {
   for (const bool together : {true, false}) {
     for (size_t i = 0; i < joined_.size(); ++i) {
       if (done[i] != together) continue;
-      auto& [begun, binder, run] = joined_[i];
+      auto& [begun, binder, bound] = joined_[i];
       Session& session = begun.step.session;
       tools_.waits.begin_step();
       const uint64_t begun_before = tools_.lane.stats().begun;
       if (!together) watch(begun);
-      const Outcome<Ending> ending =
-          together ? finish_token(begun.step, tools_, tools_.lane.outputs_of(i), run, begun.record)
-                   : compute_token(begun.step, tools_, *binder, run, begun.record);
+      const Outcome<Ending> ending = together ? finish(begun, bound, tools_.lane.outputs_of(i))
+                                              : compute(begun, *binder, bound);
       on_end(session, end(begun, ending, begun_before));
     }
   }
   joined_.clear();
 }
 
-// Gives which of them were computed.
+// Gives which of them were computed. Their outputs have no places yet: they are copied there.
 std::vector<bool> Runner::compute_joined() {
   if (joined_.size() < 2) return std::vector<bool>(joined_.size(), false);
   // While the slab grows the lane shows life for this one; whoever came last may be gone.
   watch(joined_.front().begun);
   std::vector<exec::RunTogether> runs;
-  for (auto& [begun, binder, run] : joined_) {
+  for (auto& [begun, binder, bound] : joined_) {
     Session& session = begun.step.session;
+    exec::RunBindings bindings = binder->bindings();
+    bindings.places = {};
     runs.push_back(
-        {binder->bindings(), {session.id().value, session.refs().extent_bytes()}, pulse_of(begun)});
+        {bindings, {session.id().value, session.refs().extent_bytes()}, pulse_of(begun)});
   }
-  return tools_.lane.run_together(*joined_.front().run.program, runs);
+  return tools_.lane.run_together(*program_of(joined_.front().bound), runs);
 }
 
 void Runner::clear() {

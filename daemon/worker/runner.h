@@ -12,27 +12,31 @@
 //               A step inside a pause is not paused; where it lacks memory, it may be for what is
 //               set aside, so it is done again outside of a pause
 //   abandon     a step is rolled back between two operators, to be done again
-//   join        token steps of several sessions with one program of fast numerics are begun one by
-//               one, computed together, and committed one by one
+//   join        token steps of several sessions with one program of fast numerics, of generations
+//               and runs alike, are begun one by one, computed together, and committed one by one.
+//               One that turns out to be another step than its client had said is abandoned
 //
 // Lane's thread only.
 #pragma once
 
 #include <deque>
 #include <functional>
+#include <variant>
 #include <vector>
 
 #include "daemon/worker/generation.h"
 #include "daemon/worker/lane_counts.h"
 #include "daemon/worker/operations.h"
+#include "daemon/worker/step_kind.h"
 #include "kernel/base/clock.h"
 
 namespace djinn::worker {
 
 class Runner {
  public:
-  // Asked between two operators of a run that is computed by itself and makes no token beyond the
-  // first: false abandons its step. Others' steps may be done meanwhile, while a Pause lives.
+  // Asked between two operators of a run that is computed by itself and is no token step beyond the
+  // first of a generation: false abandons its step. Others' steps may be done meanwhile, while a
+  // Pause lives.
   using BetweenOperators = std::function<bool(Session& session)>;
 
   Runner(LaneTools tools, const Clock& clock, LaneCounts& counts, BetweenOperators between = {})
@@ -50,12 +54,11 @@ class Runner {
   // Whether a step has no room for what it publishes; then the client rings when there is more. An
   // Error means that the client broke the protocol.
   static Result<bool> is_blocked(Session& session);
-  // Steps of one key can be computed together; 0: the session's next one is computed by itself.
-  [[nodiscard]] uint64_t batch_key_of(Session& session) const;
-  // One step of the session. An Error means that the client broke the protocol. may_join: others'
-  // steps of the same batch key may come before end_joined(), which is called before anything else
-  // is done to a session that has joined.
-  Result<Advance> advance(Session& session, bool may_join = false);
+  // One step of the session. An Error means that the client broke the protocol. unit: what
+  // batch_of_next_step() said of the session, where others' steps of that key may come before
+  // end_joined(), which is called before anything else is done to a session that has joined. No
+  // step is set aside then. None: the step is computed by itself.
+  Result<Advance> advance(Session& session, const StepBatch& unit = {});
 
   // Sets the step that asks aside. Precondition: it is not inside a pause.
   class Pause {
@@ -95,13 +98,19 @@ class Runner {
     bool waited = false;
     bool is_abandoned = false;
   };
+  // What a step computes: of a generation; of a run.
+  using Bound = std::variant<TokenRun, ProgramRun>;
   struct Joined {
     Begun begun;
     Binder* binder;
-    TokenRun run;
+    Bound bound;
   };
 
-  [[nodiscard]] bool may_join(const Begun& begun) const;
+  [[nodiscard]] bool may_join(const Begun& begun, const StepBatch& unit) const;
+  Outcome<Bound> bind(Begun& begun, Binder& binder);
+  Outcome<Ending> compute(Begun& begun, const Binder& binder, const Bound& bound);
+  Outcome<Ending> finish(Begun& begun, const Bound& bound,
+                         std::span<const exec::OutputView> outputs);
   Result<Advance> join(Begun begun);
   [[nodiscard]] uint64_t copied_bytes() const;
   std::vector<bool> compute_joined();

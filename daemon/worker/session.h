@@ -116,6 +116,7 @@ class Session {
   // Once, when djinnd gave up on the submission in flight, or the lane on the one that is to be
   // picked up: why.
   [[nodiscard]] std::optional<Error> take_refusal();
+  [[nodiscard]] bool has_refusal() const { return refusal_.has_value(); }
   void refuse(Error why) { refusal_ = std::move(why); }
   // The decoded block of the generation in flight, so that a token does not decode it again.
   std::optional<ipc::GenerateBlock> generation;

@@ -127,7 +127,59 @@ uint64_t kind_of_generation(Session& session, const ipc::Submission& submission)
   return mixed(3, mixed(run->program.value, length));
 }
 
+// Without a token before it the step is of a prompt, which is long enough by itself.
+StepBatch batch_of_token(Session& session, const ProgramTable& programs) {
+  const gc::StepRecord& record = session.state().record();
+  const bool goes_on =
+      record.kind == gc::StepKind::kToken && record.generated > 0 && session.generation;
+  if (!goes_on) return {};
+  const ipc::GenerateBlock& block = *session.generation;
+  if (!block.symbols.empty()) return {};  // its sizes are its own
+  ProgramId decode{block.decode};
+  if (block.late_decode != 0) {
+    const auto group = session.find_sequence(block.sequence);
+    if (!group) return {};  // the step says why
+    decode = token_program(block, session.sequence_entry(**group).length);
+  }
+  return programs.joins_steps(decode) ? StepBatch{decode.value, block.rows} : StepBatch{};
+}
+
+// block: the submission's. Precondition: the program's token steps join.
+StepBatch batch_of_run(const Session& session, ProgramId program, std::span<const std::byte> bytes,
+                       const ProgramTable& programs) {
+  const auto block = ipc::decode_run(bytes);
+  if (!block) return {};
+  const auto group = session.find_sequence(block->sequence);
+  const auto tokens = tokens_of(programs.peek(program)->graph(), block->symbols);
+  if (!group || !tokens || *tokens != 1) return {};
+  return {program.value, (*group)->geometry().rows};
+}
+
+bool may_join_steps(const ipc::Submission& submission, const ProgramTable& programs) {
+  return submission.operation == static_cast<uint16_t>(ipc::Operation::kRun) &&
+         programs.joins_steps(ProgramId{submission.program});
+}
+
 }  // namespace
+
+StepBatch batch_of_next_step(Session& session, const ProgramTable& programs) {
+  if (session.is_on_probation()) return {};
+  // A run that is in flight has waited, or was abandoned: it goes on by itself.
+  if (session.state().in_flight()) return batch_of_token(session, programs);
+  const auto submitted = session.ring().has_submission();
+  if (!submitted || !*submitted) return {};
+  const ipc::Submission submission = session.ring().copy_submission();
+  if (!may_join_steps(submission, programs)) return {};
+  return batch_of_run(session, {submission.program}, copy_block(session, submission), programs);
+}
+
+StepBatch batch_of(const Step& step, const ProgramTable& programs) {
+  if (step.session.is_on_probation()) return {};
+  if (may_join_steps(step.submission, programs)) {
+    return batch_of_run(step.session, {step.submission.program}, step.block, programs);
+  }
+  return batch_of_token(step.session, programs);
+}
 
 StepKind kind_of_next_step(Session& session) {
   const ipc::Submission submission = session.ring().copy_submission();

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// What kind of step a session's next one is: those of a kind take about the same time. And what one
-// of a kind that never ran computes.
+// What kind of step a session's next one is: those of a kind take about the same time. What one of
+// a kind that never ran computes. And with whose steps it can be computed.
 #pragma once
 
 #include <cstdint>
 #include <optional>
 
 #include "daemon/worker/program_table.h"
-#include "daemon/worker/session.h"
+#include "daemon/worker/step.h"
 #include "kernel/sched/step_times.h"
 
 namespace djinn::worker {
@@ -44,5 +44,20 @@ struct ExpectedStep {
 // the program's size. Lane's thread.
 [[nodiscard]] std::optional<ExpectedStep> expected_step(Session& session,
                                                         const ProgramTable& programs);
+
+// Token steps of one key can be computed together: those of generations, and runs that append one
+// token to each row of a sequence group, as the loop of a client submits them, by one program whose
+// token steps join (ProgramTable::joins_steps).
+struct StepBatch {
+  uint64_t key = 0;   // 0: the step is computed by itself
+  uint32_t rows = 0;  // that it has
+  friend bool operator==(const StepBatch&, const StepBatch&) = default;
+};
+
+// Of the session's next step. Of a submission that is to be picked up its client's word is taken,
+// which may be another one then. Lane's thread.
+[[nodiscard]] StepBatch batch_of_next_step(Session& session, const ProgramTable& programs);
+// Of a step that has begun. Lane's thread.
+[[nodiscard]] StepBatch batch_of(const Step& step, const ProgramTable& programs);
 
 }  // namespace djinn::worker

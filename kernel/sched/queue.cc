@@ -15,6 +15,12 @@ constexpr int64_t kWeightOfVirtualTime = kWeights[0];
 // A step waits for another for one part in so many of its own time, where that is so long that a
 // client may answer who had to be woken.
 constexpr uint64_t kWaitOfStep = 20;
+// A step waits for its company for such a part of its time at most: with that it computes both at
+// once, and without it one after the other.
+constexpr uint64_t kWaitForCompany = 4;
+// A client that was away for longer was not in its loop. It is known again after a few steps.
+constexpr uint64_t kGapNsMax = 40 * kNsPerMs;
+constexpr uint64_t kGapFades = 4;
 constexpr uint64_t kWaitNsMin = 50'000;
 // A longest step is forgotten when lanes have worked for so many times its length since.
 constexpr uint64_t kLongestFades = 64;
@@ -95,6 +101,7 @@ void Queue::remove(SessionId session) {
     deactivate(account);
   }
   if (session == slicing_) end_slices();
+  by_company_.erase({account.company, session});
   accounts_.erase(found);
 }
 
@@ -150,6 +157,7 @@ void Queue::enqueue(const ReadyStep& step, uint64_t now_ns) {
   if (is_next || account.came == 0) account.came = ++arrivals_;
   account.predicted_ns = request_of(step);
   account.batch_key = step.batch_key;
+  note_gap(step, account, now_ns);
   account.is_long = step.is_long;
   if (slicing_.valid() && account.is_long) return hold(step.session, account);
   activate(step.session, account);
@@ -282,6 +290,54 @@ Queue::Account* Queue::lingering(SessionId session, uint64_t slept_ns) {
   return account.place == Place::kAsleep && account.slept_ns == slept_ns ? &account : nullptr;
 }
 
+void Queue::note_gap(const ReadyStep& step, Account& account, uint64_t now_ns) {
+  const bool came = step.arrival == Arrival::kWoke || step.arrival == Arrival::kNext;
+  if (step.batch_key == 0 || !came || account.slept_ns == 0) return;
+  const uint64_t gap_ns = std::min(now_ns - std::min(now_ns, account.slept_ns), kGapNsMax);
+  if (account.company == step.batch_key) {
+    account.gap_ns = (account.gap_ns * (kGapFades - 1) + gap_ns) / kGapFades;
+    return;
+  }
+  by_company_.erase({account.company, step.session});
+  by_company_.emplace(step.batch_key, step.session);
+  account.company = step.batch_key;
+  account.gap_ns = gap_ns;
+}
+
+// Gives one that the step is to wait for, if there is one.
+SessionId Queue::company_of(const Account& first, uint64_t now_ns) {
+  if (first.batch_key == 0) return {};
+  for (auto it = by_company_.lower_bound({first.batch_key, SessionId{}});
+       it != by_company_.end() && it->first == first.batch_key; ++it) {
+    const Account& account = account_of(it->second);
+    const uint64_t wait_ns = account.keyed_ns / kWaitForCompany;
+    const bool is_near = account.place == Place::kAsleep && account.gap_ns <= wait_ns &&
+                         &band_of(account) == &band_of(first);
+    if (is_near && now_ns < account.slept_ns + std::min(2 * account.gap_ns, wait_ns)) {
+      return it->second;
+    }
+  }
+  return {};
+}
+
+// Gives one whose next step is short, and to be done before that of the first, if there is one.
+SessionId Queue::ready_company_of(const Account& first) {
+  if (first.batch_key == 0) return {};
+  for (auto it = by_company_.lower_bound({first.batch_key, SessionId{}});
+       it != by_company_.end() && it->first == first.batch_key; ++it) {
+    const Account& account = account_of(it->second);
+    const uint64_t quarter_ns = account.keyed_ns / kWaitForCompany;
+    const bool is_short = account.place == Place::kReady && account.batch_key == 0 &&
+                          account.predicted_ns <= quarter_ns &&
+                          &band_of(account) == &band_of(first);
+    const int64_t ahead_ns = account.virtual_ns - first.virtual_ns;
+    if (is_short && ahead_ns <= virtual_of(account.keyed_ns + quarter_ns, account)) {
+      return it->second;
+    }
+  }
+  return {};
+}
+
 void Queue::forget_lingering(uint64_t now_ns) {
   while (!lingering_.empty() && now_ns >= lingering_.front().first + kLingerNs) {
     lingering_.pop_front();
@@ -309,9 +365,13 @@ bool Queue::is_worth_waiting(uint64_t now_ns) {
   const SessionId before = awaited_;
   charge_wait(now_ns);
   if (policy_ == SchedulePolicy::kFifo || ready_ == 0) return false;
-  forget_lingering(now_ns);
-  if (lingering_.empty()) return false;
   const Account& first = account_of(first_of(bands_[0].ready() > 0 ? bands_[0] : bands_[1]));
+  if (const SessionId company = company_of(first, now_ns); company.valid()) {
+    awaited_ = company;
+    awaited_ns_ = now_ns;
+    return true;
+  }
+  forget_lingering(now_ns);
   const uint64_t wait_ns = std::min(kLingerNs, first.predicted_ns / kWaitOfStep);
   if (wait_ns < kWaitNsMin) return false;
   for (const auto& [slept_ns, session] : lingering_) {
@@ -329,7 +389,11 @@ std::optional<SessionId> Queue::pick(uint64_t now_ns) {
   charge_wait(now_ns);
   if (ready_ == 0) return std::nullopt;
   Band& band = bands_[0].ready() > 0 ? bands_[0] : bands_[1];
-  const SessionId session = first_of(band);
+  SessionId session = first_of(band);
+  if (policy_ == SchedulePolicy::kFair) {
+    const SessionId company = ready_company_of(account_of(session));
+    if (company.valid()) session = company;
+  }
   PickReason reason =
       policy_ == SchedulePolicy::kFifo ? PickReason::kArrival : PickReason::kDeadline;
   if (band.ready() == 1) reason = PickReason::kOnly;
@@ -377,6 +441,9 @@ void Queue::charge(SessionId session, uint64_t measured_ns, std::optional<uint64
   deactivate(account);
   if (session == slicing_) end_slices();
   account.slept_ns = ended_ns.value_or(account.picked_ns + measured_ns);
+  if (account.batch_key != 0) {
+    account.keyed_ns = account.slept_ns - std::min(account.slept_ns, account.picked_ns);
+  }
   forget_lingering(account.slept_ns);
   lingering_.emplace_back(account.slept_ns, session);
 }

@@ -20,6 +20,15 @@
 //   lingers   for a moment after its step an account with nothing ready: its client is just reading
 //             the result. A long step waits for it where its next one would come before, for a
 //             twentieth of the long step's time at most. That time is charged to who is waited for
+//   company   of a step with a batch key: an account whose client has the loop, that is whose steps
+//             of this key came one submission at a time, each so long after the last step of the
+//             account (its gap). Two of them would compute by turns for ever, each beginning while
+//             the other's client is away. So `fair` lets the step wait for its company, where that
+//             usually comes within a quarter of the time that a step of it takes: for two gaps, or
+//             that quarter. That time is charged likewise. Who has no company never waits for it.
+//             Company that is ready with a short step of another kind, behind which its next one of
+//             this key comes, does that first, as long as it is ahead of the step's account by no
+//             more than a step and that quarter
 //
 // Two policies. `fair`: of the ready accounts whose lag is not negative, the one with the earliest
 // deadline (EEVDF: Stoica, Abdel-Wahab, "Earliest Eligible Virtual Deadline First", 1995). A long
@@ -28,7 +37,8 @@
 //
 // Virtual nanoseconds are those of an interactive account: to others a nanosecond is 2 or 4.
 // All calls but ready_with(), begin_slices(), the end of slices, picked() and decisions() take
-// O(log n), averaged over a series of them. Not thread-safe: one lane's. A copy is a queue of its
+// O(log n), averaged over a series of them; is_worth_waiting() more, by the accounts that have had
+// the key of the step that is next. Not thread-safe: one lane's. A copy is a queue of its
 // own (forecast.h).
 #pragma once
 
@@ -106,8 +116,8 @@ class Queue {
 
   // One can be picked.
   [[nodiscard]] bool has_ready() const { return ready_ > 0; }
-  // Whether to wait, before pick(), for one that lingers; ask again until it is ready or this says
-  // no.
+  // Whether to wait, before pick(), for one that lingers, or for company; ask again until it is
+  // ready or this says no.
   [[nodiscard]] bool is_worth_waiting(uint64_t now_ns);
   // Of the ready ones those with this batch key, which is not 0: who is owed most comes first, or,
   // of fifo, whose submission came first.
@@ -154,7 +164,10 @@ class Queue {
     uint64_t batch_key = 0;
     uint64_t decision = 0;  // the number of its last one
     uint64_t picked_ns = 0;
-    uint64_t slept_ns = 0;  // when its last step was over
+    uint64_t slept_ns = 0;  // when its last step was over; 0: it had none
+    uint64_t company = 0;   // the batch key of the last step that came by itself; 0: none did
+    uint64_t gap_ns = 0;    // from the step before to such a one, a mean
+    uint64_t keyed_ns = 0;  // how long its last step with a batch key took, with those of others
   };
   using Order = std::set<std::pair<int64_t, SessionId>>;
   // Accounts that are picked before the others, or after them.
@@ -184,6 +197,9 @@ class Queue {
   [[nodiscard]] static int64_t weight_of(const Account& account);
   [[nodiscard]] static int64_t virtual_of(uint64_t ns, const Account& account);
   SessionId first_of(Band& band);
+  void note_gap(const ReadyStep& step, Account& account, uint64_t now_ns);
+  [[nodiscard]] SessionId company_of(const Account& first, uint64_t now_ns);
+  [[nodiscard]] SessionId ready_company_of(const Account& first);
   void forget_lingering(uint64_t now_ns);
   void charge_wait(uint64_t now_ns);
   // The account, if it lingers since then.
@@ -195,8 +211,9 @@ class Queue {
 
   SchedulePolicy policy_;
   std::map<SessionId, Account> accounts_;
-  std::array<Band, 2> bands_;  // of idle accounts the second
-  std::set<std::pair<uint64_t, SessionId>> by_key_;
+  std::array<Band, 2> bands_;                             // of idle accounts the second
+  std::set<std::pair<uint64_t, SessionId>> by_key_;       // those that are ready
+  std::set<std::pair<uint64_t, SessionId>> by_company_;   // of all accounts that have one
   SessionId slicing_;                                     // whose run has slices; none: invalid
   std::set<SessionId> held_;                              // invariant: empty where nobody's has
   std::deque<std::pair<uint64_t, SessionId>> lingering_;  // since when; some may not any more

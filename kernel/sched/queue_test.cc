@@ -426,6 +426,107 @@ TEST(Queue, who_may_join_and_is_owed_most_comes_first) {
   }
 }
 
+// Two clients that have the loop: each submits a step when it has read the last one's result. They
+// are by turns, and now it is that of 1.
+struct TwoLoops {
+  TwoLoops(uint64_t step, uint64_t gap, uint64_t key) : step_ns(step), gap_ns(gap), batch_key(key) {
+    for (const uint64_t id : {1, 2}) queue.add(SessionId{id}, ServiceClass::kNormal);
+    come(1);
+    for (int turn = 0; turn < 4; ++turn) {
+      compute(1, 2);
+      compute(2, 1);
+    }
+  }
+  void come(uint64_t id) {
+    queue.enqueue({SessionId{id}, Arrival::kNext, step_ns, batch_key}, now_ns);
+  }
+  // The next step is of that one, and meanwhile the other one comes.
+  void compute(uint64_t id, uint64_t other) {
+    EXPECT_EQ(queue.pick(now_ns), SessionId{id});
+    now_ns += gap_ns;
+    come(other);
+    now_ns += step_ns - gap_ns;
+    queue.charge(SessionId{id}, step_ns);
+  }
+
+  Queue queue{SchedulePolicy::kFair};
+  uint64_t step_ns;
+  uint64_t gap_ns;
+  uint64_t batch_key;
+  uint64_t now_ns = kMs;
+};
+
+TEST(Queue, a_step_waits_for_company_that_is_usually_there_in_a_moment) {
+  TwoLoops loops(20 * kMs, kMs, 9);
+  const uint64_t ended_ns = loops.now_ns;
+  EXPECT_TRUE(loops.queue.is_worth_waiting(ended_ns + kMs - 1));
+  loops.now_ns += kMs;
+  loops.come(2);
+  EXPECT_FALSE(loops.queue.is_worth_waiting(loops.now_ns)) << "both are there";
+  const auto picked = loops.queue.pick(loops.now_ns);
+  ASSERT_TRUE(picked);
+  EXPECT_EQ(loops.queue.ready_with(9), std::vector{SessionId{3 - picked->value}});
+}
+
+TEST(Queue, company_that_does_not_come_is_waited_for_two_of_its_gaps) {
+  TwoLoops loops(20 * kMs, kMs, 9);
+  EXPECT_TRUE(loops.queue.is_worth_waiting(loops.now_ns + 3 * kMs / 2));
+  EXPECT_FALSE(loops.queue.is_worth_waiting(loops.now_ns + 2 * kMs));
+}
+
+TEST(Queue, nobody_waits_for_what_takes_long_to_come_or_is_no_company) {
+  for (auto& [step_ns, key] : {std::pair{3 * kMs, uint64_t{9}}, std::pair{20 * kMs, uint64_t{0}}}) {
+    TwoLoops loops(step_ns, kMs, key);
+    EXPECT_FALSE(loops.queue.is_worth_waiting(loops.now_ns + kLingerNs));
+  }
+  Queue alone(SchedulePolicy::kFair);
+  alone.add(SessionId{1}, ServiceClass::kNormal);
+  for (uint64_t now_ns = kMs; now_ns < kNsPerSecond; now_ns += 21 * kMs) {
+    alone.enqueue({SessionId{1}, Arrival::kNext, 20 * kMs, 9}, now_ns);
+    ASSERT_FALSE(alone.is_worth_waiting(now_ns));
+    ASSERT_TRUE(alone.pick(now_ns));
+    alone.charge(SessionId{1}, 20 * kMs);
+  }
+}
+
+TEST(Queue, company_that_is_ready_with_a_short_step_does_that_first) {
+  TwoLoops loops(20 * kMs, kMs, 9);
+  const auto submit = [&](uint64_t predicted_ns, uint64_t key) {
+    loops.queue.enqueue({SessionId{2}, Arrival::kNext, predicted_ns, key}, loops.now_ns);
+  };
+  for (int step = 0; step < 2; ++step) {
+    submit(kMs, 0);
+    ASSERT_EQ(loops.queue.pick(loops.now_ns), SessionId{2});
+    loops.now_ns += kMs;
+    loops.queue.charge(SessionId{2}, kMs);
+  }
+  submit(20 * kMs, 9);
+  ASSERT_EQ(loops.queue.pick(loops.now_ns), SessionId{1});
+  EXPECT_EQ(loops.queue.ready_with(9), std::vector{SessionId{2}});
+}
+
+TEST(Queue, company_has_no_more_than_a_quarter_of_a_step_before_the_other) {
+  TwoLoops loops(20 * kMs, kMs, 9);
+  uint64_t given_ns = 0;
+  for (bool goes_on = true; goes_on && given_ns < kNsPerSecond;) {
+    loops.queue.enqueue({SessionId{2}, Arrival::kNext, kMs, 0}, loops.now_ns);
+    const auto picked = loops.queue.pick(loops.now_ns);
+    ASSERT_TRUE(picked);
+    goes_on = *picked == SessionId{2};
+    loops.now_ns += goes_on ? kMs : 20 * kMs;
+    loops.queue.charge(*picked, goes_on ? kMs : 20 * kMs);
+    given_ns += goes_on ? kMs : 0;
+  }
+  EXPECT_GT(given_ns, 0u);
+  EXPECT_LE(given_ns, 26 * kMs);
+}
+
+TEST(Queue, who_has_left_is_not_waited_for) {
+  TwoLoops loops(20 * kMs, kMs, 9);
+  loops.queue.remove(SessionId{2});
+  EXPECT_FALSE(loops.queue.is_worth_waiting(loops.now_ns + kLingerNs));
+}
+
 // --- slices
 
 // Sessions that always have a next step; long ones are paused between operators of a millisecond.

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sessions that generate with one model and fast numerics at once: their token steps are computed
-together, and each has what it has alone, whoever comes, goes, gives up or loses its worker."""
+"""Sessions that generate with one model and fast numerics at once, in djinnd's loop or in one of
+their own: their token steps are computed together, and each has what it has alone, whoever comes,
+goes, gives up or loses its worker."""
 
 import os
 import random
@@ -13,8 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import djinn
+import numpy as np
 import pytest
+import torch
 from private_daemon import Daemon, running, wait_until
+from safetensors.torch import save_file
 
 SESSIONS = 5
 TOKENS = 150
@@ -133,3 +137,83 @@ def test_unknown_numerics_are_told_with_those_that_there_are(
         pytest.raises(djinn.RequestError, match=r"'quick'.*exact, fast and fast-only"),
     ):
         djinn.Generator(session, byte_model, numerics="quick")
+
+
+# --- loops of clients, each of whose steps is a run
+
+STEP = """srg 1 "step" numerics "fast"
+symbol t 1..16 tokens
+symbol past 0..240 past
+symbol cap 256..256 capacity
+sequence %k key 0 : float32[1, 4, cap, 64]
+weight %up "up" : float32[8192, 256]
+weight %down "down" : float32[256, 8192]
+input %n : float32[1, 4, t, 64]
+%keys = djinn::kv_append(%k, %n, past)
+%all = aten::slice.Tensor(%keys, 2, 0, past + t)
+%mean = aten::mean.dim(%all, [2], true)
+%x = aten::add.Tensor(%n, %mean)
+%rows = aten::reshape(%x, [t, 256])
+%wide = aten::linear(%rows, %up)
+%kept = aten::relu(%wide)
+%y = aten::linear(%kept, %down)
+output %y
+"""
+LOOPS, STEPS = 3, 20
+
+
+class Loop:
+    """A session that computes a token at a time, each from the last one's result."""
+
+    def __init__(self, session: djinn.Session, weights: Path, seed: int) -> None:
+        self.seed = seed
+        self.program = session.define(STEP, session.load(weights))
+        self.group = session.sequence(1, 1, 4, 64, "float32", 256)
+
+    def run(self) -> list[bytes]:
+        self.group.crop(0)
+        given = np.random.default_rng(self.seed).standard_normal((1, 4, 1, 64), np.float32)
+        results = []
+        for _ in range(STEPS):
+            y = self.program(n=given, sequence=self.group)["y"]
+            results.append(y.tobytes())
+            given = np.tanh(y).reshape(1, 4, 1, 64)
+        return results
+
+
+@pytest.fixture(params=[1, 2, 3])
+def loops(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Daemon, list[Loop]]]:
+    torch.manual_seed(5)
+    weights = tmp_path / "weights.safetensors"
+    sizes = {"up": (8192, 256), "down": (256, 8192)}
+    save_file({name: torch.randn(size) / 64 for name, size in sizes.items()}, weights)
+    with running(threads=request.param) as daemon, ExitStack() as stack:
+        sessions = [stack.enter_context(daemon.connect(f"loop {i}")) for i in range(LOOPS)]
+        yield daemon, [Loop(session, weights, i) for i, session in enumerate(sessions)]
+
+
+def test_runs_of_clients_loops_are_computed_together_and_each_has_what_it_has_alone(
+    loops: tuple[Daemon, list[Loop]],
+) -> None:
+    daemon, ours = loops
+    alone = [loop.run() for loop in ours]
+    assert daemon.worker()["runs_together"] == 0
+    with ThreadPoolExecutor(LOOPS) as pool:
+
+        def meet() -> bool:
+            assert list(pool.map(Loop.run, ours)) == alone
+            return int(daemon.worker()["runs_together"]) > 0
+
+        wait_until(meet, "what was computed together is counted")
+
+
+def test_deaths_of_the_worker_change_nothing_of_clients_loops(
+    loops: tuple[Daemon, list[Loop]],
+) -> None:
+    daemon, ours = loops
+    alone = [loop.run() for loop in ours]
+    with ThreadPoolExecutor(LOOPS) as pool:
+        for _ in range(3):
+            started = [pool.submit(loop.run) for loop in ours]
+            os.kill(daemon.worker()["pid"], signal.SIGKILL)
+            assert [one.result(60) for one in started] == alone
