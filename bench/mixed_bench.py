@@ -89,7 +89,7 @@ def saved(stack: ExitStack) -> dict[str, str]:
 
 
 def mixed(name: str = "mixed/eight") -> Iterator[Entry]:
-    with ExitStack() as stack, running() as daemon:
+    with running() as daemon, ExitStack() as stack:
         os.environ["DJINN_HOST"] = daemon.host
         directories = saved(stack)
         pipes = [
@@ -106,8 +106,6 @@ def mixed(name: str = "mixed/eight") -> Iterator[Entry]:
         while time.monotonic() < begun + SECONDS:
             taken |= {one["number"]: one for one in decisions(daemon) if one["measured_ns"] > 0}
             time.sleep(LOOK_S)  # style: between two looks
-        for pipe in pipes:
-            pipe.send(None)
     yield entry(name, SECONDS, **fairness(taken, sessions))
 
 
