@@ -51,9 +51,16 @@ def computing(daemon: Daemon) -> Iterator[Callable[[], bool]]:
             program(x=X)
         thread = threading.Thread(target=program, kwargs={"x": X})
         thread.start()
-        wait_until(
-            lambda: any(one["running"] for one in daemon.observer.sessions()), "the run computes"
-        )
+        looks = 0  # in a row that found it running: at first it may wait for memory once more
+
+        def computes() -> bool:
+            nonlocal looks
+            reports = daemon.observer.sessions()
+            runs = any(one["running"] for one in reports if one["id"] == session.id)
+            looks = looks + 1 if runs else 0
+            return looks == 20
+
+        wait_until(computes, "the run computes")
         yield thread.is_alive
         thread.join()
 
