@@ -40,6 +40,11 @@ constexpr size_t kEventsAtOnce = 64;  // those beyond end the next sleep
 // at most, and a unit of the processor.
 constexpr uint64_t kLongNs = 8 * sched::kUnitNs;
 constexpr uint64_t kInsideNsMax = 3 * sched::kUnitNs;
+// After so many tries it has kLongNs of the processor.
+constexpr uint32_t kTriesInsideMax = 3;
+static_assert(sched::kUnitNs << kTriesInsideMax == kLongNs);
+// What is held has waited for so many times the time that it has inside, when it is let in.
+constexpr uint64_t kPatience = 16;
 // Units of the baton that a run has while other workers wait. Whoever comes after it finds cold
 // caches, so a run that ends within two is not cut.
 constexpr uint32_t kUnitsOfRun = 2;
@@ -334,7 +339,7 @@ uint64_t LaneLoop::count_queued() {
 // A step that makes a token is never long, however large its model is: it is a unit. What may not
 // be long is not taken for long, since it would be held: to abandon it costs less.
 bool LaneLoop::is_long(const Seat& seat) {
-  if (seat.is_too_long) return true;
+  if (seat.is_held_back) return true;
   const bool is_token_run = seat.token_kind != 0 && seat.kind.number == seat.token_kind;
   if (seat.kind.is_token || is_token_run) return false;
   return seat.predicted_ns > kLongNs;
@@ -491,8 +496,10 @@ bool LaneLoop::run_unit(const std::vector<SessionId>& unit, uint64_t begun_ns) {
       shared_ns += ended_ns - begun_ns;
     } else {
       if (*advance == Runner::Advance::kWaiting) state_.waits.suspend(id);
-      worked |=
-          end_step(id, *advance, {begun_ns, ended_ns, ended_ns - slice.since_ns, slice.charged_ns});
+      StepTime time{begun_ns, ended_ns, ended_ns - slice.since_ns, slice.charged_ns};
+      if (slice.cpu_begun_ns != 0) time.cpu_ns = clock_.thread_cpu_ns() - slice.cpu_begun_ns;
+      time.has_run_out = slice.has_run_out;
+      worked |= end_step(id, *advance, time);
     }
     begun_ns = ended_ns;
   }
@@ -516,7 +523,7 @@ bool LaneLoop::run_unit(const std::vector<SessionId>& unit, uint64_t begun_ns) {
   const uint64_t ended_ns = clock_.monotonic_ns();
   shared_ns += ended_ns - begun_ns;
   for (const auto& [id, advance, rows] : ended) {
-    worked |= end_step(id, advance, {begun_ns, ended_ns, shared_ns * rows / all_rows, 0});
+    worked |= end_step(id, advance, {begun_ns, ended_ns, shared_ns * rows / all_rows});
   }
   return worked;
 }
@@ -524,17 +531,42 @@ bool LaneLoop::run_unit(const std::vector<SessionId>& unit, uint64_t begun_ns) {
 // --- slices
 
 LaneLoop::Slice LaneLoop::slice_of(const Seat& seat, uint64_t begun_ns) const {
-  const uint64_t inside_ns = std::clamp(seat.predicted_ns, sched::kUnitNs, kInsideNsMax);
-  return {begun_ns, 0, begun_ns + (runner_->is_paused() ? inside_ns : sched::kUnitNs), 0};
+  Slice slice;
+  slice.since_ns = begun_ns;
+  slice.ends_ns = begun_ns + (runner_->is_paused() ? inside_ns(seat) : sched::kUnitNs);
+  slice.cpu_inside_ns = sched::kUnitNs << seat.tries_inside;
+  if (is_long(seat)) slice.cpu_begun_ns = clock_.thread_cpu_ns();
+  return slice;
 }
 
-// A step inside a pause that takes longer than was expected of it has a unit more of the processor:
+// Twice as much after each time that it was not enough. So is what it has of the processor then.
+uint64_t LaneLoop::inside_ns(const Seat& seat) {
+  const uint64_t first_ns = std::clamp(seat.predicted_ns, sched::kUnitNs, kInsideNsMax);
+  return std::min(first_ns << seat.tries_inside, kLongNs);
+}
+
+// Steps that are held. A host on which others compute makes short ones look long, and what lacked
+// memory may have it now: nobody is to wait for them as long as somebody's run takes.
+void LaneLoop::let_in_who_waited(uint64_t now_ns) {
+  std::vector<SessionId> waited;
+  for (const SessionId id : state_.queue.held()) {
+    const Seat& seat = seats_.at(id);
+    const bool is_truly_long = seat.long_kind != 0 && seat.long_kind == seat.kind.number;
+    if (!is_truly_long && now_ns - seat.worked_ns >= kPatience * inside_ns(seat)) {
+      waited.push_back(id);
+    }
+  }
+  for (const SessionId id : waited) state_.queue.let_go(id);
+}
+
+// A step inside a pause that takes longer than was expected of it has units more of the processor:
 // where others compute on the machine, that they had it is no fault of this one.
 bool LaneLoop::goes_on_inside() {
   if (clock_.monotonic_ns() < slice_.ends_ns) return true;
   const uint64_t cpu_ns = clock_.thread_cpu_ns();
-  if (slice_.cpu_ends_ns == 0) slice_.cpu_ends_ns = cpu_ns + sched::kUnitNs;
-  return cpu_ns < slice_.cpu_ends_ns;
+  if (slice_.cpu_ends_ns == 0) slice_.cpu_ends_ns = cpu_ns + slice_.cpu_inside_ns;
+  slice_.has_run_out = cpu_ns >= slice_.cpu_ends_ns;
+  return !slice_.has_run_out;
 }
 
 bool LaneLoop::between_operators(Session& session) {
@@ -553,6 +585,7 @@ bool LaneLoop::between_operators(Session& session) {
   if (!queue.has_slices()) queue.begin_slices(session.id());
   if (now_ns >= slice_.since_ns + sched::kUnitNs) charge_slice(session.id(), now_ns);
   look_around(now_ns);
+  let_in_who_waited(now_ns);
   if (queue.must_give_up()) return false;
   return !queue.has_ready() || give_way(session);
 }
@@ -632,6 +665,19 @@ bool LaneLoop::run_others(Session& session, std::optional<Runner::Pause>& pause)
 
 // --- the end of a step
 
+// The step was abandoned. What ran out of all the time that there is inside is long; what did not
+// is begun there again, also where it lacked memory that the run which is set aside may have.
+void LaneLoop::hold_back(Seat& seat, const StepTime& time) {
+  if (!runner_->is_paused()) return;
+  seat.is_held_back = true;
+  if (!time.has_run_out) return;
+  if (seat.tries_inside == kTriesInsideMax) {
+    seat.long_kind = seat.kind.number;
+  } else {
+    ++seat.tries_inside;
+  }
+}
+
 // Gives whether anything was done.
 bool LaneLoop::end_step(SessionId id, Runner::Advance advance, const StepTime& time) {
   Seat& seat = seats_.at(id);
@@ -640,7 +686,7 @@ bool LaneLoop::end_step(SessionId id, Runner::Advance advance, const StepTime& t
   note(seat, advance, time.begun_ns);
   const uint64_t took_ns = time.charged_ns + time.to_charge_ns;
   if (advance == Runner::Advance::kAbandoned) {
-    seat.is_too_long |= runner_->is_paused();
+    hold_back(seat, time);
     if (took_ns > seat.predicted_ns) times_.note(seat.kind.number, took_ns);
     if (const Status queued = enqueue(seat, sched::Arrival::kGoesOn, time.ended_ns); !queued) {
       set_aside(id, queued.error());
@@ -649,7 +695,9 @@ bool LaneLoop::end_step(SessionId id, Runner::Advance advance, const StepTime& t
   }
   const bool waited = advance == Runner::Advance::kWaited;
   if (!waited && advance != Runner::Advance::kWorked) return false;
-  seat.is_too_long = false;
+  seat.is_held_back = false;
+  seat.tries_inside = 0;
+  if (time.cpu_ns >= kLongNs) seat.long_kind = seat.kind.number;
   if (seat.session->was_token) seat.token_kind = seat.kind.number;
   times_.note(seat.kind.number, took_ns);
   if (waited) stop_waiting(id);

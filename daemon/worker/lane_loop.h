@@ -11,8 +11,10 @@
 //             can share it. They are charged for the time: nobody waits for another's generation
 //   slice     of a run by itself that has gone on for a unit, under the policy fair. Between two of
 //             its operators the queue is asked: while it says others, the run is paused, and they
-//             have their turns inside. No run that is predicted to be long begins there, and one
-//             that is nevertheless is abandoned: it is begun again when no other is paused
+//             have their turns inside. A run that is predicted to be long is held meanwhile, and
+//             one that is nevertheless is abandoned. What is held for many times as long as it may
+//             take inside is begun there all the same, each time for longer, so that only what
+//             truly is long waits until the run with slices has ended
 //   deadline  a submission may say when it is to have begun. Found, it is refused at once if the
 //             queue foresees that it will not have (kernel/sched/forecast.h), or if it is behind
 //             too many; and when its turn comes, or while it waits for memory, if that has passed
@@ -129,17 +131,22 @@ class LaneLoop {
     StepBatch batch;            // likewise
     uint64_t predicted_ns = 0;  // likewise
     uint64_t token_kind = 0;    // of its runs that made a token; 0: it had none
-    bool is_too_long = false;   // likewise: to be begun while another run is paused
+    uint64_t long_kind = 0;     // of its last one that took kLongNs of the processor; 0: none did
+    bool is_held_back = false;  // of the step that is queued: it was abandoned inside a pause
+    uint32_t tries_inside = 0;  // likewise: how often for its time
     uint64_t begin_by_ns = 0;   // of the submission that waits, and has not begun; 0: none does
     // Behind the step that is queued, once somebody has asked: to tell takes reading the block.
     std::optional<StepsBehind> behind;
   };
   // Of a step that is computed by itself.
   struct Slice {
-    uint64_t since_ns = 0;     // from when on it was not charged
-    uint64_t charged_ns = 0;   // before that
-    uint64_t ends_ns = 0;      // a run is not paused before; inside a pause: not abandoned
-    uint64_t cpu_ends_ns = 0;  // inside a pause, after ends_ns: nor before, in the thread's time
+    uint64_t since_ns = 0;       // from when on it was not charged
+    uint64_t charged_ns = 0;     // before that
+    uint64_t ends_ns = 0;        // a run is not paused before; inside a pause: not abandoned
+    uint64_t cpu_ends_ns = 0;    // inside a pause, after ends_ns: nor before, in the thread's time
+    uint64_t cpu_inside_ns = 0;  // how much that is
+    uint64_t cpu_begun_ns = 0;   // of a step that is held while another has slices; else 0
+    bool has_run_out = false;    // inside a pause
   };
   struct Job {
     Subject subject;
@@ -178,12 +185,16 @@ class LaneLoop {
     uint64_t ended_ns = 0;
     uint64_t to_charge_ns = 0;  // what of the time is this session's
     uint64_t charged_ns = 0;    // likewise, and was charged already
+    uint64_t cpu_ns = 0;        // of the thread, where a slice noted when it began; else 0
+    bool has_run_out = false;   // as Slice's
   };
   std::vector<SessionId> unit_of(SessionId picked, uint64_t now_ns);
   bool run_unit(const std::vector<SessionId>& unit, uint64_t begun_ns);
   [[nodiscard]] Slice slice_of(const Seat& seat, uint64_t begun_ns) const;
   [[nodiscard]] static bool is_long(const Seat& seat);
+  [[nodiscard]] static uint64_t inside_ns(const Seat& seat);
   bool goes_on_inside();
+  void let_in_who_waited(uint64_t now_ns);
   // As Runner::BetweenOperators; the same, of one's parts.
   bool between_operators(Session& session);
   uint64_t take_turn(uint64_t now_ns);
@@ -192,6 +203,7 @@ class LaneLoop {
   void charge_slice(SessionId id, uint64_t now_ns);
   bool give_way(Session& session);
   bool run_others(Session& session, std::optional<Runner::Pause>& pause);
+  void hold_back(Seat& seat, const StepTime& time);
   bool end_step(SessionId id, Runner::Advance advance, const StepTime& time);
   void note(Seat& seat, Runner::Advance advance, uint64_t begun_ns);
   Status queue_again(Seat& seat, uint64_t now_ns);

@@ -150,7 +150,7 @@ StepBatch batch_of_run(const Session& session, ProgramId program, std::span<cons
   const auto block = ipc::decode_run(bytes);
   if (!block) return {};
   const auto group = session.find_sequence(block->sequence);
-  const auto tokens = tokens_of(programs.peek(program)->graph(), block->symbols);
+  const auto tokens = tokens_of(programs.peek(program)->program->graph(), block->symbols);
   if (!group || !tokens || *tokens != 1) return {};
   return {program.value, (*group)->geometry().rows};
 }

@@ -139,6 +139,8 @@ class Queue {
   // The run with slices is of the class idle, and one of another class is held: to give it up, and
   // to begin it again when no other can run, is what its class is for.
   [[nodiscard]] bool must_give_up() const;
+  // Empty where no run has slices.
+  [[nodiscard]] const std::set<SessionId>& held() const { return held_; }
   // Its step, if it is held, is not long any more.
   void let_go(SessionId session);
 
