@@ -69,17 +69,17 @@ class Lane:
     def report(self, session: djinn.Session) -> dict[str, Any]:
         return next(r for r in self.daemon.observer.sessions() if r["id"] == session.id)
 
-    def kill_at_a_pause(self, worker: int) -> set[int]:
-        """Gives the worker, if the long run was paused for a step of the other session."""
+    def kill_at_a_pause(self, worker: int) -> bool:
+        """Kills it if the long run is paused for a step of the other session."""
         with stopped([worker]):
             reports = [self.report(one) for one in (self.long, self.other)]
             # The step that runs is the other's, whose deaths count while it makes no progress.
             goes_on = reports[1]["steps"] > self.steps
             if [one["running"] for one in reports] != [False, True] or not goes_on:
-                return set()
+                return False
             os.kill(worker, signal.SIGKILL)
             self.steps = reports[1]["steps"]
-            return {worker}
+            return True
 
     def cancel(self) -> None:
         assert ctl(self.daemon, "cancel", self.long.id).code == 0
@@ -152,13 +152,19 @@ def test_a_worker_that_dies_while_a_run_is_paused_accuses_the_run_of_nothing(lan
     # Three deaths of its own would have a run refused.
     with beside(talk) as talks:
         try:
-            killed: set[int] = set()
-            while len(killed) < 2:
+            killed = 0
+            while killed < 3:
+                killed = 0
                 with beside(lane.run) as run:
+                    begun = 0  # the worker that was seen to compute it
                     while not run.done():
                         worker = lane.daemon.worker()
-                        if worker["state"] == "ready" and worker["pid"] not in killed:
-                            killed |= lane.kill_at_a_pause(worker["pid"])
+                        if worker["state"] != "ready" or killed == 4:
+                            continue
+                        if lane.report(lane.long)["running"]:
+                            begun = worker["pid"]
+                        elif begun == worker["pid"]:
+                            killed += lane.kill_at_a_pause(begun)
                     assert run.result() == lane.result
         finally:
             ended.set()
