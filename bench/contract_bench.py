@@ -114,10 +114,10 @@ class Sessions:
 def kill_workers(daemon: Daemon, done: threading.Event) -> int:
     kills = 0
     while kills < KILLS and not done.wait(BETWEEN_KILLS_S):
-        pid = daemon.worker()["pid"]
-        if pid > 0:
-            os.kill(pid, signal.SIGKILL)
-            kills += 1
+        for worker in daemon.status()["workers"]:
+            if worker["state"] == "ready":
+                os.kill(worker["pid"], signal.SIGKILL)
+                kills += 1
     return kills
 
 
@@ -128,7 +128,8 @@ def crowd(sessions: Sessions, alone: list[Positions], name: str) -> Entry:
         killing = pool.submit(kill_workers, sessions.daemon, ended)
         work = [pool.submit(sessions.come_and_go, i, alone) for i in range(SESSIONS)]
         while not all(one.done() for one in work):
-            together = max(together, int(sessions.daemon.worker()["runs_together"]))
+            counts = [one["runs_together"] for one in sessions.daemon.status()["workers"]]
+            together = max([together, *counts])  # each worker counts from 0
             pauses += sessions.paused()
             time.sleep(0.1)  # style: between two looks
         ended.set()
