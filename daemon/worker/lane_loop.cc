@@ -36,8 +36,8 @@ constexpr size_t kColdAtOnce = 2;
 constexpr uint64_t kMailboxKey = 0;   // no session has id 0
 constexpr size_t kEventsAtOnce = 64;  // those beyond end the next sleep
 
-// A step that is likely to take so long is not begun inside a pause; one that is has so much time
-// at most, and a unit of the processor.
+// A step that is likely to take so long is held, not begun inside a pause. One that is begun there
+// has so much time at most at its first try, and a unit of the processor behind that.
 constexpr uint64_t kLongNs = 8 * sched::kUnitNs;
 constexpr uint64_t kInsideNsMax = 3 * sched::kUnitNs;
 // After so many tries it has kLongNs of the processor.

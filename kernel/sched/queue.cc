@@ -3,6 +3,7 @@
 #include "kernel/sched/queue.h"
 
 #include <algorithm>
+#include <ranges>
 #include <utility>
 
 #include "kernel/base/assert.h"
@@ -39,6 +40,12 @@ uint64_t request_of(const ReadyStep& step) {
 
 int64_t floor_of_quotient(int64_t dividend, int64_t divisor) {
   return dividend / divisor - (dividend % divisor < 0 ? 1 : 0);
+}
+
+// Those sessions that stand there with this key.
+auto with_key(const std::set<std::pair<uint64_t, SessionId>>& sessions, uint64_t key) {
+  return std::ranges::subrange(sessions.lower_bound({key, SessionId{}}),
+                               sessions.upper_bound({key, SessionId{UINT64_MAX}}));
 }
 
 }  // namespace
@@ -307,14 +314,13 @@ void Queue::note_gap(const ReadyStep& step, Account& account, uint64_t now_ns) {
 // Gives one that the step is to wait for, if there is one.
 SessionId Queue::company_of(const Account& first, uint64_t now_ns) {
   if (first.batch_key == 0) return {};
-  for (auto it = by_company_.lower_bound({first.batch_key, SessionId{}});
-       it != by_company_.end() && it->first == first.batch_key; ++it) {
-    const Account& account = account_of(it->second);
+  for (const auto& [key, session] : with_key(by_company_, first.batch_key)) {
+    const Account& account = account_of(session);
     const uint64_t wait_ns = account.keyed_ns / kWaitForCompany;
     const bool is_near = account.place == Place::kAsleep && account.gap_ns <= wait_ns &&
                          &band_of(account) == &band_of(first);
     if (is_near && now_ns < account.slept_ns + std::min(2 * account.gap_ns, wait_ns)) {
-      return it->second;
+      return session;
     }
   }
   return {};
@@ -323,16 +329,15 @@ SessionId Queue::company_of(const Account& first, uint64_t now_ns) {
 // Gives one whose next step is short, and to be done before that of the first, if there is one.
 SessionId Queue::ready_company_of(const Account& first) {
   if (first.batch_key == 0) return {};
-  for (auto it = by_company_.lower_bound({first.batch_key, SessionId{}});
-       it != by_company_.end() && it->first == first.batch_key; ++it) {
-    const Account& account = account_of(it->second);
+  for (const auto& [key, session] : with_key(by_company_, first.batch_key)) {
+    const Account& account = account_of(session);
     const uint64_t quarter_ns = account.keyed_ns / kWaitForCompany;
     const bool is_short = account.place == Place::kReady && account.batch_key == 0 &&
                           account.predicted_ns <= quarter_ns &&
                           &band_of(account) == &band_of(first);
     const int64_t ahead_ns = account.virtual_ns - first.virtual_ns;
     if (is_short && ahead_ns <= virtual_of(account.keyed_ns + quarter_ns, account)) {
-      return it->second;
+      return session;
     }
   }
   return {};
@@ -451,10 +456,7 @@ void Queue::charge(SessionId session, uint64_t measured_ns, std::optional<uint64
 std::vector<SessionId> Queue::ready_with(uint64_t batch_key) const {
   DJINN_ASSERT(batch_key != 0);
   std::vector<SessionId> sessions;
-  for (auto it = by_key_.lower_bound({batch_key, SessionId{}});
-       it != by_key_.end() && it->first == batch_key; ++it) {
-    sessions.push_back(it->second);
-  }
+  for (const auto& [key, session] : with_key(by_key_, batch_key)) sessions.push_back(session);
   const auto order = [this](SessionId session) {
     const Account& account = accounts_.at(session);
     const auto came = static_cast<int64_t>(account.came);
