@@ -4,11 +4,9 @@ layer) alone and among others that come and go, with 1, 2 and 3 threads, while p
 and the worker is killed. `differing` counts the positions at which a session had others."""
 
 import hashlib
-import json
 import os
 import random
 import signal
-import subprocess
 import sys
 import tempfile
 import threading
@@ -23,8 +21,9 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.append(str(ROOT / "tests" / "e2e"))
 
-from private_daemon import BIN, Daemon, running  # noqa: E402
+from private_daemon import Daemon, running  # noqa: E402
 from report import Entry, entry, report  # noqa: E402
+from schedule import decisions  # noqa: E402
 from spawned import spawned  # noqa: E402
 
 SESSIONS, TOKENS, PROMPT = 8, 1000, 300
@@ -105,11 +104,6 @@ class Sessions:
         order = random.Random(number).sample(SHORT, len(SHORT))
         return sum(differing(self.generate(number, n), alone[number]) for n in (*order, TOKENS))
 
-    def paused(self) -> bool:
-        words = [str(BIN / "djinnctl"), "-H", self.daemon.host, "--json", "show", "--schedule"]
-        shown = json.loads(subprocess.run(words, capture_output=True, text=True, check=True).stdout)
-        return any(one["paused"] for lane in shown["items"] for one in lane["decisions"])
-
 
 def kill_workers(daemon: Daemon, done: threading.Event) -> int:
     kills = 0
@@ -130,7 +124,7 @@ def crowd(sessions: Sessions, alone: list[Positions], name: str) -> Entry:
         while not all(one.done() for one in work):
             counts = [one["runs_together"] for one in sessions.daemon.status()["workers"]]
             together = max([together, *counts])  # each worker counts from 0
-            pauses += sessions.paused()
+            pauses += any(one["paused"] for one in decisions(sessions.daemon))
             time.sleep(0.1)  # style: between two looks
         ended.set()
     return entry(

@@ -2,9 +2,7 @@
 """Eight sessions of one user with mixed work, all at once: how evenly the lane's time is shared, by
 what `djinnctl show --schedule` says was measured of each step."""
 
-import json
 import os
-import subprocess
 import sys
 import tempfile
 import time
@@ -19,8 +17,9 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.append(str(ROOT / "tests" / "e2e"))
 
 from ghost_models import generate, gpt2, minilm_directory, qwen  # noqa: E402
-from private_daemon import BIN, Daemon, running  # noqa: E402
+from private_daemon import running  # noqa: E402
 from report import Entry, entry, report  # noqa: E402
+from schedule import decisions  # noqa: E402
 from spawned import spawned  # noqa: E402
 
 UNIT_NS = 20_000_000  # kernel/sched/queue.h
@@ -65,12 +64,6 @@ def client(commands: Connection, directory: str, prompt: int, tokens: int) -> No
         while not commands.poll():
             work()
         commands.recv()
-
-
-def decisions(daemon: Daemon) -> list[dict[str, Any]]:
-    words = [str(BIN / "djinnctl"), "-H", daemon.host, "--json", "show", "--schedule"]
-    shown = json.loads(subprocess.run(words, capture_output=True, text=True, check=True).stdout)
-    return [one for lane in shown["items"] for one in lane["decisions"]]
 
 
 def jain(given: list[float]) -> float:

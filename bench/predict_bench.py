@@ -6,10 +6,8 @@ them. A step's prediction is what `djinnctl show --schedule` says that the queue
 The first shapes teach the worker the host's rates, and count for the warm figure alone.
 """
 
-import json
 import os
 import statistics
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,8 +17,9 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.append(str(ROOT / "tests" / "e2e"))
 
 from ghost_models import both, generate  # noqa: E402
-from private_daemon import BIN, THREADS, Daemon, running  # noqa: E402
+from private_daemon import THREADS, Daemon, running  # noqa: E402
 from report import Entry, entry, report  # noqa: E402
+from schedule import decisions  # noqa: E402
 
 TOKENS, CONTEXT, AGAIN = 40, 96, 3
 LEARNED = 3
@@ -58,12 +57,9 @@ def make(width: int, layers: int, is_llama: bool) -> Any:
     )
 
 
-def decisions(daemon: Daemon) -> list[tuple[float, float]]:
+def last_steps(daemon: Daemon) -> list[tuple[float, float]]:
     """Predicted and measured seconds of the last generation's steps, its prompt's first."""
-    words = [str(BIN / "djinnctl"), "-H", daemon.host, "--json", "show", "--schedule"]
-    shown = json.loads(subprocess.run(words, capture_output=True, text=True, check=True).stdout)
-    (lane,) = [one for one in shown["items"] if one["decisions"]]
-    steps = [one for one in lane["decisions"] if one["measured_ns"] > 0]
+    steps = [one for one in decisions(daemon) if one["measured_ns"] > 0]
     long = [(one["predicted_ns"] / 1e9, one["measured_ns"] / 1e9) for one in steps]
     return long[-TOKENS:]
 
@@ -84,7 +80,7 @@ def predictions(daemon: Daemon) -> Iterator[Entry]:
             for turn in range(1 + AGAIN):
                 generate(ghost, ids, TOKENS)
                 assert djinn.explain(ghost)["tier"] == 2, djinn.explain(ghost)
-                prefill, *decode = [off(*one) for one in decisions(daemon)]
+                prefill, *decode = [off(*one) for one in last_steps(daemon)]
                 if turn == 0 and number >= LEARNED:
                     cold["prefill"].append(prefill)
                     cold["decode"].append(decode[0])
