@@ -76,31 +76,41 @@ Status check_strides(const srg::Value& value, const at::Tensor& tensor,
 // Sums the bytes of local storages while values on them live, as a slab has room for them.
 class LiveBytes {
  public:
-  void define(const at::Tensor& tensor) {
+  explicit LiveBytes(Sample& sample) : sample_(sample) {}
+
+  void define(srg::ValueId id, const at::Tensor& tensor) {
     if (tensor.storage().allocator() == nullptr) return;  // bound, not made by the run
     const c10::StorageImpl* storage = tensor.storage().unsafeGetStorageImpl();
-    if (uses_[storage]++ == 0) live_ += room_of(*storage);
-    peak_ = std::max(peak_, live_);
+    Live& live = lives_[storage];
+    if (live.uses++ > 0) return;
+    live.piece = static_cast<uint32_t>(sample_.pieces.size());
+    sample_.pieces.push_back({id, storage->nbytes()});
+    sample_.events.push_back({live.piece, true});
+    now_ += room_of(live);
+    sample_.peak_bytes = std::max(sample_.peak_bytes, now_);
   }
 
   void kill(const at::Tensor& tensor) {
     if (!tensor.defined()) return;
-    const auto found = uses_.find(tensor.storage().unsafeGetStorageImpl());
-    if (found == uses_.end() || --found->second > 0) return;
-    live_ -= room_of(*found->first);
-    uses_.erase(found);
+    const auto found = lives_.find(tensor.storage().unsafeGetStorageImpl());
+    if (found == lives_.end() || --found->second.uses > 0) return;
+    sample_.events.push_back({found->second.piece, false});
+    now_ -= room_of(found->second);
+    lives_.erase(found);
   }
-
-  [[nodiscard]] uint64_t peak() const { return peak_; }
 
  private:
-  static uint64_t room_of(const c10::StorageImpl& storage) {
-    return align_up(storage.nbytes(), kTensorAlignment).value_or(UINT64_MAX);
+  struct Live {
+    uint32_t uses = 0;  // values on it
+    uint32_t piece = 0;
+  };
+  [[nodiscard]] uint64_t room_of(const Live& live) const {
+    return align_up(sample_.pieces[live.piece].bytes, kTensorAlignment).value_or(UINT64_MAX);
   }
 
-  std::unordered_map<const c10::StorageImpl*, uint32_t> uses_;
-  uint64_t live_ = 0;
-  uint64_t peak_ = 0;
+  Sample& sample_;
+  std::unordered_map<const c10::StorageImpl*, Live> lives_;
+  uint64_t now_ = 0;
 };
 
 // This is one meta run at one point.
@@ -123,8 +133,7 @@ class MetaRun {
       Status status = catching([&] { return run_step(i); });
       if (!status) return located(std::move(status).error(), describe(program_.graph.nodes[i]));
     }
-    sample_.peak_bytes = live_.peak();
-    sample_.passing_peak_bytes = live_.peak();  // with symbols no layout is plain
+    sample_.passing_peak_bytes = sample_.peak_bytes;  // with symbols no layout is plain
     return std::move(sample_);
   }
 
@@ -158,7 +167,7 @@ class MetaRun {
     shape.strides = tensor.strides().vec();
     shape.offset = tensor.storage_offset();
     shape.root = root == roots_.end() ? srg::kLocalStorage : root->second;
-    live_.define(tensor);
+    live_.define(id, tensor);
   }
 
   Status run_step(size_t index) {
@@ -209,8 +218,8 @@ class MetaRun {
   Frame frame_;
   std::vector<c10::Storage> storages_;
   std::unordered_map<const c10::StorageImpl*, srg::StorageIndex> roots_;
-  LiveBytes live_;
   Sample sample_;
+  LiveBytes live_{sample_};
 };
 
 struct SequenceSymbols {

@@ -13,6 +13,7 @@
 #include <optional>
 
 #include "kernel/base/result.h"
+#include "kernel/exec/footprint.h"
 #include "kernel/exec/program.h"
 #include "kernel/srg/affine.h"
 
@@ -27,8 +28,16 @@ struct ValueShape {
   srg::StorageIndex root = srg::kLocalStorage;  // the graph storage that it is a view of
 };
 
+// A piece of memory (footprint.h) as a meta run made it.
+struct SamplePiece {
+  srg::ValueId value = 0;  // the first on it
+  uint64_t bytes = 0;      // of its storage
+};
+
 struct Sample {
   std::vector<ValueShape> shapes;   // one for each value
+  std::vector<SamplePiece> pieces;  // of a meta run, in the order of births
+  std::vector<PieceEvent> events;   // likewise
   uint64_t peak_bytes = 0;          // of local storages alive together
   uint64_t passing_peak_bytes = 0;  // likewise, without outputs that are plain (Layout::leaves)
 };

@@ -32,6 +32,9 @@ constexpr uint64_t kGapsOneIn = 4;
 // Kernels take some memory beside their results, such as a number as a tensor; no estimate has it.
 constexpr uint64_t kAsideBytes = uint64_t{64} << 10;
 
+// Of a program of which no run was recorded yet: what kernels hold beside its results, of those.
+constexpr uint64_t kAsideOneIn = 8;
+
 constexpr uint64_t kInnerSlabStep = uint64_t{1} << 20;  // similar programs then share one
 
 // Gives what an arena needs for runs of which this much is alive at once.
@@ -118,7 +121,8 @@ class CpuLane final : public HostLane {
  public:
   explicit CpuLane(LaneOptions options) : options_(std::move(options)) {}
 
-  [[nodiscard]] Status check_size(const Program& program) const override;
+  [[nodiscard]] Status check_size(const Program& program,
+                                  std::span<const int64_t> symbols) const override;
   Outcome<void> run(Program& program, const RunBindings& bindings) override;
   Outcome<void> run_once(const Program& program, const RunBindings& bindings) override;
   [[nodiscard]] std::span<const OutputView> outputs() const override { return in_->outputs.views; }
@@ -147,6 +151,8 @@ class CpuLane final : public HostLane {
   Outcome<void> compute(const Program& program, const RunBindings& bindings);
   Outcome<void> compute_once(const Program& program, const RunBindings& bindings);
   Outcome<void> run_planned(const Program& program, const RunBindings& bindings);
+  [[nodiscard]] uint64_t expected_bytes(const Program& program,
+                                        std::span<const int64_t> symbols) const;
   Status rehearse(const AdmittedGraph& graph, std::vector<int64_t> symbols, Plan& plan);
   // Allocations go to `memory` first.
   Status record(const AdmittedGraph& graph, const RunBindings& bindings, Plan& plan, RunKind kind,
@@ -227,17 +233,17 @@ void CpuLane::drop_outputs() {
   in_->places.reset();
 }
 
-Status CpuLane::check_size(const Program& program) const {
-  // A graph without symbols has an estimate that holds for this very run.
-  const uint64_t estimate = program.activation_bytes_estimate();
-  if (!program.graph().symbols.empty() || estimate <= in_->owner.bytes_max) return {};
-  return over_limit(estimate, in_->owner.bytes_max);
+// What fits at the largest shapes is not looked at again.
+Status CpuLane::check_size(const Program& program, std::span<const int64_t> symbols) const {
+  if (program.activation_bytes_estimate() <= in_->owner.bytes_max) return {};
+  const uint64_t bytes = program.activation_bytes_at(symbols);
+  return bytes <= in_->owner.bytes_max ? Status() : over_limit(bytes, in_->owner.bytes_max);
 }
 
 Outcome<void> CpuLane::compute_once(const Program& program, const RunBindings& bindings) {
   c10::InferenceMode inference_mode;
   DJINN_CHECK(check_bindings(admitted(program), bindings));
-  DJINN_CHECK(check_size(program));
+  DJINN_CHECK(check_size(program, bindings.symbols));
   if (const auto pending = in_->heap.prepare(0)) return *pending;
   std::span<std::byte> memory;
   if (options_.planned) {
@@ -273,22 +279,28 @@ Outcome<std::span<std::byte>> CpuLane::clean_memory(uint64_t bytes) {
 Outcome<void> CpuLane::compute(const Program& program, const RunBindings& bindings) {
   c10::InferenceMode inference_mode;
   DJINN_CHECK(check_bindings(admitted(program), bindings));
-  DJINN_CHECK(check_size(program));
+  DJINN_CHECK(check_size(program, bindings.symbols));
   ++stats_.runs;
   if (options_.planned) return run_planned(program, bindings);
   return execute(admitted(program), bindings, RunKind::kReal, nullptr);
 }
 
 // A bucket's first run rehearses at the bucket's top: what fits there fits every run. If that fails
-// (zeros may be no legal input, and the top may need more memory than the run), the run itself is
-// recorded. So are programs without symbols, whose runs are all at the top.
+// (zeros may be no legal input), or the owner may not have what the top holds, the run itself is
+// recorded. So are programs without symbols, whose runs are all at the top. What either holds is
+// asked for before it begins, at once.
 Outcome<void> CpuLane::run_planned(const Program& program, const RunBindings& bindings) {
   std::vector<int64_t> top = bucket_top(program.graph(), bindings.symbols);
   Plan& plan = plans_.plan(&program, top);
   in_->plan = &plan;
-  if (const auto pending = in_->heap.prepare(plan.heap_bytes)) return *pending;
-  if (plan.records == 0 && !top.empty()) {
-    respect_capacity(program.graph(), top);
+  const bool is_first = plan.records == 0 && !top.empty();
+  if (is_first) respect_capacity(program.graph(), top);
+  const bool rehearses = is_first && program.activation_bytes_at(top) <= in_->owner.bytes_max;
+  uint64_t bytes = plan.heap_bytes;
+  if (is_first)
+    bytes = expected_bytes(program, rehearses ? std::span<const int64_t>(top) : bindings.symbols);
+  if (const auto pending = in_->heap.prepare(bytes)) return *pending;
+  if (rehearses) {
     const Status rehearsed = rehearse(admitted(program), std::move(top), plan);
     if (in_->heap.awaits_more()) return Pending{};
     const bool refused = in_->heap.take_refusal().has_value();
@@ -300,6 +312,14 @@ Outcome<void> CpuLane::run_planned(const Program& program, const RunBindings& bi
   if (plan.in_arena) return run_in_arena(admitted(program), bindings, plan);
   if (plan.needs_record) return record_run(admitted(program), bindings, plan);
   return replay(admitted(program), bindings, plan);
+}
+
+// What a run at these symbols will hold, as far as can be told before one was recorded there: its
+// results, and what kernels held beside them elsewhere.
+uint64_t CpuLane::expected_bytes(const Program& program, std::span<const int64_t> symbols) const {
+  const uint64_t results = program.activation_bytes_at(symbols);
+  const uint64_t aside = plans_.aside_bytes(&program).value_or(results / kAsideOneIn);
+  return checked_add(results, aside).value_or(UINT64_MAX);
 }
 
 Status CpuLane::rehearse(const AdmittedGraph& graph, std::vector<int64_t> symbols, Plan& plan) {
@@ -322,9 +342,11 @@ Status CpuLane::record(const AdmittedGraph& graph, const RunBindings& bindings, 
   } else {
     plans_.learn(plan, recorder.finish());
   }
+  const uint64_t peak = recorder.peak_live_bytes();
+  plan.aside_bytes = peak - std::min(peak, graph.footprint.peak_bytes(bindings.symbols));
   ++stats_.plan_records;
   stats_.planned_bytes = plan.planned_bytes;
-  stats_.peak_live_bytes = recorder.peak_live_bytes();
+  stats_.peak_live_bytes = peak;
   return {};
 }
 

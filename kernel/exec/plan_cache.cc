@@ -126,6 +126,16 @@ void PlanCache::drop_oldest_but(const Plan& kept) {
   of->erase(oldest);
 }
 
+std::optional<uint64_t> PlanCache::aside_bytes(const void* program) const {
+  std::optional<uint64_t> most;
+  const auto buckets = programs_.find(program);
+  if (buckets == programs_.end()) return most;
+  for (const auto& [bucket, plan] : buckets->second) {
+    if (plan.records > 0) most = std::max(most.value_or(0), plan.aside_bytes);
+  }
+  return most;
+}
+
 void PlanCache::forget(const void* program) {
   const auto found = programs_.find(program);
   if (found == programs_.end()) return;

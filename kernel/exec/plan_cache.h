@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <unordered_map>
 #include <vector>
@@ -32,7 +33,8 @@ struct Plan {
   std::shared_ptr<const Placements> placements = std::make_shared<const Placements>();
   uint64_t planned_bytes = 0;
   uint64_t peak_live_bytes = 0;
-  uint64_t heap_bytes = 0;  // that its last run took beside its places
+  uint64_t heap_bytes = 0;   // that its last run took beside its places
+  uint64_t aside_bytes = 0;  // that kernels held beside the results, when it was recorded
   uint32_t records = 0;
   bool needs_record = true;
   bool in_arena = false;  // of planned_bytes, without places
@@ -62,6 +64,9 @@ class PlanCache {
   void learn(Plan& plan, std::vector<vmu::Lifetime> recorded);
   // Likewise, of a run of too many allocations.
   void use_arena(Plan& plan, uint64_t bytes);
+  // The most that kernels of the program held beside its results, of the plans that have a record.
+  // Nothing where none has.
+  [[nodiscard]] std::optional<uint64_t> aside_bytes(const void* program) const;
   void forget(const void* program);
   // A run of this one is set aside: it is not dropped. null: none is. Precondition: its program is
   // not forgotten meanwhile.

@@ -36,6 +36,11 @@ struct Bound final : HeapOwner {
     return refusal;
   }
   void settle(uint64_t bytes) override { settled = bytes; }
+  std::optional<Pending> prepare(uint64_t bytes) override {
+    prepared.push_back(bytes);
+    return std::nullopt;
+  }
+  std::vector<uint64_t> prepared;
 };
 
 at::Tensor empty_cache(const AttentionShape& shape) {
@@ -252,6 +257,58 @@ TEST(Plan, a_rehearsal_writes_no_sequence_buffer) {
 }
 
 // At whatever point of it a run was refused memory: ATen would leave oneDNN for good.
+// Three products of up to 1,024 rows, and what is between them.
+srg::Graph layers(DType dtype) {
+  GraphBuilder b;
+  const srg::Expr tokens = b.symbol("tokens", 1, 1024);
+  auto x = b.input("x", dtype, {tokens, 256});
+  for (int i = 0; i < 3; ++i) {
+    const auto up = b.weight("up", dtype, {1024, 256}), down = b.weight("down", dtype, {256, 1024});
+    const auto wide = b.call("aten::gelu", {arg(b.call("aten::linear", {arg(x), arg(up)}))});
+    x = b.call("aten::add.Tensor", {arg(x), arg(b.call("aten::linear", {arg(wide), arg(down)}))});
+  }
+  b.output(x);
+  return b.graph;
+}
+
+// At the run's own bucket, however much more the program holds at its largest shapes.
+TEST(Plan, a_buckets_first_run_asks_at_once_for_what_it_will_hold) {
+  World world({{"up", noise({1024, 256}, 1)}, {"down", noise({256, 1024}, 2)}}, true);
+  Bound bound;
+  bound.bytes_max = UINT64_MAX;
+  LaneOptions options;
+  options.threads = 2;
+  options.planned = true;
+  options.grow_slab = world.slab.grow();
+  options.heap = &bound;
+  world.lane = *executor().make_lane(std::move(options));
+  ASSERT_EQ(message_of(world.admit(layers(DType::kFloat32))), "");
+  for (const int64_t tokens : {256, 8, 1024, 64}) {
+    bound.prepared.clear();
+    ASSERT_EQ(message_of(world.run({tokens}, {noise({tokens, 256}, 3), {}, {}})), "");
+    const auto held = static_cast<double>(world.lane->stats().peak_live_bytes);
+    ASSERT_FALSE(bound.prepared.empty());
+    EXPECT_GE(static_cast<double>(bound.prepared[0]), held) << tokens;
+    EXPECT_LE(static_cast<double>(bound.prepared[0]), 1.3 * held) << tokens;
+  }
+}
+
+TEST(Plan, what_cannot_fit_at_the_runs_own_symbols_is_refused_before_it_computes) {
+  World world({{"up", noise({1024, 256}, 1)}, {"down", noise({256, 1024}, 2)}}, true);
+  ASSERT_EQ(message_of(world.admit(layers(DType::kFloat32))), "");
+  world.lane->set_owner({.id = 1, .bytes_max = uint64_t{1} << 20});
+  const auto run = [&](int64_t tokens) {
+    return world.run({tokens}, {noise({tokens, 256}, 3), {}, {}});
+  };
+  EXPECT_EQ(message_of(run(90)), "");  // of 128 it would be too large
+  const uint64_t begun = world.lane->stats().begun;
+  const Outcome<void> refused = run(1000);
+  ASSERT_TRUE(refused.has_failed());
+  EXPECT_EQ(refused.error().code, ErrorCode::kQuotaExceeded);
+  EXPECT_EQ(world.lane->stats().begun, begun);
+  EXPECT_EQ(message_of(run(7)), "");
+}
+
 TEST(Plan, a_run_that_was_refused_memory_leaves_later_runs_the_same_kernels) {
   GraphBuilder b;
   // The last of two tokens: a product of batches, which takes memory inside of oneDNN.

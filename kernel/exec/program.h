@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "kernel/exec/allow_list.h"
+#include "kernel/exec/footprint.h"
 #include "kernel/exec/one_thread.h"
 #include "kernel/exec/torch_headers.h"
 #include "kernel/executor/executor.h"
@@ -102,10 +103,11 @@ struct AdmittedGraph {
   std::vector<Write> writes;
   std::vector<srg::StorageIndex> appended;  // sequence buffers that djinn::kv_append writes
   bool reaches_capacity = false;            // as Program says
-  uint64_t activation_bytes = 0;
-  uint64_t passing_bytes = 0;           // of these, without outputs that are plain
-  uint32_t fast_nodes = 0;              // that a pass has made
-  std::vector<srg::PassReport> passes;  // what was tried; none of an exact program
+  uint64_t activation_bytes = 0;            // at the points that were inferred, the most
+  uint64_t passing_bytes = 0;               // of these, without outputs that are plain
+  Footprint footprint;                      // of a graph with symbols
+  uint32_t fast_nodes = 0;                  // that a pass has made
+  std::vector<srg::PassReport> passes;      // what was tried; none of an exact program
 };
 
 class CpuProgram final : public Program {
@@ -116,6 +118,9 @@ class CpuProgram final : public Program {
   [[nodiscard]] std::span<const OutputInfo> outputs() const override { return admitted_.outputs; }
   [[nodiscard]] uint64_t activation_bytes_estimate() const override {
     return admitted_.activation_bytes;
+  }
+  [[nodiscard]] uint64_t activation_bytes_at(std::span<const int64_t> symbols) const override {
+    return symbols.empty() ? admitted_.activation_bytes : admitted_.footprint.peak_bytes(symbols);
   }
   Result<std::vector<WrittenRange>> written_ranges(std::span<const int64_t> symbols) const override;
   [[nodiscard]] bool writes_nothing() const override { return admitted_.writes.empty(); }

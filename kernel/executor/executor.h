@@ -98,7 +98,10 @@ class Program {
 
   [[nodiscard]] virtual const srg::Graph& graph() const = 0;
   [[nodiscard]] virtual std::span<const OutputInfo> outputs() const = 0;
+  // What a run holds at once of results of its own, at its largest shapes.
   [[nodiscard]] virtual uint64_t activation_bytes_estimate() const = 0;
+  // Likewise, at these values of its symbols, one for each. Kernels' own scratch is not in it.
+  [[nodiscard]] virtual uint64_t activation_bytes_at(std::span<const int64_t> symbols) const = 0;
   // Ranges of bound input storages that a run with these symbol values will write. Errors:
   // kOutOfRange.
   virtual Result<std::vector<WrittenRange>> written_ranges(
@@ -227,9 +230,10 @@ class Lane {
   Lane(const Lane&) = delete;
   Lane& operator=(const Lane&) = delete;
 
-  // What run() refuses before it computes: a program without symbols whose estimate is over the
-  // owner's limit. Errors: kQuotaExceeded.
-  [[nodiscard]] virtual Status check_size(const Program& program) const = 0;
+  // What run() refuses before it computes: a run whose results alone are over the owner's limit.
+  // symbols: the run's. Errors: kQuotaExceeded.
+  [[nodiscard]] virtual Status check_size(const Program& program,
+                                          std::span<const int64_t> symbols) const = 0;
 
   // Runs program once; on success outputs() holds one view per graph output. The error of a failing
   // operator names it and its module path. Pending where the heap's owner or grow_slab was: to be

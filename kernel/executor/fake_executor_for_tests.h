@@ -65,6 +65,7 @@ class FakeProgram final : public Program {
   [[nodiscard]] const srg::Graph& graph() const override { return graph_; }
   [[nodiscard]] std::span<const OutputInfo> outputs() const override { return outputs_; }
   [[nodiscard]] uint64_t activation_bytes_estimate() const override { return 0; }
+  [[nodiscard]] uint64_t activation_bytes_at(std::span<const int64_t>) const override { return 0; }
   Result<std::vector<WrittenRange>> written_ranges(
       std::span<const int64_t> symbols) const override {
     std::vector<WrittenRange> ranges;
@@ -125,7 +126,7 @@ class FakeLane final : public HostLane {
  public:
   explicit FakeLane(LaneOptions options) : options_(std::move(options)) {}
 
-  [[nodiscard]] Status check_size(const Program&) const override { return {}; }
+  [[nodiscard]] Status check_size(const Program&, std::span<const int64_t>) const override { return {}; }
   Outcome<void> run(Program& program, const RunBindings& bindings) override {
     return run_once(program, bindings);
   }
