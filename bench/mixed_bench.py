@@ -3,8 +3,10 @@
 what `djinnctl show --schedule` says was measured of each step."""
 
 import os
+import statistics
 import sys
 import tempfile
+import threading
 import time
 from collections import defaultdict
 from collections.abc import Iterator
@@ -18,11 +20,12 @@ sys.path.append(str(ROOT / "tests" / "e2e"))
 
 from ghost_models import generate, gpt2, minilm_directory, qwen  # noqa: E402
 from private_daemon import running  # noqa: E402
-from report import Entry, entry, report  # noqa: E402
+from report import Entry, entry, report, seconds_of  # noqa: E402
 from schedule import decisions  # noqa: E402
 from spawned import spawned  # noqa: E402
 
-UNIT_NS = 20_000_000  # kernel/sched/queue.h
+UNIT = 0.020  # seconds, or a step where that takes longer (kernel/sched/queue.h)
+VIRTUAL = 2  # nanoseconds of virtual time are so many of a session of the class normal
 SECONDS, LOOK_S = 30.0, 0.05
 # What each does, over and over: which model, how long a prompt, and how many tokens.
 WORK: list[tuple[str, int, int]] = [
@@ -35,20 +38,24 @@ WORK: list[tuple[str, int, int]] = [
     ("minilm", 16, 0),
     ("minilm", 128, 0),
 ]
+SLOWEST = 3  # its steps cannot be paused, and take longest
 
 
 def client(commands: Connection, directory: str, prompt: int, tokens: int) -> None:
-    """Works from when it is told to until it is told None."""
+    """Works from when it is told to until it is told None, in two threads of one session: while one
+    looks at what it got, the other's run waits, so that the session always has work."""
     import djinn
     import torch
     import transformers
 
     torch.set_num_threads(1)
     djinn.enable()
+    djinn.config.numerics = "fast"
     load = transformers.AutoModelForCausalLM if tokens > 0 else transformers.AutoModel
     ghost = load.from_pretrained(directory, dtype="auto").eval()
     ids = torch.randint(3, 500, (1, prompt))
     there = ids.to(ghost.device)
+    ends = threading.Event()
 
     def work() -> None:
         if tokens > 0:
@@ -56,14 +63,25 @@ def client(commands: Connection, directory: str, prompt: int, tokens: int) -> No
         else:
             ghost(input_ids=there).last_hidden_state.cpu()
 
+    @torch.no_grad()
+    def keep_working() -> None:
+        while not ends.is_set():
+            work()
+
     with torch.no_grad():
         work()
         work()
-        commands.send(os.getpid())
+    commands.send(os.getpid())
+    if commands.recv() == "measure":
+        commands.send(seconds_of(work) / (tokens + 1))
         commands.recv()
-        while not commands.poll():
-            work()
-        commands.recv()
+    threads = [threading.Thread(target=keep_working) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    commands.recv()
+    ends.set()
+    for thread in threads:
+        thread.join()
 
 
 def jain(given: list[float]) -> float:
@@ -92,29 +110,34 @@ def mixed(name: str = "mixed/eight") -> Iterator[Entry]:
         clients = [pipe.recv() for pipe in pipes]
         by_pid = {one["pid"]: one["id"] for one in daemon.observer.sessions()}
         sessions = [by_pid[pid] for pid in clients]
+        pipes[SLOWEST].send("measure")
+        unit = max(UNIT, pipes[SLOWEST].recv())
+        before = max(one["number"] for one in decisions(daemon))
         for pipe in pipes:
             pipe.send("begin")
         taken: dict[int, dict[str, Any]] = {}
         begun = time.monotonic()
         while time.monotonic() < begun + SECONDS:
-            taken |= {one["number"]: one for one in decisions(daemon) if one["measured_ns"] > 0}
+            taken |= {one["number"]: one for one in decisions(daemon) if one["number"] > before}
             time.sleep(LOOK_S)  # style: between two looks
-    yield entry(name, SECONDS, **fairness(taken, sessions))
+    yield entry(name, SECONDS, unit_ms=unit * 1e3, **fairness(taken, sessions, unit))
 
 
-def fairness(taken: dict[int, dict[str, Any]], sessions: list[str]) -> dict[str, float]:
+def fairness(
+    taken: dict[int, dict[str, Any]], sessions: list[str], unit: float
+) -> dict[str, float]:
     given: dict[str, float] = defaultdict(float)
-    behind = 0.0
-    for number in sorted(taken):
-        one = taken[number]
+    for one in taken.values():
         given[one["session"]] += one["measured_ns"]
-        behind = max(behind, one["lag_ns"] / UNIT_NS)
-    missing = max(taken) - min(taken) + 1 - len(taken)
+    shares = [given[session] for session in sessions]
+    behind = max(one["lag_ns"] for one in taken.values()) / VIRTUAL / 1e9
     return {
-        "jain": jain([given[session] for session in sessions]),
-        "gap_units": behind,
+        "jain": jain(shares),
+        "least_of_mean": min(shares) / statistics.mean(shares),
+        "most_of_mean": max(shares) / statistics.mean(shares),
+        "gap_units": behind / unit,
         "decisions": len(taken),
-        "not_seen": missing,
+        "not_seen": max(taken) - min(taken) + 1 - len(taken),
     }
 
 

@@ -36,10 +36,11 @@ constexpr size_t kColdAtOnce = 2;
 constexpr uint64_t kMailboxKey = 0;   // no session has id 0
 constexpr size_t kEventsAtOnce = 64;  // those beyond end the next sleep
 
-// A step that is likely to take so long is held, not begun inside a pause. One that is begun there
-// has so much time at most at its first try, and a unit of the processor behind that.
-constexpr uint64_t kLongNs = 8 * sched::kUnitNs;
+// A step that is begun inside a pause has so much time at most at its first try, and a unit of the
+// processor behind that. One that is likely to take longer is held; if it waits for too long, it
+// has what it is likely to take, up to what makes a step long for certain.
 constexpr uint64_t kInsideNsMax = 3 * sched::kUnitNs;
+constexpr uint64_t kLongNs = 8 * sched::kUnitNs;
 // After so many tries it has kLongNs of the processor.
 constexpr uint32_t kTriesInsideMax = 3;
 static_assert(sched::kUnitNs << kTriesInsideMax == kLongNs);
@@ -251,11 +252,9 @@ Status LaneLoop::enqueue(Seat& seat, sched::Arrival arrival, uint64_t now_ns) {
   }
   seat.batch = batch_of_next_step(*seat.session, state_.programs);
   seat.predicted_ns = times_.predict_ns(kind);
-  if (!times_.is_sure(kind)) {
-    seat.predicted_ns = std::min(seat.predicted_ns, sched::kUnitNs);
-  }
-  const sched::ReadyStep step{seat.session->id(), arrival, seat.predicted_ns, seat.batch.key,
-                              is_long(seat)};
+  seat.is_sure = times_.is_sure(kind);
+  const sched::ReadyStep step{seat.session->id(), arrival,       seat.predicted_ns,
+                              seat.batch.key,     is_long(seat), seat.is_sure};
   if (kind != 0) {
     DJINN_TRY(const bool refused, refuse_at_once(seat, step, now_ns));
     if (refused) return {};
@@ -342,7 +341,7 @@ bool LaneLoop::is_long(const Seat& seat) {
   if (seat.is_held_back) return true;
   const bool is_token_run = seat.token_kind != 0 && seat.kind.number == seat.token_kind;
   if (seat.kind.is_token || is_token_run) return false;
-  return seat.predicted_ns > kLongNs;
+  return seat.is_sure && seat.predicted_ns > kInsideNsMax;
 }
 
 Result<bool> LaneLoop::can_go_on(Seat& seat, uint64_t now_ns) {
@@ -541,7 +540,8 @@ LaneLoop::Slice LaneLoop::slice_of(const Seat& seat, uint64_t begun_ns) const {
 
 // Twice as much after each time that it was not enough. So is what it has of the processor then.
 uint64_t LaneLoop::inside_ns(const Seat& seat) {
-  const uint64_t first_ns = std::clamp(seat.predicted_ns, sched::kUnitNs, kInsideNsMax);
+  const uint64_t most_ns = seat.is_sure ? kLongNs : kInsideNsMax;
+  const uint64_t first_ns = std::clamp(seat.predicted_ns, sched::kUnitNs, most_ns);
   return std::min(first_ns << seat.tries_inside, kLongNs);
 }
 

@@ -130,6 +130,7 @@ class LaneLoop {
     StepKind kind;              // of the step that is queued
     StepBatch batch;            // likewise
     uint64_t predicted_ns = 0;  // likewise
+    bool is_sure = false;       // of that
     uint64_t token_kind = 0;    // of its runs that made a token; 0: it had none
     uint64_t long_kind = 0;     // of its last one that took kLongNs of the processor; 0: none did
     bool is_held_back = false;  // of the step that is queued: it was abandoned inside a pause

@@ -23,6 +23,8 @@ constexpr uint64_t kWaitForCompany = 4;
 constexpr uint64_t kGapNsMax = 40 * kNsPerMs;
 constexpr uint64_t kGapFades = 4;
 constexpr uint64_t kWaitNsMin = 50'000;
+// More is forgotten, on both sides.
+constexpr int64_t kBorrowedNsMax = 64 * static_cast<int64_t>(kUnitNs);
 // A longest step is forgotten when lanes have worked for so many times its length since.
 constexpr uint64_t kLongestFades = 64;
 
@@ -35,7 +37,8 @@ int64_t weight_of(ServiceClass service) {
 
 // What a step is counted upon to want before it is over or can be paused.
 uint64_t request_of(const ReadyStep& step) {
-  return step.is_long ? std::min(step.predicted_ns, kUnitNs) : step.predicted_ns;
+  const bool is_counted_upon = step.is_sure && !step.is_long;
+  return is_counted_upon ? step.predicted_ns : std::min(step.predicted_ns, kUnitNs);
 }
 
 int64_t floor_of_quotient(int64_t dividend, int64_t divisor) {
@@ -162,16 +165,18 @@ void Queue::enqueue(const ReadyStep& step, uint64_t now_ns) {
   }
   const bool is_next = step.arrival == Arrival::kWoke || step.arrival == Arrival::kNext;
   if (is_next || account.came == 0) account.came = ++arrivals_;
-  account.predicted_ns = request_of(step);
+  account.predicted_ns = step.predicted_ns;
+  account.request_ns = request_of(step);
   account.batch_key = step.batch_key;
   note_gap(step, account, now_ns);
   account.is_long = step.is_long;
+  if (account.is_long) pay_back(account);
   if (slicing_.valid() && account.is_long) return hold(step.session, account);
   activate(step.session, account);
 }
 
 void Queue::activate(SessionId session, Account& account) {
-  account.deadline_ns = account.virtual_ns + virtual_of(account.predicted_ns, account);
+  account.deadline_ns = account.virtual_ns + virtual_of(account.request_ns, account);
   band_of(account).enter(weight_of(account), account.virtual_ns);
   place(session, account);
 }
@@ -181,6 +186,7 @@ void Queue::activate(SessionId session, Account& account) {
 void Queue::hold(SessionId session, Account& account) {
   DJINN_ASSERT(slicing_.valid() && session != slicing_ && account.place == Place::kAsleep);
   account.place = Place::kHeld;
+  account.held_lag_ns = band_of(account).now_ns() - account.virtual_ns;
   held_.insert(session);
   lend(account, weight_of(account));
 }
@@ -194,6 +200,26 @@ void Queue::lend(const Account& held, int64_t weight) {
   to.lent += weight;
   DJINN_ASSERT(to.lent >= 0);
   if (is_active) band_of(to).enter(weight_of(to), to.virtual_ns);
+}
+
+// virtual_ns: what the run with slices was charged for, as if all the weight were its own.
+void Queue::note_borrowed(Account& account, int64_t virtual_ns) {
+  const auto add = [](Account& to, int64_t ns) {
+    to.borrowed_ns = std::clamp(to.borrowed_ns + ns, -kBorrowedNsMax, kBorrowedNsMax);
+  };
+  add(account, virtual_ns * account.lent / sched::weight_of(account.service));
+  for (const SessionId session : held_) {
+    Account& lender = account_of(session);
+    if (&band_of(lender) == &band_of(account)) add(lender, -virtual_ns);
+  }
+}
+
+// Of what it had of others, or others of it, a unit at most. Precondition: it is not active.
+void Queue::pay_back(Account& account) {
+  const int64_t most = virtual_of(kUnitNs, account);
+  const int64_t paid = std::clamp(account.borrowed_ns, -most, most);
+  account.borrowed_ns -= paid;
+  account.virtual_ns += paid;
 }
 
 void Queue::begin_slices(SessionId session) {
@@ -212,19 +238,32 @@ void Queue::end_slices() {
   Account& former = account_of(std::exchange(slicing_, {}));
   DJINN_ASSERT(former.place == Place::kAsleep || former.place == Place::kPicked);
   former.lent = 0;
-  // Who is owed most stays before the others, each of which is owed more than a unit, too: so they
-  // have their turns.
-  std::vector<SessionId> held(held_.begin(), held_.end());
-  held_.clear();
-  std::ranges::stable_sort(held, {}, [&](SessionId id) { return account_of(id).virtual_ns; });
-  const std::array<int64_t, 2> now_ns{bands_[0].now_ns(), bands_[1].now_ns()};
-  int64_t place = 0;
-  for (const SessionId session : held) {
+  const std::set<SessionId> held = std::exchange(held_, {});
+  for (const Band& band : bands_) {
+    std::vector<SessionId> of_band;
+    for (const SessionId session : held) {
+      if (&band_of(account_of(session)) == &band) of_band.push_back(session);
+    }
+    release(of_band, band.now_ns());
+  }
+}
+
+// v: V. While they were held, their weights were used: each is owed what it was owed before, a unit
+// at most, and what it lent by who had it. So of their places in virtual time who borrowed least
+// has the first.
+void Queue::release(std::vector<SessionId>& sessions, int64_t v) {
+  std::vector<int64_t> places;
+  for (const SessionId session : sessions) {
     Account& account = account_of(session);
     account.place = Place::kAsleep;
-    const int64_t v = now_ns[account.service == ServiceClass::kIdle];
-    account.virtual_ns = std::max(account.virtual_ns, v - virtual_of(kUnitNs, account) + ++place);
-    activate(session, account);
+    places.push_back(v - std::min(account.held_lag_ns, virtual_of(kUnitNs, account)));
+  }
+  std::ranges::sort(places);
+  std::ranges::stable_sort(sessions, {}, [&](SessionId id) { return account_of(id).borrowed_ns; });
+  for (size_t i = 0; i < sessions.size(); ++i) {
+    Account& account = account_of(sessions[i]);
+    account.virtual_ns = places[i];
+    activate(sessions[i], account);
   }
 }
 
@@ -237,7 +276,7 @@ void Queue::charge_running(SessionId session, uint64_t measured_ns) {
 void Queue::end_slice(SessionId session) {
   Account& account = account_of(session);
   DJINN_ASSERT(session == slicing_ && account.place == Place::kPicked);
-  account.predicted_ns = kUnitNs;
+  account.predicted_ns = account.request_ns = kUnitNs;
   account.deadline_ns = account.virtual_ns + virtual_of(kUnitNs, account);
   place(session, account);
 }
@@ -252,9 +291,9 @@ void Queue::let_go(SessionId session) {
   if (account.place != Place::kHeld) return;
   held_.erase(session);
   lend(account, -weight_of(account));
-  account.place = Place::kAsleep;
   account.is_long = false;
-  activate(session, account);
+  std::vector<SessionId> one{session};
+  release(one, band_of(account).now_ns());
 }
 
 bool Queue::must_give_up() const {
@@ -333,8 +372,7 @@ SessionId Queue::ready_company_of(const Account& first) {
     const Account& account = account_of(session);
     const uint64_t quarter_ns = account.keyed_ns / kWaitForCompany;
     const bool is_short = account.place == Place::kReady && account.batch_key == 0 &&
-                          account.predicted_ns <= quarter_ns &&
-                          &band_of(account) == &band_of(first);
+                          account.request_ns <= quarter_ns && &band_of(account) == &band_of(first);
     const int64_t ahead_ns = account.virtual_ns - first.virtual_ns;
     if (is_short && ahead_ns <= virtual_of(account.keyed_ns + quarter_ns, account)) {
       return session;
@@ -353,7 +391,7 @@ void Queue::forget_lingering(uint64_t now_ns) {
 bool Queue::comes_before(const Account& account, const Account& first) {
   Band& band = band_of(first);
   if (&band_of(account) != &band) return &band_of(account) < &band;
-  const int64_t deadline_ns = account.virtual_ns + virtual_of(account.predicted_ns, account);
+  const int64_t deadline_ns = account.virtual_ns + virtual_of(account.request_ns, account);
   return account.virtual_ns <= band.now_ns() && deadline_ns < first.deadline_ns;
 }
 
@@ -377,7 +415,7 @@ bool Queue::is_worth_waiting(uint64_t now_ns) {
     return true;
   }
   forget_lingering(now_ns);
-  const uint64_t wait_ns = std::min(kLingerNs, first.predicted_ns / kWaitOfStep);
+  const uint64_t wait_ns = std::min(kLingerNs, first.request_ns / kWaitOfStep);
   if (wait_ns < kWaitNsMin) return false;
   for (const auto& [slept_ns, session] : lingering_) {
     if (now_ns >= slept_ns + wait_ns) continue;
@@ -433,6 +471,7 @@ void Queue::add_time(Account& account, uint64_t measured_ns) {
   Band& band = band_of(account);
   const int64_t before_ns = account.virtual_ns;
   account.virtual_ns += virtual_of(measured_ns, account);
+  if (account.lent > 0) note_borrowed(account, account.virtual_ns - before_ns);
   // The others get older by it, too, while the account is still among them.
   band.weighted_ns += weight_of(account) * (account.virtual_ns - before_ns);
   longest_ns_ -= std::min(longest_ns_, measured_ns / kLongestFades);

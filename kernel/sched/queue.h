@@ -8,15 +8,18 @@
 //   active    ready, or picked and not charged yet
 //   V         the mean virtual time of the active accounts, each as often as its weight says: who
 //             is behind it is owed something (its lag is positive)
-//   deadline  when a step should be over: virtual time + predicted time / weight
+//   deadline  when a step should be over: virtual time + request / weight
 //   unit      20 ms: what an account that wakes may be owed. One that was away for a moment only
 //             keeps what it is owed, up to the longest of the last steps
-//   slice     a run that can be paused is picked for a unit, and then again. A step that is
-//             predicted to take longer than a unit is such a run, and is counted upon to want a
-//             unit
+//   request   what a step is counted upon to want: what it is predicted to take, if that is sure
+//   slice     a run that can be paused is picked for a unit, and then again. A step that is likely
+//             to be long is such a run, and its request is a unit
 //   held      ready, but its step is long, and another run is in the midst of its slices: one is
 //             enough. Who is held lends that one its weight, and is not active. When it is let go
 //             it is owed a unit at most, since nobody else had what it did not get
+//   borrowed  what a run with slices had by the weights that were lent to it. That is owed to the
+//             lenders alone: for each long step a unit of it at most is paid back, so that runs of
+//             all lengths get the same time, and no short step waits longer for that
 //   lingers   for a moment after its step an account with nothing ready: its client is just reading
 //             the result. A long step waits for it where its next one would come before, for a
 //             twentieth of the long step's time at most. That time is charged to who is waited for
@@ -75,6 +78,7 @@ struct ReadyStep {
   uint64_t predicted_ns = 0;
   uint64_t batch_key = 0;  // steps of one key could be taken as one; 0: it is taken alone
   bool is_long = false;    // it has slices, or would have: while another has, it is held
+  bool is_sure = true;     // of the prediction. What may be wrong is counted upon to want a unit
 };
 
 struct Decision {
@@ -86,7 +90,7 @@ struct Decision {
   uint64_t ready = 0;         // how many were, itself included
   int64_t lag_ns = 0;         // virtual; negative: it had more than its share
   int64_t deadline_ns = 0;    // virtual, from V
-  uint64_t predicted_ns = 0;  // of the step; of a slice: what the slice may take
+  uint64_t predicted_ns = 0;  // of the step; of a slice behind the first: what the slice may take
   uint64_t measured_ns = 0;   // 0: not charged yet
   SessionId paused{};         // whose run was paused meanwhile; none: invalid
   friend bool operator==(const Decision&, const Decision&) = default;
@@ -158,11 +162,14 @@ class Queue {
     Place place = Place::kAsleep;
     bool is_eligible = false;  // ready, and in Band::eligible
     bool is_long = false;
-    int64_t lent = 0;  // weight that it has of those that are held
+    int64_t lent = 0;         // weight that it has of those that are held
+    int64_t borrowed_ns = 0;  // virtual; negative: what others had of it
+    int64_t held_lag_ns = 0;  // virtual: what it was owed when it was held
     int64_t virtual_ns = 0;
     int64_t deadline_ns = 0;
     uint64_t came = 0;          // the how-manieth submission it is in
-    uint64_t predicted_ns = 0;  // of the step, or of a slice
+    uint64_t predicted_ns = 0;  // of the step, or of a slice behind the first
+    uint64_t request_ns = 0;    // what it is counted upon to want of that
     uint64_t batch_key = 0;
     uint64_t decision = 0;  // the number of its last one
     uint64_t picked_ns = 0;
@@ -194,6 +201,9 @@ class Queue {
   void activate(SessionId session, Account& account);
   void hold(SessionId session, Account& account);
   void lend(const Account& held, int64_t weight);
+  void note_borrowed(Account& account, int64_t virtual_ns);
+  void release(std::vector<SessionId>& sessions, int64_t v);
+  static void pay_back(Account& account);
   void end_slices();
   void add_time(Account& account, uint64_t measured_ns);
   [[nodiscard]] static int64_t weight_of(const Account& account);

@@ -637,6 +637,24 @@ TEST(Queue, of_several_long_runs_each_has_its_turn_and_a_short_one_no_longer_gap
   EXPECT_LE(lane.of(decoder).gap_ns, 6 * kUnitNs);
 }
 
+TEST(Queue, long_runs_of_all_lengths_and_short_steps_beside_them_get_about_the_same_time) {
+  SlicedLane lane;
+  for (const uint64_t ms : {150, 110, 75, 400, 30, 3, 12}) lane.add(ms * kMs);
+  lane.run_until(60'000 * kMs);
+  const double share = 60'000.0 * kMs / 7;
+  for (const SlicedLane::Party& party : lane.parties) {
+    EXPECT_NEAR(double(party.given_ns), share, 0.25 * share) << party.step_ns;
+  }
+}
+
+TEST(Queue, of_two_long_runs_the_shorter_one_has_more_turns) {
+  SlicedLane lane;
+  const uint64_t shorter = lane.add(100 * kMs);
+  const uint64_t longer = lane.add(400 * kMs);
+  lane.run_until(20'000 * kMs);
+  EXPECT_NEAR(double(lane.of(shorter).given_ns), double(lane.of(longer).given_ns), 800.0 * kMs);
+}
+
 TEST(Queue, who_is_held_lends_its_weight) {
   SlicedLane lane;
   const uint64_t batch = lane.add(2000 * kMs, ServiceClass::kBatch);
