@@ -625,7 +625,7 @@ bool LaneLoop::give_way(Session& session) {
   const bool goes_on = run_others(session, pause);
   pause.reset();
   slice_.since_ns = clock_.monotonic_ns();
-  slice_.ends_ns = slice_.since_ns + sched::kUnitNs;
+  slice_.ends_ns = slice_.since_ns + state_.queue.slice_ns();
   return goes_on;
 }
 

@@ -23,6 +23,7 @@ constexpr uint64_t kWaitForCompany = 4;
 constexpr uint64_t kGapNsMax = 40 * kNsPerMs;
 constexpr uint64_t kGapFades = 4;
 constexpr uint64_t kWaitNsMin = 50'000;
+constexpr int64_t kSliceNsMin = kUnitNs / 4;
 // More is forgotten, on both sides.
 constexpr int64_t kBorrowedNsMax = 64 * static_cast<int64_t>(kUnitNs);
 // A longest step is forgotten when lanes have worked for so many times its length since.
@@ -279,6 +280,18 @@ void Queue::end_slice(SessionId session) {
   account.predicted_ns = account.request_ns = kUnitNs;
   account.deadline_ns = account.virtual_ns + virtual_of(kUnitNs, account);
   place(session, account);
+}
+
+// While it computes it loses what it is owed as its own time passes faster than the others'.
+uint64_t Queue::slice_ns() const {
+  DJINN_ASSERT(slicing_.valid());
+  const Account& account = accounts_.at(slicing_);
+  const Band& band = bands_[account.service == ServiceClass::kIdle];
+  const int64_t lag_ns = band.now_ns() - account.virtual_ns;
+  const int64_t weight = weight_of(account), others = band.weights - weight;
+  if (others <= 0 || lag_ns > kBorrowedNsMax) return kUnitNs;
+  const int64_t owed_ns = lag_ns * weight / kWeightOfVirtualTime * band.weights / others;
+  return static_cast<uint64_t>(std::clamp(owed_ns, kSliceNsMin, static_cast<int64_t>(kUnitNs)));
 }
 
 void Queue::resume(SessionId session, uint64_t now_ns) {

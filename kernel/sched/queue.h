@@ -12,7 +12,9 @@
 //   unit      20 ms: what an account that wakes may be owed. One that was away for a moment only
 //             keeps what it is owed, up to the longest of the last steps
 //   request   what a step is counted upon to want: what it is predicted to take, if that is sure
-//   slice     a run that can be paused is picked for a unit, and then again. A step that is likely
+//   slice     a run that can be paused is picked for a unit, or less if less is owed to it, and
+//   then
+//             again. A step that is likely
 //             to be long is such a run, and its request is a unit
 //   held      ready, but its step is long, and another run is in the midst of its slices: one is
 //             enough. Who is held lends that one its weight, and is not active. When it is let go
@@ -138,6 +140,9 @@ class Queue {
   void charge_running(SessionId session, uint64_t measured_ns);
   // It is charged for all, and ready for its next slice: pick() or resume() it.
   void end_slice(SessionId session);
+  // How long the slice of the run that was picked may be: until it is owed nothing, but a quarter
+  // of a unit at least, and a unit at most.
+  [[nodiscard]] uint64_t slice_ns() const;
   // Picks it, whosever turn it is.
   void resume(SessionId session, uint64_t now_ns);
   // The run with slices is of the class idle, and one of another class is held: to give it up, and
