@@ -267,13 +267,28 @@ Status LaneLoop::enqueue(Seat& seat, sched::Arrival arrival, uint64_t now_ns) {
 // --- deadlines
 
 // One that was picked up waits for memory, and was found in time. Where the client has no room for
-// the answer, or a former worker has left something to tell, it has it in its turn. What is refused
-// beside a run that computes is not that run's.
+// the answer, or a former worker has left something to tell, it has it in its turn. The time that
+// this takes is the session's, and not that of a run that computes meanwhile.
 Result<bool> LaneLoop::refuse_at_once(Seat& seat, const sched::ReadyStep& step, uint64_t now_ns) {
   Session& session = *seat.session;
   seat.begin_by_ns = session.begin_by_ns();
   if (seat.begin_by_ns == 0 || session.state().in_flight()) return false;
   if (session.state().step_published() < session.state().step()) return false;
+  const bool is_beside = runner_->is_between_operators() && !runner_->is_paused();
+  const uint64_t begun_ns = clock_.monotonic_ns();
+  DJINN_TRY(const bool refused, judge(seat, step, now_ns));
+  const uint64_t took_ns = clock_.monotonic_ns() - begun_ns;
+  state_.queue.charge_judging(step.session, step.arrival, begun_ns, took_ns);
+  if (is_beside) {
+    slice_.since_ns += took_ns;
+    slice_.ends_ns += took_ns;
+  }
+  return refused;
+}
+
+// What is refused beside a run that computes is not that run's.
+Result<bool> LaneLoop::judge(Seat& seat, const sched::ReadyStep& step, uint64_t now_ns) {
+  Session& session = *seat.session;
   auto why = why_not_in_time(step, seat.begin_by_ns, now_ns);
   if (!why) return false;
   DJINN_TRY(const bool blocked, Runner::is_blocked(session));

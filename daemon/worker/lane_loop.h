@@ -17,7 +17,8 @@
 //             truly is long waits until the run with slices has ended
 //   deadline  a submission may say when it is to have begun. Found, it is refused at once if the
 //             queue foresees that it will not have (kernel/sched/forecast.h), or if it is behind
-//             too many; and when its turn comes, or while it waits for memory, if that has passed
+//             too many; and when its turn comes, or while it waits for memory, if that has passed.
+//             What it takes to judge that is the session's time, as its steps are
 //   sleep     after a short spin without work: on all submission bells and the mailbox's, at once;
 //             none of them is read, since clients have theirs, too (ipc/bell.h)
 //
@@ -177,6 +178,7 @@ class LaneLoop {
   Status enqueue(Seat& seat, sched::Arrival arrival, uint64_t now_ns);
   // Ends a submission that has just come and cannot begin in time; gives whether it did.
   Result<bool> refuse_at_once(Seat& seat, const sched::ReadyStep& step, uint64_t now_ns);
+  Result<bool> judge(Seat& seat, const sched::ReadyStep& step, uint64_t now_ns);
   std::optional<Error> why_not_in_time(const sched::ReadyStep& step, uint64_t begin_by_ns,
                                        uint64_t now_ns);
   [[nodiscard]] sched::Backlog backlog_of(SessionId id);

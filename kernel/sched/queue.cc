@@ -155,15 +155,17 @@ int64_t Queue::credit_max(const Account& account, Arrival arrival) const {
   return virtual_of(slept ? kUnitNs : std::max(kUnitNs, longest_ns_), account);
 }
 
+void Queue::forfeit_credit(Account& account, Arrival arrival) {
+  if (arrival == Arrival::kGoesOn) return;
+  const int64_t v = band_of(account).now_ns();
+  account.virtual_ns = std::max(account.virtual_ns, v - credit_max(account, arrival));
+}
+
 void Queue::enqueue(const ReadyStep& step, uint64_t now_ns) {
   Account& account = account_of(step.session);
   DJINN_ASSERT(account.place == Place::kAsleep);
-  Band& band = band_of(account);
   if (awaited_ == step.session) charge_wait(now_ns);
-  if (step.arrival != Arrival::kGoesOn) {
-    account.virtual_ns =
-        std::max(account.virtual_ns, band.now_ns() - credit_max(account, step.arrival));
-  }
+  forfeit_credit(account, step.arrival);
   const bool is_next = step.arrival == Arrival::kWoke || step.arrival == Arrival::kNext;
   if (is_next || account.came == 0) account.came = ++arrivals_;
   account.predicted_ns = step.predicted_ns;
@@ -503,6 +505,25 @@ void Queue::charge(SessionId session, uint64_t measured_ns, std::optional<uint64
   }
   forget_lingering(account.slept_ns);
   lingering_.emplace_back(account.slept_ns, session);
+}
+
+// Of what the account was owed it is first left what a step that comes finds: nobody pays with
+// credit that would be forfeited. V is the others' mean before and after; without others it goes on
+// to the account's time, as behind a step.
+void Queue::charge_judging(SessionId session, Arrival arrival, uint64_t begun_ns,
+                           uint64_t took_ns) {
+  Account& account = account_of(session);
+  DJINN_ASSERT(account.place == Place::kAsleep);
+  if (awaited_ == session) {  // that ends with the step, or goes on after the refusal
+    charge_wait(begun_ns);
+    awaited_ = session;
+    awaited_ns_ = begun_ns + took_ns;
+  }
+  forfeit_credit(account, arrival);
+  account.virtual_ns += virtual_of(took_ns, account);
+  Band& band = band_of(account);
+  band.enter(weight_of(account), account.virtual_ns);
+  band.leave(weight_of(account), account.virtual_ns);
 }
 
 std::vector<SessionId> Queue::ready_with(uint64_t batch_key) const {

@@ -120,6 +120,11 @@ class Queue {
   // others.
   void charge(SessionId session, uint64_t measured_ns, std::optional<uint64_t> ended_ns = {});
 
+  // To judge whether the session's step can begin in time took so long, from begun_ns on; arrival
+  // is the step's, which comes next or is refused. Whoever makes the lane do so pays for it, also
+  // where nothing comes of it. Precondition: the session's account is neither active nor held.
+  void charge_judging(SessionId session, Arrival arrival, uint64_t begun_ns, uint64_t took_ns);
+
   // One can be picked.
   [[nodiscard]] bool has_ready() const { return ready_ > 0; }
   // Whether to wait, before pick(), for one that lingers, or for company; ask again until it is
@@ -223,6 +228,7 @@ class Queue {
   Account* lingering(SessionId session, uint64_t slept_ns);
   [[nodiscard]] bool comes_before(const Account& account, const Account& first);
   [[nodiscard]] int64_t credit_max(const Account& account, Arrival arrival) const;
+  void forfeit_credit(Account& account, Arrival arrival);
   void take(SessionId session, Account& account, uint64_t at_ns, PickReason reason);
   void deactivate(Account& account);
 

@@ -289,6 +289,55 @@ TEST(FairQueue, a_step_that_took_longer_than_predicted_is_paid_for) {
               static_cast<double>(lane.of(honest).given_ns), 4e8);
 }
 
+// Of each of two sessions a step is picked: how much less the one is owed. Of a copy.
+int64_t behind_ns(Queue queue, SessionId one, SessionId other) {
+  for (const SessionId id : {one, other}) queue.enqueue({id, Arrival::kGoesOn, kMs}, 0);
+  while (queue.pick(0)) {
+  }
+  const auto decisions = queue.decisions();
+  const auto lag_of = [&](SessionId id) {
+    return std::ranges::find(decisions.rbegin(), decisions.rend(), id, &Decision::session)->lag_ns;
+  };
+  return lag_of(other) - lag_of(one);
+}
+
+// A normal session's nanosecond is two virtual ones.
+TEST(FairQueue, a_session_is_behind_by_what_its_judged_submissions_cost_whether_refused_or_not) {
+  for (const ServiceClass service : {ServiceClass::kInteractive, ServiceClass::kNormal}) {
+    for (const bool has_others : {false, true}) {
+      Queue queue(SchedulePolicy::kFair);
+      for (const uint64_t id : {1, 2, 3}) queue.add(SessionId{id}, service);
+      if (has_others) queue.enqueue({SessionId{3}, Arrival::kWoke, kMs}, 0);
+      for (uint64_t i = 0; i < 50; ++i) {
+        queue.charge_judging(SessionId{1}, i % 2 == 0 ? Arrival::kWoke : Arrival::kNext, 0, kMs);
+      }
+      const int64_t weighted = service == ServiceClass::kNormal ? 2 : 1;
+      EXPECT_EQ(behind_ns(queue, SessionId{1}, SessionId{2}), int64_t{50 * kMs} * weighted);
+      if (!has_others) continue;
+      ASSERT_EQ(queue.pick(0), SessionId{3});
+      EXPECT_EQ(queue.decisions().back().lag_ns, 0);  // others' judgements change nothing for it
+    }
+  }
+}
+
+TEST(FairQueue, no_judgement_is_paid_for_with_what_was_owed_to_who_slept) {
+  Queue queue(SchedulePolicy::kFair);
+  for (const uint64_t id : {1, 2, 3}) queue.add(SessionId{id}, ServiceClass::kInteractive);
+  for (uint64_t i = 0; i < 100; ++i) {
+    queue.enqueue({SessionId{3}, Arrival::kNext, 10 * kMs}, i * 10 * kMs);
+    ASSERT_EQ(queue.pick(i * 10 * kMs), SessionId{3});
+    queue.charge(SessionId{3}, 10 * kMs);
+  }
+  queue.charge_judging(SessionId{1}, Arrival::kWoke, 1000 * kMs, 7 * kMs);
+  for (const uint64_t id : {2, 1}) {
+    queue.enqueue({SessionId{id}, Arrival::kWoke, kMs}, 1007 * kMs);
+  }
+  ASSERT_EQ(queue.pick(1007 * kMs), SessionId{2});
+  ASSERT_EQ(queue.pick(1007 * kMs), SessionId{1});
+  const auto decisions = queue.decisions();
+  EXPECT_EQ(decisions[100].lag_ns - decisions[101].lag_ns, int64_t{7 * kMs});
+}
+
 TEST(FairQueue, a_session_that_leaves_and_one_that_comes_change_nothing_between_the_others) {
   Lane lane;
   const uint64_t a = lane.add({always(7 * kMs)});
