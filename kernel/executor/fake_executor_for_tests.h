@@ -126,7 +126,9 @@ class FakeLane final : public HostLane {
  public:
   explicit FakeLane(LaneOptions options) : options_(std::move(options)) {}
 
-  [[nodiscard]] Status check_size(const Program&, std::span<const int64_t>) const override { return {}; }
+  [[nodiscard]] Status check_size(const Program&, std::span<const int64_t>) const override {
+    return {};
+  }
   Outcome<void> run(Program& program, const RunBindings& bindings) override {
     return run_once(program, bindings);
   }
