@@ -310,7 +310,8 @@ Outcome<void> Binder::prepare_refs(Step& step, std::span<const ipc::OutputBindin
   DJINN_TRY(const auto ranges, program_->written_ranges(symbols_));
   // Every changed ref is doomed before the first is saved, so that a failure poisons all of them.
   DJINN_CHECK(doom_written(step, ranges));
-  DJINN_CHECK(lane_.check_size(*program_, symbols_));  // it says more than a lack of room for the results
+  // It says more than a lack of room for the results.
+  DJINN_CHECK(lane_.check_size(*program_, symbols_));
   DJINN_TRY(const auto written, in_extent(ranges));
   Refs& refs = step.session.refs();
   DJINN_CHECK(refs.prepare(step.session.state(), written, bytes_of_refs(outputs), lane_));
