@@ -35,13 +35,24 @@ void run_inputs_first(const ProductWork& work) {
 // Of weights, that a thread takes at once.
 constexpr int64_t kShareBytes = 128 * 1024;
 
+// Of many rows the shares are as large as tiles may be, and as many for each thread: what they cost
+// is arithmetic, which takes all threads as long. Of 16 rows that was slower.
+constexpr int64_t kManyRows = 33;
+
 int64_t share_of(const ProductWork& work) {
   const bool is_wide = work.element == kernels::Element::kFloat32;
   const int64_t element_bytes = work.is_int8 ? 1 : is_wide ? 4 : 2;
   const int64_t outputs = kShareBytes / (work.call.inputs * element_bytes);
   if (work.turns) return kernels::kTurnedOutputs;
   if (work.call.rows == 1) return std::max<int64_t>(outputs, 1);
-  constexpr int64_t kTile = kernels::kTileOutputs;
+  constexpr int64_t kTile = kernels::kTileOutputs, kMost = kernels::kTileOutputsMax;
+  const auto in_tiles = [](int64_t count) { return (count + kTile - 1) / kTile * kTile; };
+  if (work.call.rows >= kManyRows) {
+    const int64_t threads = at::get_num_threads();
+    const int64_t of_thread = in_tiles((work.call.outputs + threads - 1) / threads);
+    const int64_t shares = (of_thread + kMost - 1) / kMost;
+    return in_tiles((of_thread + shares - 1) / shares);
+  }
   return std::max<int64_t>((outputs + kTile / 2) / kTile, 1) * kTile;
 }
 

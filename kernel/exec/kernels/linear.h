@@ -53,6 +53,8 @@ inline constexpr int64_t kChunkInputs = 64;
 // Outputs first: how many at once a thread computes of a block of rows, which it packs for them. Of
 // several rows a share of the outputs is best a multiple.
 inline constexpr int64_t kTileOutputs = 64;
+// At most, where rows are short enough to be packed whole.
+inline constexpr int64_t kTileOutputsMax = 256;
 
 // Inputs first, and many rows: how many outputs at once have their weights turned.
 inline constexpr int64_t kTurnedOutputs = 64;

@@ -153,13 +153,8 @@ struct Tile {
 
   // The outputs [n, n + W).
   [[gnu::always_inline]] inline void finish(const Linear& call, const LinearRow* row, int64_t n) {
-    T outputs[kVectors * kLanes], bias[kVectors * kLanes] = {};
-    if (call.bias != nullptr) {
-      DJINN_UNROLL
-      for (int m = 0; m < M; ++m) {
-        memcpy(bias + m * W, static_cast<const T*>(call.bias) + n, W * sizeof(T));
-      }
-    }
+    T outputs[kVectors * kLanes];
+    const Biases bias(call, n);
     // Copies of the others fill up the last vectors, so that the compiler adds them up once.
     DJINN_UNROLL
     for (int i = kCount; i < kVectors * kLanes; ++i) {
@@ -168,7 +163,7 @@ struct Tile {
     DJINN_UNROLL
     for (int v = 0; v < kVectors; ++v) {
       Vector sum = Level::sums(sums + v * kLanes);
-      if (call.bias != nullptr) sum = Level::add(sum, D::to_vector(bias + v * kLanes));
+      if (call.bias != nullptr) sum = Level::add(sum, bias.vector(v));
       D::from_vector(outputs + v * kLanes, sum);
     }
     DJINN_UNROLL
@@ -177,10 +172,36 @@ struct Tile {
     }
   }
 
+  // Each row's, side by side. A pair of floats is one number to a vector: put together in memory,
+  // it would be waited for.
+  struct Biases {
+    static constexpr bool kArePairs = W == 2 && sizeof(T) == 4;
+    Biases(const Linear& call, int64_t n) {
+      if (call.bias == nullptr) return;
+      const T* const from = static_cast<const T*>(call.bias) + n;
+      if constexpr (kArePairs) {
+        memcpy(&pair, from, sizeof pair);
+      } else {
+        DJINN_UNROLL
+        for (int m = 0; m < M; ++m) memcpy(of + m * W, from, W * sizeof(T));
+      }
+    }
+    [[nodiscard]] Vector vector(int v) const {
+      if constexpr (!kArePairs) return D::to_vector(of + v * kLanes);
+      typedef int64_t Pairs __attribute__((vector_size(sizeof(Vector))));
+      const Pairs pairs = Pairs{} + pair;
+      Vector all;
+      memcpy(&all, &pairs, sizeof all);
+      return all;
+    }
+    int64_t pair = 0;
+    T of[kArePairs ? 1 : kVectors * kLanes] = {};
+  };
+
   Vector sums[kVectors * kLanes];
 };
 
-// A block of rows of x and the outputs [begin, end), at most kTileOutputs.
+// A block of rows of x and the outputs [begin, end), at most kTileOutputs where it comes in parts.
 template <typename T, int M>
 struct Block {
   static constexpr int W = kWeightsAtOnce<M>;
@@ -347,16 +368,30 @@ void sum_chunks(const Linear& call, int64_t begin, int64_t end) {
 
 using BlockKernel = void (*)(const Linear& call, int64_t row, int64_t begin, int64_t end);
 
-// blocks: of one row, of two, and so on.
+// blocks: of one row, of two, and so on. at_once: how many outputs of a block are computed before
+// those of the next.
 template <int kMax>
 inline void compute_outputs(const BlockKernel (&blocks)[kMax], const Linear& call, int64_t begin,
-                            int64_t end) {
-  for (int64_t n = begin; n < end; n += kTileOutputs) {
-    const int64_t tile_end = smaller(end, n + kTileOutputs);
+                            int64_t end, int64_t at_once = kTileOutputs) {
+  for (int64_t n = begin; n < end; n += at_once) {
+    const int64_t tile_end = smaller(end, n + at_once);
     for (int64_t row = 0; row < call.rows; row += kMax) {
       blocks[smaller(call.rows - row, kMax) - 1](call, row, n, tile_end);
     }
   }
+}
+
+// A block of rows is packed for each tile of outputs. Where it is packed whole, no sums wait, and a
+// tile is what of the weights stays in the second cache beside it: on Zen 4 packing for 64 outputs
+// of 384 inputs took 6 % of the products' time.
+constexpr int64_t kTileBytes = 400 * 1024;
+template <typename T>
+inline int64_t outputs_at_once(const Linear& call) {
+  const int64_t row_bytes = call.inputs * static_cast<int64_t>(sizeof(T));
+  const bool is_whole = call.inputs <= PackedRows<T, kRowsMax>::kStepsMax * Dot<T>::kStep;
+  if (!is_whole || row_bytes == 0) return kTileOutputs;
+  const int64_t tiles = smaller(kTileOutputsMax, kTileBytes / row_bytes) / kTileOutputs;
+  return tiles > 1 ? tiles * kTileOutputs : kTileOutputs;
 }
 
 template <typename T>
@@ -365,7 +400,7 @@ void outputs_first(const Linear& call, int64_t begin, int64_t end) {
       &block_outputs_first<T, 1>, &block_outputs_first<T, 2>, &block_outputs_first<T, 3>,
       &block_outputs_first<T, 4>, &block_outputs_first<T, 5>, &block_outputs_first<T, 6>,
       &block_outputs_first<T, 7>, &block_outputs_first<T, 8>};
-  compute_outputs(kBlocks, call, begin, end);
+  compute_outputs(kBlocks, call, begin, end, outputs_at_once<T>(call));
 }
 
 // --- inputs first, turned
