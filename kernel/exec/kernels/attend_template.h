@@ -32,7 +32,7 @@ class HeadsAttention {
     for (int64_t begin = first_; begin < call_.keys; begin += kKeysAtOnce) {
       const int count = static_cast<int>(smaller(call_.keys - begin, kKeysAtOnce));
       score(begin, count);
-      for (int h = 0; h < heads_; ++h) weigh(h);
+      for (int h = 0; h < heads_; ++h) weigh(h, in_vectors(count));
       for (int h = 0; h < heads_; ++h) mix(h, begin, count);
     }
     for (int h = 0; h < heads_; ++h) put(h);
@@ -40,8 +40,9 @@ class HeadsAttention {
 
  private:
   void take_queries() {
+    const size_t mixed = static_cast<size_t>(call_.width + kChunk * kLanes - 1) / (kChunk * kLanes);
     for (int h = 0; h < heads_; ++h) {
-      memset(sums_[h], 0, sizeof sums_[h]);
+      memset(sums_[h], 0, mixed * kChunk * sizeof(Vector));
       const T* const query = static_cast<const T*>(call_.query) + (head_ + h) * call_.query_stride;
       for (int64_t k = 0; k < call_.width; k += kLanes) {
         Level::store_floats(queries_[h] + k, load_part(query + k, call_.width - k) * call_.scale);
@@ -55,8 +56,12 @@ class HeadsAttention {
     return call_.mask == nullptr || call_.mask[key * call_.mask_stride] != 0;
   }
 
+  // As many scores as fill whole vectors: those behind the last key are -inf.
+  static int in_vectors(int count) { return (count + kLanes - 1) / kLanes * kLanes; }
+
   void score(int64_t begin, int count) {
-    for (int j = 0; j < kKeysAtOnce; ++j) {
+    const int all = in_vectors(count);
+    for (int j = 0; j < all; ++j) {
       if (j < count && is_seen(begin + j)) {
         score_key(static_cast<const T*>(call_.key) + (begin + j) * call_.key_stride, j);
       } else {
@@ -79,16 +84,16 @@ class HeadsAttention {
   }
 
   // Scores become weights, by the greatest that was met.
-  void weigh(int h) {
+  void weigh(int h, int count) {
     float greatest = greatest_[h];
-    for (const float score : scores_[h]) greatest = score > greatest ? score : greatest;
+    for (int j = 0; j < count; ++j) greatest = scores_[h][j] > greatest ? scores_[h][j] : greatest;
     if (greatest != greatest_[h]) {
       scale_sums(h, exp_of(Level::broadcast(greatest_[h] - greatest)));
       greatest_[h] = greatest;
     }
     // While all scores are -inf their weights are zeros, and no distance of two infinities.
     if (greatest == -__builtin_inff()) greatest = 0;
-    for (int j = 0; j < kKeysAtOnce; j += kLanes) {
+    for (int j = 0; j < count; j += kLanes) {
       const Vector weights = exp_of(Level::load_floats(scores_[h] + j) - greatest);
       Level::store_floats(scores_[h] + j, weights);
       weights_of_[h] = Level::add(weights_of_[h], weights);
