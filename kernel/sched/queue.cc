@@ -292,6 +292,7 @@ uint64_t Queue::slice_ns() const {
   const int64_t lag_ns = band.now_ns() - account.virtual_ns;
   const int64_t weight = weight_of(account), others = band.weights - weight;
   if (others <= 0 || lag_ns > kBorrowedNsMax) return kUnitNs;
+  if (lag_ns <= 0) return static_cast<uint64_t>(kSliceNsMin);  // also where it is far ahead
   const int64_t owed_ns = lag_ns * weight / kWeightOfVirtualTime * band.weights / others;
   return static_cast<uint64_t>(std::clamp(owed_ns, kSliceNsMin, static_cast<int64_t>(kUnitNs)));
 }

@@ -684,6 +684,21 @@ TEST(Queue, a_step_beside_a_long_run_waits_for_about_as_long_as_it_takes) {
   EXPECT_LE(lane.of(decoder).gap_ns, 19 * kMs + 28 * kMs);
 }
 
+TEST(Queue, a_run_that_is_far_ahead_or_behind_has_slices_within_their_bounds) {
+  for (const uint64_t ran_ns : {uint64_t{0}, UINT64_MAX / 2}) {
+    Queue queue(SchedulePolicy::kFair);
+    for (uint64_t id = 1; id <= 4096; ++id) {
+      queue.add(SessionId{id}, ServiceClass::kInteractive);
+      queue.enqueue({SessionId{id}, Arrival::kWoke, kMs}, 0);
+    }
+    const SessionId picked = *queue.pick(0);
+    queue.begin_slices(picked);
+    queue.charge_running(picked, ran_ns);
+    EXPECT_GE(queue.slice_ns(), kUnitNs / 4);
+    EXPECT_LE(queue.slice_ns(), kUnitNs);
+  }
+}
+
 TEST(Queue, of_several_long_runs_each_has_its_turn_and_a_short_one_no_longer_gaps) {
   SlicedLane lane;
   std::vector<uint64_t> prompts;
