@@ -188,6 +188,7 @@ class CpuLane final : public HostLane {
   // Of runs inside a pause; beside them it is what the last ones left there.
   HeapBytes inner_slab_;
   uint64_t inner_slab_bytes_ = 0;
+  size_t first_together_ = 0;  // of the next run_together(): where to begin
   // invariant: in_ == (aside_ ? &inner_ : &outer_)
   Context outer_{options_.heap ? *options_.heap : unbounded_};
   Context inner_{options_.heap ? *options_.heap : unbounded_};
@@ -494,12 +495,14 @@ Outcome<void> CpuLane::run_once(const Program& program, const RunBindings& bindi
 }
 
 // Those that have a plan which took nothing but places, as far as their places fit the slab, side
-// by side. What a plan needs beside the slab is bounded one run at a time.
+// by side; next time from the first on that it had no room for. What a plan needs beside the slab
+// is bounded one run at a time.
 std::deque<Together> CpuLane::choose_together(const Program& program,
                                               std::span<const RunTogether> runs) {
   std::deque<Together> chosen;
   uint64_t bytes = 0;
-  for (size_t i = 0; i < runs.size(); ++i) {
+  for (size_t count = 0; count < runs.size(); ++count) {
+    const size_t i = (first_together_ + count) % runs.size();
     const RunBindings& bindings = runs[i].bindings;
     if (!bindings.places.empty() || !check_bindings(admitted(program), bindings)) continue;
     Plan* const plan = plans_.find(&program, bucket_top(program.graph(), bindings.symbols));
@@ -511,7 +514,9 @@ std::deque<Together> CpuLane::choose_together(const Program& program,
     bytes += plan->planned_bytes;
   }
   const uint64_t room = room_together(bytes);
+  first_together_ = 0;
   while (bytes > room) {
+    first_together_ = chosen.back().number;
     bytes -= chosen.back().plan->planned_bytes;
     chosen.pop_back();
   }

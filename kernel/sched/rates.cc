@@ -114,11 +114,17 @@ void Rates::fit() {
   }
 }
 
-void Rates::note_first(uint64_t first_ns, uint64_t second_ns) {
+bool Rates::waits_for_arithmetic(const Work& work) const {
+  const Triple x = features(work);
+  return ns_[2] * x[2] > ns_[1] * x[1];
+}
+
+void Rates::note_first(const Work& work, uint64_t first_ns, uint64_t second_ns) {
   if (first_ns == 0 || second_ns == 0) return;
   const double factor = static_cast<double>(first_ns) / static_cast<double>(second_ns);
-  firsts_ = std::min(firsts_ + 1, kFirsts);
-  first_factor_ += (std::clamp(factor, 1 / kFactorMax, kFactorMax) - first_factor_) / firsts_;
+  Firsts& firsts = firsts_[waits_for_arithmetic(work)];
+  firsts.count = std::min(firsts.count + 1, kFirsts);
+  firsts.factor += (std::clamp(factor, 1 / kFactorMax, kFactorMax) - firsts.factor) / firsts.count;
 }
 
 }  // namespace djinn::sched

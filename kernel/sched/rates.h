@@ -9,7 +9,8 @@
 //
 // The rates begin as those of a host of 2020 with two cores, and are fitted to what was measured:
 // least squares of relative errors, of which the older count less and less. What runs for the first
-// time takes longer, since its plan is recorded: by how much is learned, too.
+// time takes longer, since its plan is recorded: by how much is learned, too, apart for what waits
+// for arithmetic most, whose plan is recorded of a run of more rows.
 //
 // Takes no memory but its own; reads no clock. One lane's.
 #pragma once
@@ -44,20 +45,27 @@ class Rates {
   void note(const Work& work, uint64_t measured_ns);
 
   // How many times as long as the second runs of their kind the first ones took.
-  [[nodiscard]] double first_factor() const { return first_factor_; }
-  void note_first(uint64_t first_ns, uint64_t second_ns);
+  [[nodiscard]] double first_factor(const Work& work) const {
+    return firsts_[waits_for_arithmetic(work)].factor;
+  }
+  void note_first(const Work& work, uint64_t first_ns, uint64_t second_ns);
 
  private:
   using Triple = std::array<double, 3>;
+  struct Firsts {
+    double factor = 1;  // a mean
+    uint32_t count = 0;
+  };
   static Triple features(const Work& work);
+  // More than for memory.
+  [[nodiscard]] bool waits_for_arithmetic(const Work& work) const;
   void fit();
 
   Triple ns_;  // of an operator, of a byte, of an operation
   // invariant: ns_ is the least non-negative solution of squares_ * ns_ = products_
   std::array<Triple, 3> squares_{};
   Triple products_{};
-  double first_factor_ = 1;
-  uint32_t firsts_ = 0;
+  std::array<Firsts, 2> firsts_;  // by waits_for_arithmetic()
 };
 
 }  // namespace djinn::sched

@@ -11,6 +11,7 @@ namespace {
 // sequence, shows soon.
 constexpr uint64_t kSteps = 8;
 constexpr uint64_t kSure = 3;
+constexpr double kLongestNs = 1e18;  // what is predicted at most
 
 size_t place_of(uint64_t kind, size_t places) {
   // Fibonacci hashing (Knuth, The Art of Computer Programming, volume 3, section 6.4).
@@ -30,8 +31,9 @@ uint64_t StepTimes::predict_ns(uint64_t kind) const {
   if (place.mean.count > 0) return place.mean.ns;
   if (!place.work) return all_.ns;
   const Rates& rates = rates_[static_cast<size_t>(place.kernels)];
-  return static_cast<uint64_t>(static_cast<double>(rates.predict_ns(*place.work)) *
-                               rates.first_factor());
+  const double ns =
+      static_cast<double>(rates.predict_ns(*place.work)) * rates.first_factor(*place.work);
+  return static_cast<uint64_t>(std::min(ns, kLongestNs));
 }
 
 bool StepTimes::knows(uint64_t kind) const {
@@ -54,7 +56,7 @@ void StepTimes::note(uint64_t kind, uint64_t measured_ns) {
   if (place.work) {
     Rates& rates = rates_[static_cast<size_t>(place.kernels)];
     // Of a kind that goes on for ever its first steps tell all that there is to learn.
-    if (place.ran == 1) rates.note_first(place.mean.ns, measured_ns);
+    if (place.ran == 1) rates.note_first(*place.work, place.mean.ns, measured_ns);
     if (place.ran >= 1 && place.ran <= kSteps) rates.note(*place.work, measured_ns);
   }
   // A first run of a program records its plan: the second alone says how long the others take.

@@ -4,6 +4,8 @@
 
 #include <gtest/gtest.h>
 
+#include <utility>
+
 namespace djinn::sched {
 namespace {
 
@@ -68,6 +70,23 @@ TEST(StepTimes, a_first_step_of_its_kind_takes_longer_if_others_did) {
   times.expect(99, work, Kernels::kFast);
   EXPECT_NEAR(static_cast<double>(times.predict_ns(99)), 2.0 * static_cast<double>(took_ns(work)),
               0.2 * static_cast<double>(took_ns(work)));
+}
+
+// A prompt's plan is recorded of a run of up to twice its rows, a token's of one like it.
+TEST(StepTimes, first_steps_that_wait_for_arithmetic_are_told_apart) {
+  StepTimes times;
+  const Work token{300, 500'000'000, 1'000'000'000}, prompt{300, 5'000'000, 90'000'000'000};
+  for (uint64_t kind = 1; kind <= 20; ++kind) {
+    const Work& work = kind % 2 == 0 ? token : prompt;
+    times.expect(kind, work, Kernels::kFast);
+    times.note(kind, (kind % 2 == 0 ? 2 : 3) * took_ns(work));
+    for (int i = 0; i < 8; ++i) times.note(kind, took_ns(work));
+  }
+  for (const auto& [work, factor] : {std::pair(token, 2.0), std::pair(prompt, 3.0)}) {
+    times.expect(99, work, Kernels::kFast);
+    const auto alone = static_cast<double>(took_ns(work));
+    EXPECT_NEAR(static_cast<double>(times.predict_ns(99)), factor * alone, 0.2 * alone);
+  }
 }
 
 TEST(Rates, no_rate_is_negative_whatever_was_measured) {
