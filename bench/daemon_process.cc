@@ -36,7 +36,9 @@ constexpr int kServiceNice = -10;  // as packaging/systemd/djinnd.service has it
 
 int start(const std::string& directory, const std::vector<std::string>& mode) {
   const bool as_service = std::ranges::find(mode, "--user") == mode.end();
-  std::vector<std::string> arguments{beside_this_program("djinnd"), "--runtime-dir", directory};
+  // Nothing is measured of the kernels, and kept for the user's own djinnd.
+  std::vector<std::string> arguments{beside_this_program("djinnd"), "--runtime-dir", directory,
+                                     "--kernels", "standard"};
   arguments.insert(arguments.end(), mode.begin(), mode.end());
   std::vector<char*> pointers;
   for (std::string& argument : arguments) pointers.push_back(argument.data());
