@@ -43,6 +43,15 @@ struct Bound final : HeapOwner {
   std::vector<uint64_t> prepared;
 };
 
+// A lane whose heap has that owner.
+void give_lane(World& world, HeapOwner& owner) {
+  LaneOptions options;
+  options.threads = 2;
+  options.grow_slab = world.slab.grow();
+  options.heap = &owner;
+  world.lane = *executor().make_lane(std::move(options));
+}
+
 at::Tensor empty_cache(const AttentionShape& shape) {
   return at::zeros({1, shape.kv_heads, shape.capacity, shape.dim},
                    at::TensorOptions().dtype(shape.type));
@@ -130,10 +139,7 @@ TEST(Plan, a_rehearsal_takes_no_more_than_its_heap_allows) {
   const AttentionShape shape{.capacity = 16};
   Bound bound;
   World world(attention_weights(shape), true);
-  LaneOptions options;
-  options.grow_slab = world.slab.grow();
-  options.heap = &bound;
-  world.lane = *executor().make_lane(std::move(options));
+  give_lane(world, bound);
   ASSERT_EQ(message_of(world.admit(attention_graph(shape))), "");
   const at::Tensor cache = empty_cache(shape), x = noise({1, 1, shape.hidden()}, 1);
   const uint64_t before = Heap::live_bytes();
@@ -161,10 +167,7 @@ srg::Graph clearing() {
 // A world with that graph whose lane's heap has an owner.
 struct Clearing {
   explicit Clearing(Bound& bound) : world({}, true) {
-    LaneOptions options;
-    options.grow_slab = world.slab.grow();
-    options.heap = &bound;
-    world.lane = *executor().make_lane(std::move(options));
+    give_lane(world, bound);
     admitted = world.admit(clearing());
   }
   Outcome<void> run() { return world.run({kBytes}, {x, y}, true); }
@@ -276,12 +279,7 @@ TEST(Plan, a_buckets_first_run_asks_at_once_for_what_it_will_hold) {
   World world({{"up", noise({1024, 256}, 1)}, {"down", noise({256, 1024}, 2)}}, true);
   Bound bound;
   bound.bytes_max = UINT64_MAX;
-  LaneOptions options;
-  options.threads = 2;
-  options.planned = true;
-  options.grow_slab = world.slab.grow();
-  options.heap = &bound;
-  world.lane = *executor().make_lane(std::move(options));
+  give_lane(world, bound);
   ASSERT_EQ(message_of(world.admit(layers(DType::kFloat32))), "");
   for (const int64_t tokens : {256, 8, 1024, 64}) {
     bound.prepared.clear();
@@ -324,12 +322,7 @@ TEST(Plan, a_run_that_was_refused_memory_leaves_later_runs_the_same_kernels) {
   Bound bound;
   uint64_t refusals = 0;
   for (Outcome<void> ended = Error{ErrorCode::kQuotaExceeded, "not yet"}; !ended; ++refusals) {
-    LaneOptions options;
-    options.threads = 2;
-    options.planned = true;
-    options.grow_slab = world.slab.grow();
-    options.heap = &bound;
-    world.lane = *executor().make_lane(std::move(options));
+    give_lane(world, bound);
     ended = world.run({1}, {input, {}});
     if (!ended) {
       ASSERT_EQ(message_of(ended), "not so much");
@@ -440,11 +433,7 @@ TEST(Plan, a_run_of_too_many_allocations_is_served_by_an_arena_of_its_peak) {
   const at::Tensor h = noise({1, 1, 4}, 2), a = noise({12, 4}, 3), b = noise({12, 4}, 4);
   Bound bound;
   World world({}, true);
-  LaneOptions options;
-  options.threads = 2;
-  options.grow_slab = world.slab.grow();
-  options.heap = &bound;
-  world.lane = *executor().make_lane(std::move(options));
+  give_lane(world, bound);
   ASSERT_EQ(message_of(world.admit(recurrence(kSteps))), "");
   bound.bytes_max = UINT64_MAX;
   for (uint64_t runs = 0; runs < 3; ++runs) {
