@@ -47,8 +47,7 @@ std::optional<Pending> GrantedHeap::prepare(uint64_t bytes) {
     } else if (answer.is_pending()) {
       return Pending{};
     } else {
-      refused_bytes_ = total;
-      doubling_refused_ = true;
+      refused_bytes_ = total;  // what is asked for in the run's midst may still double
     }
   }
   return std::nullopt;

@@ -381,7 +381,7 @@ Result<bool> LaneLoop::can_go_on(Seat& seat, uint64_t now_ns) {
 
 Status LaneLoop::look_at(Seat& seat, uint64_t now_ns) {
   if (seat.standing == Standing::kQueued && seat.session->is_cancelled()) {
-    state_.queue.let_go(seat.session->id());  // to end it takes no time
+    state_.queue.withdraw(seat.session->id());  // to end it takes no time
   }
   DJINN_TRY(const bool goes_on, can_go_on(seat, now_ns));
   if (goes_on) {
@@ -463,6 +463,7 @@ bool LaneLoop::run_turn() {
     return false;
   }
   if (!state_.queue.has_ready()) return false;
+  now_ns = clock_.monotonic_ns();  // to judge who came is not the time of who is picked
   now_ns += take_turn(now_ns);
   const auto picked = state_.queue.pick(now_ns);
   if (!picked) return false;
@@ -515,7 +516,7 @@ bool LaneLoop::run_unit(const std::vector<SessionId>& unit, uint64_t begun_ns) {
       time.has_run_out = slice.has_run_out;
       worked |= end_step(id, *advance, time);
     }
-    begun_ns = ended_ns;
+    begun_ns = clock_.monotonic_ns();
   }
   struct Ended {
     SessionId id;
@@ -555,8 +556,12 @@ LaneLoop::Slice LaneLoop::slice_of(const Seat& seat, uint64_t begun_ns) const {
 
 // Twice as much after each time that it was not enough. So is what it has of the processor then.
 uint64_t LaneLoop::inside_ns(const Seat& seat) {
-  const uint64_t most_ns = seat.is_sure ? kLongNs : kInsideNsMax;
-  const uint64_t first_ns = std::clamp(seat.predicted_ns, sched::kUnitNs, most_ns);
+  uint64_t first_ns = sched::kUnitNs;
+  if (seat.is_sure && seat.predicted_ns > kLongNs) {
+    first_ns = kInsideNsMax;
+  } else if (seat.is_sure) {
+    first_ns = std::max(first_ns, seat.predicted_ns);
+  }
   return std::min(first_ns << seat.tries_inside, kLongNs);
 }
 
@@ -667,11 +672,12 @@ bool LaneLoop::run_others(Session& session, std::optional<Runner::Pause>& pause)
       if (!spin.wait()) spin.restart();
       continue;
     }
-    const auto picked = queue.pick(now_ns);
+    const uint64_t picked_ns = clock_.monotonic_ns();
+    const auto picked = queue.pick(picked_ns);
     DJINN_ASSERT(picked);
     if (*picked == id) return true;
     if (!pause) pause.emplace(*runner_);
-    run_unit(unit_of(*picked, now_ns), now_ns);
+    run_unit(unit_of(*picked, picked_ns), picked_ns);
     counts_.note_turn(baton_.pass_if_due(1), baton_.overruns());
   }
   queue.resume(id, clock_.monotonic_ns());
@@ -703,7 +709,7 @@ bool LaneLoop::end_step(SessionId id, Runner::Advance advance, const StepTime& t
   if (advance == Runner::Advance::kAbandoned) {
     hold_back(seat, time);
     if (took_ns > seat.predicted_ns) times_.note(seat.kind.number, took_ns);
-    if (const Status queued = enqueue(seat, sched::Arrival::kGoesOn, time.ended_ns); !queued) {
+    if (const Status queued = enqueue(seat, sched::Arrival::kAgain, time.ended_ns); !queued) {
       set_aside(id, queued.error());
     }
     return true;

@@ -389,24 +389,11 @@ TEST_F(LaneLoopTest, a_run_that_waits_for_memory_is_refused_at_its_deadline) {
   EXPECT_EQ(session->completion(), ErrorCode::kOk);
 }
 
-// Virtual: how much less the one is owed than the other, neither of which has a step.
-int64_t behind_ns(sched::Queue queue, SessionId one, SessionId other) {
-  for (const SessionId id : {one, other}) queue.enqueue({id, sched::Arrival::kGoesOn}, 0);
-  while (queue.pick(0)) {
-  }
-  const auto decisions = queue.decisions();
-  const auto last = [&](SessionId id) {
-    return std::ranges::find(decisions.rbegin(), decisions.rend(), id, &sched::Decision::session);
-  };
-  return last(other)->lag_ns - last(one)->lag_ns;
-}
-
 TEST_F(LaneLoopTest, behind_too_many_nobody_with_a_deadline_is_queued) {
   const auto first = attach(1);
   const auto second = attach(2);
   const auto last = attach(3);
-  const auto idle = attach(4);
-  look_at(4);
+  look_at(3);
   on_lane([&](LaneLoop::State&) {
     for (int run = 0; run < 200; ++run) first->run(one_operator("fake::nothing"));
     for (int run = 0; run < 200; ++run) second->run(one_operator("fake::nothing"));
@@ -414,9 +401,6 @@ TEST_F(LaneLoopTest, behind_too_many_nobody_with_a_deadline_is_queued) {
     last->run(one_operator("fake::nothing"));
   });
   EXPECT_EQ(last->completion(), ErrorCode::kQueueFull);
-  on_lane([&](LaneLoop::State& state) {  // to be judged is not free
-    EXPECT_GT(behind_ns(state.queue, last->id, idle->id), 0);
-  });
   for (int run = 0; run < 200; ++run) ASSERT_EQ(first->completion(), ErrorCode::kOk);
   for (int run = 0; run < 200; ++run) ASSERT_EQ(second->completion(), ErrorCode::kOk);
   last->run(one_operator("fake::nothing"));

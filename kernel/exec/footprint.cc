@@ -34,13 +34,7 @@ bool has_one_course(const Inference& inference) {
 }  // namespace
 
 Footprint::Footprint(const Inference& inference) {
-  if (!has_one_course(inference)) {
-    uint64_t most = 0;
-    for (const Sample& sample : inference.samples) most = std::max(most, sample.peak_bytes);
-    pieces_.push_back({most, {}});
-    events_.push_back({0, true});
-    return;
-  }
+  if (!has_one_course(inference)) return;
   events_ = inference.samples[0].events;
   for (size_t i = 0; i < inference.samples[0].pieces.size(); ++i) {
     pieces_.push_back(piece_of(inference, i));
@@ -48,13 +42,10 @@ Footprint::Footprint(const Inference& inference) {
 }
 
 Footprint::Piece Footprint::piece_of(const Inference& inference, size_t number) {
-  Piece largest, product;
-  for (const Sample& sample : inference.samples) {
-    largest.bytes = std::max(largest.bytes, sample.pieces[number].bytes);
-  }
   const srg::ValueId value = inference.samples[0].pieces[number].value;
   const auto sizes = fit_sizes(inference, value);
-  if (!sizes) return largest;
+  if (!sizes) return {};
+  Piece product;
   product.bytes = c10::elementSize(inference.samples[0].shapes[value].type);
   for (const srg::Expr& size : *sizes) {
     if (size.is_constant()) {
@@ -66,7 +57,7 @@ Footprint::Piece Footprint::piece_of(const Inference& inference, size_t number) 
   for (size_t i = 0; i < inference.samples.size(); ++i) {
     uint64_t bytes = product.bytes;
     for (const srg::Expr& size : product.factors) bytes = times(bytes, size, inference.points[i]);
-    if (bytes != inference.samples[i].pieces[number].bytes) return largest;
+    if (bytes != inference.samples[i].pieces[number].bytes) return {};
   }
   return product;
 }

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Footprint: how many bytes of its own a run of a graph holds at once, for any values of the
-// graph's symbols, from the shapes that were inferred at a few. Kernels' own scratch is not in it.
+// Footprint: how many bytes of its own a run of a graph holds at once at least, for any values of
+// the graph's symbols, from the shapes that were inferred at a few. Kernels' own scratch is not in
+// it.
 //
 //   Piece   memory that a node made: born with it, released when the last value on it dies. Its
-//           size is a number times sizes that are affine in the symbols; where it is not, the
-//           largest that was inferred
+//           size is a number times sizes that are affine in the symbols; one that is not, such as
+//           rows times tokens, counts for nothing, and so do all where meta runs took another
+//           course
 #pragma once
 
 #include <cstdint>
@@ -31,8 +33,8 @@ class Footprint {
   // Of a graph with symbols; inference is of its meta runs.
   explicit Footprint(const Inference& inference);
 
-  // The most that is alive at once, each piece rounded up to kTensorAlignment. symbols: one for
-  // each. Linear in the graph's size.
+  // The most of what is known that is alive at once, each piece rounded up to kTensorAlignment.
+  // symbols: one for each. Linear in the graph's size.
   [[nodiscard]] uint64_t peak_bytes(std::span<const int64_t> symbols) const;
 
  private:

@@ -344,7 +344,9 @@ Status CpuLane::record(const AdmittedGraph& graph, const RunBindings& bindings, 
     plans_.learn(plan, recorder.finish());
   }
   const uint64_t peak = recorder.peak_live_bytes();
-  plan.aside_bytes = peak - std::min(peak, graph.footprint.peak_bytes(bindings.symbols));
+  if (!bindings.symbols.empty()) {
+    plan.aside_bytes = peak - std::min(peak, graph.footprint.peak_bytes(bindings.symbols));
+  }
   ++stats_.plan_records;
   stats_.planned_bytes = plan.planned_bytes;
   stats_.peak_live_bytes = peak;

@@ -34,7 +34,7 @@ struct Plan {
   uint64_t planned_bytes = 0;
   uint64_t peak_live_bytes = 0;
   uint64_t heap_bytes = 0;   // that its last run took beside its places
-  uint64_t aside_bytes = 0;  // that kernels held beside the results, when it was recorded
+  uint64_t aside_bytes = 0;  // with symbols: held beside what was foreseen, when it was recorded
   uint32_t records = 0;
   bool needs_record = true;
   bool in_arena = false;  // of planned_bytes, without places

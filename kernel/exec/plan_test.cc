@@ -259,7 +259,6 @@ TEST(Plan, a_rehearsal_writes_no_sequence_buffer) {
   EXPECT_EQ(world.lane->stats().planned_runs, 1u);
 }
 
-// At whatever point of it a run was refused memory: ATen would leave oneDNN for good.
 // Three products of up to 1,024 rows, and what is between them.
 srg::Graph layers(DType dtype) {
   GraphBuilder b;
@@ -291,6 +290,21 @@ TEST(Plan, a_buckets_first_run_asks_at_once_for_what_it_will_hold) {
   }
 }
 
+// Rows times tokens are no affine size: nothing is known of them, so nothing is refused for it.
+TEST(Plan, a_small_run_of_sizes_that_cannot_be_foreseen_is_not_refused) {
+  GraphBuilder b;
+  const srg::Expr rows = b.symbol("rows", 1, 64), tokens = b.symbol("tokens", 1, 4096);
+  const auto x = b.input("x", DType::kFloat32, {rows, tokens, 16});
+  const auto flat = b.call("aten::flatten.using_ints", {arg(x), integer(0), integer(1)});
+  const auto fresh = b.call("aten::neg", {arg(flat)});
+  b.output(b.call("aten::sum", {arg(fresh)}));
+  World world({}, true);
+  ASSERT_EQ(message_of(world.admit(b.graph)), "");
+  ASSERT_GT(world.program->activation_bytes_estimate(), uint64_t{16} << 20);
+  world.lane->set_owner({.id = 1, .bytes_max = uint64_t{1} << 20});
+  EXPECT_EQ(message_of(world.run({1, 8}, {noise({1, 8, 16}, 1)})), "");
+}
+
 TEST(Plan, what_cannot_fit_at_the_runs_own_symbols_is_refused_before_it_computes) {
   World world({{"up", noise({1024, 256}, 1)}, {"down", noise({256, 1024}, 2)}}, true);
   ASSERT_EQ(message_of(world.admit(layers(DType::kFloat32))), "");
@@ -307,6 +321,7 @@ TEST(Plan, what_cannot_fit_at_the_runs_own_symbols_is_refused_before_it_computes
   EXPECT_EQ(message_of(run(7)), "");
 }
 
+// At whatever point of it a run was refused memory: ATen would leave oneDNN for good.
 TEST(Plan, a_run_that_was_refused_memory_leaves_later_runs_the_same_kernels) {
   GraphBuilder b;
   // The last of two tokens: a product of batches, which takes memory inside of oneDNN.

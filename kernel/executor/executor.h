@@ -100,7 +100,7 @@ class Program {
   [[nodiscard]] virtual std::span<const OutputInfo> outputs() const = 0;
   // What a run holds at once of results of its own, at its largest shapes.
   [[nodiscard]] virtual uint64_t activation_bytes_estimate() const = 0;
-  // Likewise, at these values of its symbols, one for each. Kernels' own scratch is not in it.
+  // At these values of its symbols, one for each, at least. Kernels' own scratch is not in it.
   [[nodiscard]] virtual uint64_t activation_bytes_at(std::span<const int64_t> symbols) const = 0;
   // Ranges of bound input storages that a run with these symbol values will write. Errors:
   // kOutOfRange.

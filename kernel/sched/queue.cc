@@ -112,6 +112,7 @@ void Queue::remove(SessionId session) {
     deactivate(account);
   }
   if (session == slicing_) end_slices();
+  forget_debts(account);
   by_company_.erase({account.company, session});
   accounts_.erase(found);
 }
@@ -156,7 +157,7 @@ int64_t Queue::credit_max(const Account& account, Arrival arrival) const {
 }
 
 void Queue::forfeit_credit(Account& account, Arrival arrival) {
-  if (arrival == Arrival::kGoesOn) return;
+  if (arrival == Arrival::kGoesOn || arrival == Arrival::kAgain) return;
   const int64_t v = band_of(account).now_ns();
   account.virtual_ns = std::max(account.virtual_ns, v - credit_max(account, arrival));
 }
@@ -173,8 +174,11 @@ void Queue::enqueue(const ReadyStep& step, uint64_t now_ns) {
   account.batch_key = step.batch_key;
   note_gap(step, account, now_ns);
   account.is_long = step.is_long;
-  if (account.is_long) pay_back(account);
-  if (slicing_.valid() && account.is_long) return hold(step.session, account);
+  if (account.is_long && step.arrival != Arrival::kAgain) {
+    pay_back(account, credit_max(account, step.arrival));
+  }
+  if (slicing_.valid() && account.is_long)
+    return hold(step.session, account, band_of(account).now_ns());
   activate(step.session, account);
 }
 
@@ -186,10 +190,11 @@ void Queue::activate(SessionId session, Account& account) {
 
 // --- slices
 
-void Queue::hold(SessionId session, Account& account) {
+void Queue::hold(SessionId session, Account& account, int64_t v) {
   DJINN_ASSERT(slicing_.valid() && session != slicing_ && account.place == Place::kAsleep);
   account.place = Place::kHeld;
-  account.held_lag_ns = band_of(account).now_ns() - account.virtual_ns;
+  account.held_lag_ns = v - account.virtual_ns;
+  account.borrowed_at_hold_ns = account.borrowed_ns;
   held_.insert(session);
   lend(account, weight_of(account));
 }
@@ -205,35 +210,61 @@ void Queue::lend(const Account& held, int64_t weight) {
   if (is_active) band_of(to).enter(weight_of(to), to.virtual_ns);
 }
 
-// virtual_ns: what the run with slices was charged for, as if all the weight were its own.
+// virtual_ns: what the run with slices was charged for, as if all the weight were its own. What it
+// owes too much to remember, nobody is owed.
 void Queue::note_borrowed(Account& account, int64_t virtual_ns) {
-  const auto add = [](Account& to, int64_t ns) {
-    to.borrowed_ns = std::clamp(to.borrowed_ns + ns, -kBorrowedNsMax, kBorrowedNsMax);
-  };
-  add(account, virtual_ns * account.lent / sched::weight_of(account.service));
+  const int64_t all_ns = virtual_ns * account.lent / sched::weight_of(account.service);
+  const int64_t taken_ns = std::min(all_ns, kBorrowedNsMax - account.borrowed_ns);
+  if (taken_ns <= 0) return;
+  account.borrowed_ns += taken_ns;
+  const double part = static_cast<double>(taken_ns) / static_cast<double>(all_ns);
+  const auto of_lender_ns = static_cast<int64_t>(static_cast<double>(virtual_ns) * part);
   for (const SessionId session : held_) {
     Account& lender = account_of(session);
-    if (&band_of(lender) == &band_of(account)) add(lender, -virtual_ns);
+    if (&band_of(lender) != &band_of(account)) continue;
+    lender.borrowed_ns = std::max(lender.borrowed_ns - of_lender_ns, -kBorrowedNsMax);
   }
 }
 
-// Of what it had of others, or others of it, a unit at most. Precondition: it is not active.
-void Queue::pay_back(Account& account) {
-  const int64_t most = virtual_of(kUnitNs, account);
-  const int64_t paid = std::clamp(account.borrowed_ns, -most, most);
-  account.borrowed_ns -= paid;
-  account.virtual_ns += paid;
+// Of what it had of others, or others of it, a unit at most. Nobody is owed more by it than
+// most_ns. Precondition: it is not active.
+void Queue::pay_back(Account& account, int64_t most_ns) {
+  const int64_t unit_ns = virtual_of(kUnitNs, account);
+  const int64_t owed_ns = band_of(account).now_ns() - account.virtual_ns;
+  const int64_t room_ns = std::clamp(most_ns - owed_ns, int64_t{0}, unit_ns);
+  const int64_t paid_ns = std::clamp(account.borrowed_ns, -room_ns, unit_ns);
+  account.borrowed_ns -= paid_ns;
+  account.virtual_ns += paid_ns;
+}
+
+// Who leaves takes neither debts nor loans along: those on the other side have as much less.
+void Queue::forget_debts(const Account& leaving) {
+  const auto is_opposite = [&](const Account& other) {
+    return &band_of(other) == &band_of(leaving) && other.borrowed_ns != 0 &&
+           (other.borrowed_ns < 0) != (leaving.borrowed_ns < 0);
+  };
+  double all_ns = 0;
+  for (const auto& [id, other] : accounts_) {
+    if (is_opposite(other)) all_ns += static_cast<double>(other.borrowed_ns);
+  }
+  if (leaving.borrowed_ns == 0 || all_ns == 0) return;
+  const double part = std::min(1.0, -static_cast<double>(leaving.borrowed_ns) / all_ns);
+  for (auto& [id, other] : accounts_) {
+    if (!is_opposite(other)) continue;
+    other.borrowed_ns -= static_cast<int64_t>(static_cast<double>(other.borrowed_ns) * part);
+  }
 }
 
 void Queue::begin_slices(SessionId session) {
   DJINN_ASSERT(policy_ == SchedulePolicy::kFair && !slicing_.valid() && held_.empty());
   DJINN_ASSERT(account_of(session).place == Place::kPicked);
   slicing_ = session;
+  const std::array<int64_t, 2> v{bands_[0].now_ns(), bands_[1].now_ns()};
   for (auto& [id, account] : accounts_) {
     if (account.place != Place::kReady || !account.is_long) continue;
     unplace(id, account);
     deactivate(account);
-    hold(id, account);
+    hold(id, account, v[account.service == ServiceClass::kIdle]);
   }
 }
 
@@ -252,22 +283,25 @@ void Queue::end_slices() {
 }
 
 // v: V. While they were held, their weights were used: each is owed what it was owed before, a unit
-// at most, and what it lent by who had it. So of their places in virtual time who borrowed least
-// has the first.
-void Queue::release(std::vector<SessionId>& sessions, int64_t v) {
-  std::vector<int64_t> places;
+// at most, and what it lent by who had it. So of those of a class that are owed something who
+// borrowed least has the first of their places in virtual time.
+void Queue::release(const std::vector<SessionId>& sessions, int64_t v) {
+  std::map<ServiceClass, std::vector<SessionId>> owed;
   for (const SessionId session : sessions) {
     Account& account = account_of(session);
     account.place = Place::kAsleep;
-    places.push_back(v - std::min(account.held_lag_ns, virtual_of(kUnitNs, account)));
+    account.virtual_ns = v - std::min(account.held_lag_ns, virtual_of(kUnitNs, account));
+    if (account.held_lag_ns >= 0) owed[account.service].push_back(session);
   }
-  std::ranges::sort(places);
-  std::ranges::stable_sort(sessions, {}, [&](SessionId id) { return account_of(id).borrowed_ns; });
-  for (size_t i = 0; i < sessions.size(); ++i) {
-    Account& account = account_of(sessions[i]);
-    account.virtual_ns = places[i];
-    activate(sessions[i], account);
+  for (auto& [service, of_class] : owed) {
+    std::vector<int64_t> places;
+    for (const SessionId session : of_class) places.push_back(account_of(session).virtual_ns);
+    std::ranges::sort(places);
+    std::ranges::stable_sort(of_class, {},
+                             [&](SessionId id) { return account_of(id).borrowed_ns; });
+    for (size_t i = 0; i < of_class.size(); ++i) account_of(of_class[i]).virtual_ns = places[i];
   }
+  for (const SessionId session : sessions) activate(session, account_of(session));
 }
 
 void Queue::charge_running(SessionId session, uint64_t measured_ns) {
@@ -302,14 +336,26 @@ void Queue::resume(SessionId session, uint64_t now_ns) {
   take(session, account_of(session), now_ns, PickReason::kSlice);
 }
 
+void Queue::withdraw(SessionId session) {
+  Account& account = account_of(session);
+  if (account.place != Place::kHeld) return;
+  Account& borrower = account_of(slicing_);
+  const int64_t lent_ns = std::max<int64_t>(account.borrowed_at_hold_ns - account.borrowed_ns, 0);
+  account.borrowed_ns += lent_ns;
+  if (&band_of(account) == &band_of(borrower)) {
+    borrower.borrowed_ns -=
+        lent_ns * sched::weight_of(account.service) / sched::weight_of(borrower.service);
+  }
+  let_go(session);
+}
+
 void Queue::let_go(SessionId session) {
   Account& account = account_of(session);
   if (account.place != Place::kHeld) return;
   held_.erase(session);
   lend(account, -weight_of(account));
   account.is_long = false;
-  std::vector<SessionId> one{session};
-  release(one, band_of(account).now_ns());
+  release({session}, band_of(account).now_ns());
 }
 
 bool Queue::must_give_up() const {

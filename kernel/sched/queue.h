@@ -41,10 +41,10 @@
 // in which submissions came; one of several steps goes on until its end.
 //
 // Virtual nanoseconds are those of an interactive account: to others a nanosecond is 2 or 4.
-// All calls but ready_with(), begin_slices(), the end of slices, picked() and decisions() take
-// O(log n), averaged over a series of them; is_worth_waiting() more, by the accounts that have had
-// the key of the step that is next. Not thread-safe: one lane's. A copy is a queue of its
-// own (forecast.h).
+// All calls but ready_with(), begin_slices(), the end of slices, picked(), remove() and decisions()
+// take O(log n), averaged over a series of them; so do charges, but for a run that has slices,
+// which look at who is held; is_worth_waiting() more, by the accounts that have had the key of the
+// step that is next. Not thread-safe: one lane's. A copy is a queue of its own (forecast.h).
 #pragma once
 
 #include <array>
@@ -72,6 +72,7 @@ enum class Arrival : uint8_t {
   kNext,     // the first of another submission, which was there already, or a moment later
   kGoesOn,   // of the same submission
   kResumes,  // likewise, but it could not go on in between
+  kAgain,    // the last one itself, which was given up
 };
 
 struct ReadyStep {
@@ -157,6 +158,8 @@ class Queue {
   [[nodiscard]] const std::set<SessionId>& held() const { return held_; }
   // Its step, if it is held, is not long any more.
   void let_go(SessionId session);
+  // Likewise, and it is given up: what was lent meanwhile for a step that nobody wants is no debt.
+  void withdraw(SessionId session);
 
   // Those that were picked and not charged yet, and the one whose run has slices, or none.
   [[nodiscard]] std::vector<SessionId> picked() const;
@@ -172,9 +175,10 @@ class Queue {
     Place place = Place::kAsleep;
     bool is_eligible = false;  // ready, and in Band::eligible
     bool is_long = false;
-    int64_t lent = 0;         // weight that it has of those that are held
-    int64_t borrowed_ns = 0;  // virtual; negative: what others had of it
-    int64_t held_lag_ns = 0;  // virtual: what it was owed when it was held
+    int64_t lent = 0;                 // weight that it has of those that are held
+    int64_t borrowed_ns = 0;          // virtual; negative: what others had of it
+    int64_t held_lag_ns = 0;          // virtual: what it was owed when it was held
+    int64_t borrowed_at_hold_ns = 0;  // likewise
     int64_t virtual_ns = 0;
     int64_t deadline_ns = 0;
     uint64_t came = 0;          // the how-manieth submission it is in
@@ -209,11 +213,12 @@ class Queue {
   void place(SessionId session, Account& account);
   void unplace(SessionId session, Account& account);
   void activate(SessionId session, Account& account);
-  void hold(SessionId session, Account& account);
+  void hold(SessionId session, Account& account, int64_t v);
   void lend(const Account& held, int64_t weight);
   void note_borrowed(Account& account, int64_t virtual_ns);
-  void release(std::vector<SessionId>& sessions, int64_t v);
-  static void pay_back(Account& account);
+  void release(const std::vector<SessionId>& sessions, int64_t v);
+  void pay_back(Account& account, int64_t most_ns);
+  void forget_debts(const Account& leaving);
   void end_slices();
   void add_time(Account& account, uint64_t measured_ns);
   [[nodiscard]] static int64_t weight_of(const Account& account);
