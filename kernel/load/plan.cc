@@ -435,11 +435,6 @@ Result<ReadPlan> resolve(const srg::LoadPlan& plan, std::span<const SafetensorsI
     const srg::LoadPlan whole = every_tensor(files, plan);
     // If the files do not have the tensor, there is nothing to expand again.
     if (!whole.destinations.empty()) return resolve(whole, files, extent_bytes_max);
-  } else if (plan.matrices != srg::WeightForm::kPlain) {
-    return Error{
-        ErrorCode::kInvalidArgument,
-        "The load plan gives matrices a form, and has destinations, each of which says its "
-        "own. Give the form to those that are to have it, or leave out the destinations."};
   }
   DJINN_CHECK(check_names(plan));
   DJINN_TRY(std::vector<Part> parts, parts_of(plan, files));
