@@ -88,7 +88,8 @@ class Systemd:
             env=os.environ
             | {"NOTIFY_SOCKET": str(self.directory / "notify")}
             | {"FDSTORE": str(self.store_max)}
-            | {"XDG_RUNTIME_DIR": str(self.directory), "XDG_CACHE_HOME": str(self.directory)}
+            | {"XDG_RUNTIME_DIR": str(self.directory)}
+            | {"XDG_CACHE_HOME": str(self.directory / "cache")}  # "djinn" in it is told from ours
             | {"DBUS_SYSTEM_BUS_ADDRESS": self.bus, "DBUS_SESSION_BUS_ADDRESS": self.bus},
             stderr=self.stderr,
             text=True,
