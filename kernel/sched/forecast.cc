@@ -56,19 +56,21 @@ class Foresight {
     if (queue_.policy() == SchedulePolicy::kFifo) {
       return end_step(id, plus(left.step_ns, times(left.steps, left.each_ns)));
     }
-    if (left.has_slices && left.step_ns > kUnitNs) {
-      if (!queue_.has_slices()) queue_.begin_slices(id);
-      if (queue_.slicing() == id) return end_slice(id, left);
+    const bool goes_on = queue_.slicing() == id;
+    const uint64_t slice_ns = goes_on ? queue_.slice_ns() : kUnitNs;
+    if (left.has_slices && left.step_ns > slice_ns && (goes_on || !queue_.has_slices())) {
+      if (!goes_on) queue_.begin_slices(id);
+      return end_slice(id, left, slice_ns);
     }
     end_step(id, left.step_ns);
     queue_next(id, left);
   }
 
-  void end_slice(SessionId id, Backlog& left) {
-    queue_.charge_running(id, kUnitNs);
+  void end_slice(SessionId id, Backlog& left, uint64_t took_ns) {
+    queue_.charge_running(id, took_ns);
     queue_.end_slice(id);
-    left.step_ns -= kUnitNs;
-    now_ns_ = plus(now_ns_, kUnitNs);
+    left.step_ns -= took_ns;
+    now_ns_ = plus(now_ns_, took_ns);
   }
 
   void end_step(SessionId id, uint64_t took_ns) {
@@ -80,13 +82,17 @@ class Foresight {
     if (left.steps > 0) {
       --left.steps;
       left.step_ns = left.each_ns;
-      left.has_slices = false;
-      return queue_.enqueue({id, Arrival::kGoesOn, left.step_ns}, now_ns_);
+      left.has_slices = left.is_long = false;
+      return enqueue(id, Arrival::kGoesOn, left);
     }
     if (left.behind == 0) return;
     --left.behind;
     left.step_ns = left.behind_ns;
-    queue_.enqueue({id, Arrival::kNext, left.step_ns}, now_ns_);
+    enqueue(id, Arrival::kNext, left);
+  }
+
+  void enqueue(SessionId id, Arrival arrival, const Backlog& left) {
+    queue_.enqueue({id, arrival, left.step_ns, 0, left.is_long, left.is_sure}, now_ns_);
   }
 
   // The idle one's run is begun again when nobody else's can be.
@@ -94,7 +100,9 @@ class Foresight {
     const SessionId id = queue_.slicing();
     queue_.resume(id, now_ns_);
     queue_.charge(id, 0, now_ns_);
-    queue_.enqueue({id, Arrival::kGoesOn, left_of(id).step_ns, 0, true}, now_ns_);
+    Backlog& left = left_of(id);
+    left.is_long = true;
+    enqueue(id, Arrival::kAgain, left);
   }
 
   Queue queue_;

@@ -21,10 +21,12 @@ namespace djinn::sched {
 struct Backlog {
   uint64_t step_ns = 0;     // left of the step that is ready, held, or being computed
   bool has_slices = false;  // that step can be paused
+  bool is_long = false;     // likewise, and while another has slices it is held
+  bool is_sure = true;      // how long it takes
   uint64_t steps = 0;       // that come behind it, of the same submission
   uint64_t each_ns = 0;     // of these
   uint64_t behind = 0;      // submissions behind that one
-  uint64_t behind_ns = 0;   // of each of these, which are one step
+  uint64_t behind_ns = 0;   // of each of these, which are one step like the first
 };
 using BacklogOf = std::function<Backlog(SessionId session)>;
 

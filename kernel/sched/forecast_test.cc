@@ -24,8 +24,7 @@ class KnownWork {
   }
   void enqueue(uint64_t id, Arrival arrival = Arrival::kWoke) {
     const Backlog& work = backlogs.at(id);
-    const bool is_long = work.has_slices && work.step_ns > 8 * kUnitNs;
-    queue.enqueue({SessionId{id}, arrival, work.step_ns, 0, is_long}, kNow);
+    queue.enqueue({SessionId{id}, arrival, work.step_ns, 0, work.is_long, work.is_sure}, kNow);
   }
   // Of one that is ready.
   [[nodiscard]] Forecast of(uint64_t id) const {
@@ -38,7 +37,7 @@ class KnownWork {
 };
 
 Backlog single(uint64_t ns) {
-  return {.step_ns = ns, .has_slices = true};
+  return {.step_ns = ns, .has_slices = true, .is_long = ns > 8 * kUnitNs};
 }
 
 Backlog series_of(uint64_t count, uint64_t each_ns) {
@@ -113,6 +112,36 @@ TEST(Forecast, no_more_is_looked_at_than_a_limit_and_what_it_gives_says_so) {
   EXPECT_TRUE(lane.of(2).is_least);
   lane.backlogs[1] = series_of(UINT64_MAX, UINT64_MAX);
   EXPECT_TRUE(lane.of(2).is_least);
+}
+
+TEST(Forecast, submissions_behind_a_long_one_are_long_too) {
+  KnownWork lane;
+  lane.add(1, single(kNsPerSecond));
+  lane.backlogs[1].behind = 1;
+  lane.backlogs[1].behind_ns = kNsPerSecond;
+  lane.add(2, single(kNsPerSecond));
+  lane.add(3, single(kNsPerSecond));
+  for (const uint64_t id : {1, 2, 3}) lane.enqueue(id);
+  ASSERT_EQ(lane.queue.pick(kNow), SessionId{1});
+  EXPECT_EQ(lane.of(3).wait_ns, 2 * kNsPerSecond);  // the second of the first is held then
+}
+
+// Steps that come one after the other beside a run with slices, which had more than its share: it
+// has the least slices, and does not compute for a unit before each of them.
+TEST(Forecast, a_run_that_is_owed_nothing_has_short_slices) {
+  KnownWork lane;
+  lane.add(1, single(kNsPerSecond));
+  lane.add(2, series_of(100, kNsPerMs));
+  lane.add(3, single(kNsPerMs));
+  lane.enqueue(1);
+  ASSERT_EQ(lane.queue.pick(kNow), SessionId{1});
+  lane.queue.begin_slices(SessionId{1});
+  lane.queue.charge_running(SessionId{1}, 10 * kUnitNs);
+  lane.enqueue(2);
+  lane.enqueue(3, Arrival::kNext);
+  lane.queue.end_slice(SessionId{1});
+  lane.queue.resume(SessionId{1}, kNow);
+  EXPECT_LT(lane.of(3).wait_ns, kUnitNs / 2);
 }
 
 // The queue itself, driven step by step by the same times, picks the session at that very moment.

@@ -239,6 +239,7 @@ void Queue::pay_back(Account& account, int64_t most_ns) {
 
 // Who leaves takes neither debts nor loans along: those on the other side have as much less.
 void Queue::forget_debts(const Account& leaving) {
+  if (leaving.borrowed_ns == 0) return;
   const auto is_opposite = [&](const Account& other) {
     return &band_of(other) == &band_of(leaving) && other.borrowed_ns != 0 &&
            (other.borrowed_ns < 0) != (leaving.borrowed_ns < 0);
@@ -247,7 +248,7 @@ void Queue::forget_debts(const Account& leaving) {
   for (const auto& [id, other] : accounts_) {
     if (is_opposite(other)) all_ns += static_cast<double>(other.borrowed_ns);
   }
-  if (leaving.borrowed_ns == 0 || all_ns == 0) return;
+  if (all_ns == 0) return;
   const double part = std::min(1.0, -static_cast<double>(leaving.borrowed_ns) / all_ns);
   for (auto& [id, other] : accounts_) {
     if (!is_opposite(other)) continue;
@@ -264,7 +265,7 @@ void Queue::begin_slices(SessionId session) {
     if (account.place != Place::kReady || !account.is_long) continue;
     unplace(id, account);
     deactivate(account);
-    hold(id, account, v[account.service == ServiceClass::kIdle]);
+    hold(id, account, v[band_number(account.service)]);
   }
 }
 
@@ -322,7 +323,7 @@ void Queue::end_slice(SessionId session) {
 uint64_t Queue::slice_ns() const {
   DJINN_ASSERT(slicing_.valid());
   const Account& account = accounts_.at(slicing_);
-  const Band& band = bands_[account.service == ServiceClass::kIdle];
+  const Band& band = bands_[band_number(account.service)];
   const int64_t lag_ns = band.now_ns() - account.virtual_ns;
   const int64_t weight = weight_of(account), others = band.weights - weight;
   if (others <= 0 || lag_ns > kBorrowedNsMax) return kUnitNs;
@@ -571,6 +572,12 @@ void Queue::charge_judging(SessionId session, Arrival arrival, uint64_t begun_ns
   Band& band = band_of(account);
   band.enter(weight_of(account), account.virtual_ns);
   band.leave(weight_of(account), account.virtual_ns);
+}
+
+bool Queue::owes_a_unit(SessionId session) const {
+  const Account& account = accounts_.at(session);
+  const int64_t v = bands_[band_number(account.service)].now_ns();
+  return account.virtual_ns - v > virtual_of(kUnitNs, account);
 }
 
 std::vector<SessionId> Queue::ready_with(uint64_t batch_key) const {

@@ -13,15 +13,14 @@
 //             keeps what it is owed, up to the longest of the last steps
 //   request   what a step is counted upon to want: what it is predicted to take, if that is sure
 //   slice     a run that can be paused is picked for a unit, or less if less is owed to it, and
-//   then
-//             again. A step that is likely
-//             to be long is such a run, and its request is a unit
+//             then again. A step that is likely to be long is such a run, and its request is a unit
 //   held      ready, but its step is long, and another run is in the midst of its slices: one is
 //             enough. Who is held lends that one its weight, and is not active. When it is let go
-//             it is owed a unit at most, since nobody else had what it did not get
-//   borrowed  what a run with slices had by the weights that were lent to it. That is owed to the
-//             lenders alone: for each long step a unit of it at most is paid back, so that runs of
-//             all lengths get the same time, and no short step waits longer for that
+//             all others owe it what they did before, a unit at most, and the lent time is owed by
+//             the run that had it
+//   borrowed  that time, of the run and of its lenders: for each long step a unit of it at most is
+//             paid back, so that runs of all lengths get the same time, and no short step waits
+//             longer for that
 //   lingers   for a moment after its step an account with nothing ready: its client is just reading
 //             the result. A long step waits for it where its next one would come before, for a
 //             twentieth of the long step's time at most. That time is charged to who is waited for
@@ -126,6 +125,10 @@ class Queue {
   // where nothing comes of it. Precondition: the session's account is neither active nor held.
   void charge_judging(SessionId session, Arrival arrival, uint64_t begun_ns, uint64_t took_ns);
 
+  // The account had more than its share, by so much that its next step waits for more than a unit
+  // where others have work. Precondition: the session has one.
+  [[nodiscard]] bool owes_a_unit(SessionId session) const;
+
   // One can be picked.
   [[nodiscard]] bool has_ready() const { return ready_ > 0; }
   // Whether to wait, before pick(), for one that lingers, or for company; ask again until it is
@@ -208,7 +211,8 @@ class Queue {
     [[nodiscard]] size_t ready() const { return waiting.size() + eligible.size(); }
   };
 
-  Band& band_of(const Account& account) { return bands_[account.service == ServiceClass::kIdle]; }
+  static size_t band_number(ServiceClass service) { return service == ServiceClass::kIdle; }
+  Band& band_of(const Account& account) { return bands_[band_number(account.service)]; }
   Account& account_of(SessionId session);
   void place(SessionId session, Account& account);
   void unplace(SessionId session, Account& account);

@@ -76,7 +76,7 @@ uint64_t Rates::predict_ns(const Work& work) const {
   const Triple x = features(work);
   double ns = 0;
   for (size_t i = 0; i < kRates; ++i) ns += ns_[i] * x[i];
-  return static_cast<uint64_t>(std::min(ns, 1e18));
+  return static_cast<uint64_t>(std::min(ns, kPredictedNsMax));
 }
 
 void Rates::note(const Work& work, uint64_t measured_ns) {

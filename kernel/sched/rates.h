@@ -37,6 +37,9 @@ struct Work {
 [[nodiscard]] Work work_at(const srg::Graph& graph, std::span<const int64_t> symbols,
                            const srg::WeightForms& forms = {});
 
+// Nothing is predicted to take longer: 30 years.
+inline constexpr double kPredictedNsMax = 1e18;
+
 class Rates {
  public:
   Rates();

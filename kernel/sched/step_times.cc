@@ -11,7 +11,6 @@ namespace {
 // sequence, shows soon.
 constexpr uint64_t kSteps = 8;
 constexpr uint64_t kSure = 3;
-constexpr double kLongestNs = 1e18;  // what is predicted at most
 
 size_t place_of(uint64_t kind, size_t places) {
   // Fibonacci hashing (Knuth, The Art of Computer Programming, volume 3, section 6.4).
@@ -33,7 +32,7 @@ uint64_t StepTimes::predict_ns(uint64_t kind) const {
   const Rates& rates = rates_[static_cast<size_t>(place.kernels)];
   const double ns =
       static_cast<double>(rates.predict_ns(*place.work)) * rates.first_factor(*place.work);
-  return static_cast<uint64_t>(std::min(ns, kLongestNs));
+  return static_cast<uint64_t>(std::min(ns, kPredictedNsMax));
 }
 
 bool StepTimes::knows(uint64_t kind) const {
