@@ -104,6 +104,9 @@ TEST(FormedWeights, whoever_else_reads_one_is_named) {
   EXPECT_EQ(left("%y = aten::linear(%w, %p)\noutput %y\n"),
             "Node 0, djinn::linear_rows, reads the weight w, which is int8.");
   EXPECT_EQ(left("%y = aten::neg(%p)\noutput %y\n"), "");
+  EXPECT_EQ(left("%t = aten::t(%w)\n%y = aten::addmm(%u, %x, %t)\noutput %y\n"),
+            "Node 1, aten::addmm, reads the weight w, which is int8.")
+      << "kernels of int8 take a bias of one dimension";
 }
 
 // As a load plan would have them that says nothing but that matrices are int8.

@@ -94,6 +94,12 @@ bool is_of_the_model(const Graph& graph, ValueId value) {
   return storage != kLocalStorage && graph.storages[storage].kind == StorageKind::kWeight;
 }
 
+// Of a bias whose sizes are not known it is found at the run.
+bool has_bias_of_rows(const Graph& graph, const Product& product) {
+  const auto* bias = std::get_if<ValueRef>(&product.bias);
+  return bias != nullptr && graph.values[bias->id].sizes.size() > 1;
+}
+
 // Gives why the product stays as it is, or nothing.
 std::string_view why_not(const Graph& graph, const Product& product,
                          const std::optional<ConstantMatrix>& matrix) {
@@ -102,6 +108,7 @@ std::string_view why_not(const Graph& graph, const Product& product,
                                                   : "its weight is computed or an input";
   }
   if (matrix->form) {
+    if (has_bias_of_rows(graph, product)) return "its bias has other than one dimension";
     return matrix->form->is_whole ? "" : "it reads a part of a weight that is int8";
   }
   if (!is_computable(matrix->dtype)) return "its dtype has no kernel";
