@@ -3,8 +3,6 @@
 #include "kernel/exec/footprint.h"
 
 #include <algorithm>
-#include <optional>
-#include <utility>
 
 #include "kernel/base/alignment.h"
 #include "kernel/base/checked.h"
@@ -14,11 +12,15 @@
 namespace djinn::exec {
 namespace {
 
-// Saturates at 2^64 - 1; a size that has no value is none.
-uint64_t times(uint64_t bytes, const srg::Expr& size, std::span<const int64_t> symbols) {
-  const auto value = srg::evaluate(size, symbols);
-  if (!value || *value <= 0) return 0;
-  return checked_mul(bytes, static_cast<uint64_t>(*value)).value_or(UINT64_MAX);
+// Saturates at 2^64 - 1; with a size that has no value it is none.
+uint64_t product_of(uint64_t bytes, std::span<const srg::Expr> sizes,
+                    std::span<const int64_t> symbols) {
+  for (const srg::Expr& size : sizes) {
+    const auto value = srg::evaluate(size, symbols);
+    if (!value || *value <= 0) return 0;
+    bytes = checked_mul(bytes, static_cast<uint64_t>(*value)).value_or(UINT64_MAX);
+  }
+  return bytes;
 }
 
 // Tells whether all meta runs made and released the same pieces in the same order.
@@ -45,29 +47,27 @@ Footprint::Piece Footprint::piece_of(const Inference& inference, size_t number) 
   const srg::ValueId value = inference.samples[0].pieces[number].value;
   const auto sizes = fit_sizes(inference, value);
   if (!sizes) return {};
-  Piece product;
-  product.bytes = c10::elementSize(inference.samples[0].shapes[value].type);
+  Piece piece;
+  piece.bytes = c10::elementSize(inference.samples[0].shapes[value].type);
   for (const srg::Expr& size : *sizes) {
     if (size.is_constant()) {
-      product.bytes = times(product.bytes, size, {});
+      piece.bytes = product_of(piece.bytes, {&size, 1}, {});
     } else {
-      product.factors.push_back(size);
+      piece.factors.push_back(size);
     }
   }
   for (size_t i = 0; i < inference.samples.size(); ++i) {
-    uint64_t bytes = product.bytes;
-    for (const srg::Expr& size : product.factors) bytes = times(bytes, size, inference.points[i]);
+    const uint64_t bytes = product_of(piece.bytes, piece.factors, inference.points[i]);
     if (bytes != inference.samples[i].pieces[number].bytes) return {};
   }
-  return product;
+  return piece;
 }
 
 uint64_t Footprint::peak_bytes(std::span<const int64_t> symbols) const {
   std::vector<uint64_t> room;
   room.reserve(pieces_.size());
   for (const Piece& piece : pieces_) {
-    uint64_t bytes = piece.bytes;
-    for (const srg::Expr& size : piece.factors) bytes = times(bytes, size, symbols);
+    const uint64_t bytes = product_of(piece.bytes, piece.factors, symbols);
     room.push_back(align_up(bytes, kTensorAlignment).value_or(UINT64_MAX));
   }
   uint64_t now = 0, most = 0;

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "kernel/base/assert.h"
+#include "kernel/srg/rewrite/rewrite.h"
 
 namespace djinn::exec {
 namespace {
@@ -37,8 +38,6 @@ constexpr int64_t kShareBytes = 128 * 1024;
 
 // Of many rows the shares are as large as tiles may be, and as many for each thread: what they cost
 // is arithmetic, which takes all threads as long. Of 16 rows that was slower.
-constexpr int64_t kManyRows = 33;
-
 int64_t share_of(const ProductWork& work) {
   const bool is_wide = work.element == kernels::Element::kFloat32;
   const int64_t element_bytes = work.is_int8 ? 1 : is_wide ? 4 : 2;
@@ -47,7 +46,7 @@ int64_t share_of(const ProductWork& work) {
   if (work.call.rows == 1) return std::max<int64_t>(outputs, 1);
   constexpr int64_t kTile = kernels::kTileOutputs, kMost = kernels::kTileOutputsMax;
   const auto in_tiles = [](int64_t count) { return (count + kTile - 1) / kTile * kTile; };
-  if (work.call.rows >= kManyRows) {
+  if (work.call.rows > srg::kLinearRowsMax) {
     const int64_t threads = at::get_num_threads();
     const int64_t of_thread = in_tiles((work.call.outputs + threads - 1) / threads);
     const int64_t shares = (of_thread + kMost - 1) / kMost;
