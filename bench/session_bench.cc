@@ -71,20 +71,51 @@ BENCHMARK(ring_spinning)
     ->Unit(benchmark::kMicrosecond)
     ->UseRealTime();
 
-// Likewise, while so many other sessions are there that submit nothing.
-void ring_beside_idle(benchmark::State& state) {
-  std::vector<std::unique_ptr<client::Client>> others;
-  for (int64_t i = 0; i < state.range(0); ++i) {
-    others.push_back(DaemonProcess::shared().connect());
-    nop(*others.back(), state);
+// Sessions that have submitted something once, and nothing since.
+std::vector<std::unique_ptr<client::Client>> idle_sessions(size_t count, benchmark::State& state) {
+  std::vector<std::unique_ptr<client::Client>> sessions;
+  for (size_t i = 0; i < count; ++i) {
+    sessions.push_back(DaemonProcess::shared().connect());
+    nop(*sessions.back(), state);
   }
-  ring_spinning(state);
+  return sessions;
+}
+
+constexpr size_t kIdle = 120;
+constexpr int kSettleMs = 20;  // until the worker takes them for idle, or has let go of them
+constexpr int kRingBlocks = 10;
+constexpr int kRingBlock = 1000;  // as long as many of the worker's looks at the others are apart
+
+// An empty run, alone and while others are there that submit nothing. The arms take turns. A time
+// is the mean of a block of runs: a median of runs would not know of looks that few of them see.
+void ring_beside_idle(benchmark::State& state) {
+  const auto client = DaemonProcess::shared().connect();
+  std::vector<double> alone_us, beside_us;
+  const auto take = [&](std::vector<double>& times_us) {
+    pause_ms(kSettleMs);
+    for (int block = 0; block < kRingBlocks; ++block) {
+      const auto begin = steady_clock::now();
+      for (int i = 0; i < kRingBlock; ++i) nop(*client, state);
+      times_us.push_back(seconds_since(begin) * 1e6 / kRingBlock);
+    }
+  };
+  for (auto _ : state) {
+    take(alone_us);
+    const size_t before = must(client->sessions(), state).size();
+    auto others = idle_sessions(kIdle, state);
+    take(beside_us);
+    others.clear();
+    while (must(client->sessions(), state).size() > before) pause_ms(1);
+  }
+  state.counters["alone_us"] = median(alone_us);
+  state.counters["beside_us"] = median(beside_us);
+  state.counters["of_alone"] = median(beside_us) / median(alone_us);
 }
 BENCHMARK(ring_beside_idle)
     ->Name("ring_round_trip/beside_idle")
-    ->Arg(120)
-    ->Unit(benchmark::kMicrosecond)
-    ->UseRealTime();
+    ->Unit(benchmark::kMillisecond)
+    ->UseRealTime()
+    ->Iterations(10);
 
 // Makes each call when both sides have been asleep for a while, and tells the median time as
 // `median_us`.
