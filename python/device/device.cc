@@ -669,6 +669,12 @@ void Device::count_mixed() {
   ++stats_.mixed;
 }
 
+srg::Numerics Device::numerics() {
+  const Turn turn(mutex_);
+  Link* const link = session_.live();
+  return link == nullptr ? srg::Numerics::kExact : link->client().welcome().numerics;
+}
+
 void Device::state_call(size_t tier) {
   const Turn turn(mutex_);
   session_.state_call(tier);

@@ -170,6 +170,8 @@ class Device {
   void set_debug_level(int level) { debug_level_ = level; }
   DeviceStats stats();
   void count_mixed();
+  // Those of djinnd's configuration; exact where there is no session.
+  srg::Numerics numerics();
   // See SessionLife for these three.
   void state_call(size_t tier);
   void state_local_model();

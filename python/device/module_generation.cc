@@ -270,6 +270,7 @@ void add_generation(py::module_& module) {
                                                            points, symbols_from(symbols),
                                                            numerics_from(numerics)));
   });
+  module.def("numerics", [] { return std::string(name_of(Device::get().numerics())); });
   module.def("graph_text",
              [](const Recordings& recordings, const Points& points, const Symbols& symbols) {
                return srg::print_text(

@@ -14,9 +14,10 @@ import llama
 import pytest
 import torch
 import transformers
+from alone import run_alone
 from command_line import ctl
 from llama import GREEDY, on_device, prompt
-from private_daemon import Daemon, running
+from private_daemon import BIN, Daemon, running
 
 pytestmark = pytest.mark.usefixtures("enabled")
 
@@ -118,13 +119,104 @@ def test_who_wants_no_other_form_than_the_fast_one_gets_an_error(
     assert (told["tier"], told["numerics"]) == (2, ["fast-only"])
     inputs = on_device(prompt(4, 9))
     with pytest.raises(djinn.RequestError, match=r"fast-only.*more than 32 rows") as refused:
-        for _ in range(2):
-            ghost(**inputs, use_cache=False)
+        ghost(**inputs, use_cache=False)
     assert refused.value.code == "unsupported"
     numerics.numerics = "fast"
     for _ in range(2):
         ghost(**inputs, use_cache=False)
     assert djinn.explain(ghost)["tier"] == 1
+
+
+def test_who_wants_fast_alone_has_it_from_the_first_call_on(
+    local: Any, ghost: Any, numerics: Any
+) -> None:
+    inputs = prompt(2, 8)
+    expected = local(**inputs, use_cache=False).logits
+    numerics.numerics = "fast-only"
+    first = ghost(**on_device(inputs), use_cache=False).logits.cpu()
+    told = djinn.explain(ghost)
+    assert (told["tier"], told["numerics"]) == (1, ["fast-only"])
+    assert told["fast_nodes"] > 0
+    assert (first - expected).abs().max() <= 1e-5 * expected.abs().max()
+    assert torch.equal(ghost(**on_device(inputs), use_cache=False).logits.cpu(), first)
+
+
+def mpt(directory: Path) -> Path:
+    """It generates without a cache, which is operator by operator."""
+    sizes = {"d_model": 32, "n_layers": 1, "n_heads": 4, "max_seq_len": 64, "expansion_ratio": 2}
+    config = transformers.MptConfig(**sizes, vocab_size=llama.VOCABULARY)
+    transformers.MptForCausalLM(config).save_pretrained(directory)
+    return directory
+
+
+def t5(directory: Path) -> Path:
+    """Its prompt is operator by operator, and djinnd takes over behind it."""
+    sizes = {"d_model": 32, "d_kv": 8, "d_ff": 64, "num_layers": 1, "num_heads": 4}
+    config = transformers.T5Config(**sizes, vocab_size=llama.VOCABULARY, decoder_start_token_id=0)
+    transformers.T5ForConditionalGeneration(config).save_pretrained(directory)
+    return directory
+
+
+@pytest.mark.parametrize(
+    ("save", "kind", "tier", "why"),
+    [
+        (mpt, "AutoModelForCausalLM", 0, "it is to generate without a cache"),
+        (t5, "AutoModelForSeq2SeqLM", 2, "it is an encoder-decoder"),
+    ],
+)
+def test_no_generation_is_exact_unsaid_where_fast_alone_is_wanted(
+    tmp_path: Path, numerics: Any, stats: Any, save: Any, kind: str, tier: int, why: str
+) -> None:
+    ghost = getattr(transformers, kind).from_pretrained(save(tmp_path))
+    inputs = on_device(prompt(1, 9))
+    numerics.numerics = "fast-only"
+    before = stats()["operators"]
+    with pytest.raises(djinn.RequestError, match=f"fast-only.*is exact: {why}") as refused:
+        ghost.generate(**inputs, **GREEDY)
+    assert refused.value.code == "unsupported"
+    assert 'djinn.config.numerics = "fast"' in str(refused.value)
+    assert stats()["operators"] == before, "nothing of the model was computed so"
+    numerics.numerics = "fast"
+    ghost.generate(**inputs, **GREEDY)
+    assert djinn.explain(ghost)["tier"] == tier, djinn.explain(ghost)
+
+
+def test_a_call_that_is_no_program_is_refused_where_fast_alone_is_wanted(
+    ghost: Any, numerics: Any
+) -> None:
+    inputs = on_device(prompt(1, 9))
+    numerics.numerics = "fast-only"
+    with pytest.raises(djinn.RequestError, match=r"fast-only.*it returns a DynamicCache"):
+        ghost(**inputs)
+    ghost.train()
+    with pytest.raises(djinn.RequestError, match=r"fast-only.*it is in training mode"):
+        ghost(**inputs, use_cache=False)
+    numerics.numerics = "fast"
+    ghost(**inputs)
+    assert djinn.explain(ghost)["tier"] == 0
+
+
+def test_a_model_that_is_gone_says_that_and_nothing_of_numerics(checkpoint: Path) -> None:
+    with running() as daemon:
+        source = GONE.format(checkpoint=checkpoint, djinnctl=BIN / "djinnctl")
+        assert run_alone(daemon, source) == "LostError\n"
+
+
+GONE = """
+import subprocess
+import djinn.torch, torch, transformers
+djinn.enable()
+djinn.config.numerics = "fast-only"
+ghost = transformers.AutoModelForCausalLM.from_pretrained("{checkpoint}")
+ids = torch.arange(3, 9)[None].to(ghost.device)
+with djinn.connect(observer=True) as observer:
+    (own,) = [one["id"] for one in observer.sessions() if one["granted_bytes"]]
+subprocess.run(["{djinnctl}", "terminate", own], check=True, capture_output=True)
+try:
+    ghost(torch.arange(3, 9)[None], use_cache=False)
+except djinn.Error as error:
+    print(type(error).__name__)
+"""
 
 
 def test_the_daemon_says_how_ghosts_compute_that_choose_nothing(
@@ -137,6 +229,24 @@ def test_the_daemon_says_how_ghosts_compute_that_choose_nothing(
         environment = {**os.environ, "DJINN_HOST": daemon.host}
         told = subprocess.run(child, env=environment, capture_output=True, text=True, check=True)
     assert told.stdout.split() == ["fast", "exact"]
+    with running("--numerics", "fast-only") as daemon:
+        assert run_alone(daemon, FAST_ONLY.format(checkpoint=checkpoint)) == "refused\n"
+
+
+FAST_ONLY = """
+import djinn.torch, torch, transformers
+djinn.enable()
+ghost = transformers.AutoModelForCausalLM.from_pretrained("{checkpoint}")
+ids = torch.arange(3, 9)[None].to(ghost.device)
+ghost(ids, use_cache=False)
+assert djinn.explain(ghost)["numerics"] == ["fast-only"], djinn.explain(ghost)
+try:
+    ghost(ids)
+except djinn.RequestError:
+    print("refused")
+djinn.config.numerics = "exact"
+ghost(ids)
+"""
 
 
 CHILD = """

@@ -101,7 +101,8 @@ class Config:
         "fast", with djinnd's own where they fit; "fast-only", where a model without such a form, or
         of which a product with a weight has none, is an error; None: as djinnd is configured
         (lane.numerics), exact unless it says otherwise. Of calls from now on. Operators that run
-        one by one are exact, but for those that read a weight in int8."""
+        one by one are exact, but for those that read a weight in int8, so a call of a model that
+        goes so is an error, too, with "fast-only"."""
         return self._numerics
 
     @numerics.setter

@@ -78,9 +78,10 @@ def call_of(model: Any, ids: torch.Tensor, **options: Any) -> Call:
 
 def lower(call: Call, run: Callable[[Call], tuple[Any, int, str]], why_not: str = "") -> Any:
     """What run() gives for the call: a result, the tier that it took, and why not a higher one.
-    Where it does not go in djinnd, operators are recorded, and that is told; why_not begins it."""
+    Where it does not go in djinnd, operators are recorded, and that is told, or refused; why_not
+    begins it."""
     call = replace(call, kwargs=_of_the_model(call.model, call.kwargs))
-    if _is_gone(call.model):
+    if state.is_gone(call.model):
         return call.in_python()  # whose first operator says what became of it
     is_recorded = False
     try:
@@ -88,8 +89,8 @@ def lower(call: Call, run: Callable[[Call], tuple[Any, int, str]], why_not: str 
     except NotInDaemon as reason:
         is_recorded, tier, why = True, 0, f"{why_not}{reason}"
     if is_recorded:  # here, so that an error of the model's does not seem to come of ours
-        if not _is_gone(call.model):
-            say_slow(why)
+        if not state.is_gone(call.model):
+            begin_slowly(call.model, why)
         result = call.in_python()
     state.took(state.known_of(call.model), tier, why)  # not what its last forward took
     return result
@@ -118,6 +119,8 @@ def _sample(call: Call) -> tuple[Any, int, str]:
             return over_steps(call, job), 1, why
         except NotInDaemon as reason:
             raise NotInDaemon(f"{why}; nor a step at a time, because {reason}") from reason
+    if state.is_fast_only():  # its prompt would be exact
+        raise NotInDaemon(why)
     try:
         return _taken_over(call), 2, f"its prompt goes operator by operator, because {why}"
     except NotInDaemon as reason:
@@ -149,17 +152,9 @@ def _check_options(call: Call) -> None:
     options_of(call.config, call.processors, call.criteria, call.ids.shape[1], 1)
 
 
-def _is_gone(model: Any) -> bool:
-    """Whether it went with the session that held its weights, or is of the process that this one
-    was forked from: then each way ends in an error."""
-    if _device.is_forked():
-        return True
-    _device.session()  # looks whether it lives
-    first = next(iter(model.parameters()), None)
-    return first is not None and first.device == DEVICE and _device.is_lost(first.detach())
-
-
-def say_slow(why: str) -> None:
+def begin_slowly(model: Any, why: str) -> None:
+    """Told before it does. Raises an error where it may not."""
+    state.refuse_exact(model, "generate() of a ghost", why)
     notice.once(
         f"generate() of a ghost goes operator by operator, which may be slower than without djinn: "
         f"{why.rstrip('.')}. See {notice.GHOSTS}, Generation."
@@ -289,4 +284,4 @@ def _generate(
     return ids
 
 
-__all__ = ["call_of", "lower", "sample", "say_slow"]
+__all__ = ["begin_slowly", "call_of", "lower", "sample"]

@@ -399,7 +399,7 @@ def _wrap_assisted(original: Any) -> Any:
         if not is_ghost(self):
             return original(self, *args, **kwargs)
         why = "assisted decoding is transformers' loop in Python"
-        generation.say_slow(why)
+        generation.begin_slowly(self, why)
         result = original(self, *args, **kwargs)
         state.took(state.known_of(self), 0, why)
         return result

@@ -2,7 +2,8 @@
 """A forward call without the Python of its layers.
 
 A ghost's call with arguments of the same kinds and sizes as one before is captured as a program,
-and from then on replayed: its id and inputs cross, and its results are the same bits. Values that
+and from then on replayed: its id and inputs cross, and its results are the same bits. The first
+such call is recorded, which is exact, and captured where numerics are fast-only. Values that
 the model's code looks at are guards: a program holds for those of which it would see the same (a
 mask with zeros elsewhere, if it asked only whether there are any).
 Hooks, changed weights or attributes, or anything that cannot be captured: the call is recorded.
@@ -116,11 +117,13 @@ def _outermost(original: Any, model: Any, args: Any, kwargs: Any) -> Any:
     try:
         program, tensors = _find(original, model, known, args, kwargs)
     except NotInDaemon as reason:
-        state.took(known, 0, str(reason))
+        why = str(reason)
     else:
         state.took(known, 1)
         return program.run(tensors)
     # Not in the handler, so that an error of the original's does not seem to come of ours.
+    state.refuse_exact(model, "this call of a ghost", why)
+    state.took(known, 0, why)
     return original(model, *args, **kwargs)
 
 
@@ -139,7 +142,7 @@ def _find(original: Any, model: Any, known: Any, args: Any, kwargs: Any) -> Any:
     for program in seen.programs:
         if program.holds_for(one.tensors):
             return program, one.tensors
-    if seen.calls == 1:
+    if seen.calls == 1 and not state.is_fast_only():
         _count_new_sizes(known)
         raise NotInDaemon("no call before had arguments of these kinds and sizes")
     if len(seen.programs) >= GUARDED_MAX:

@@ -14,6 +14,8 @@ import torch
 from torch.overrides import _get_current_function_mode_stack
 from torch.utils._device import DeviceContext
 
+from djinn.errors import RequestError
+
 from . import _device
 from .config import config
 from .watch import WATCH, Watch
@@ -69,6 +71,34 @@ def took(known: Known, tier: int, why: str = "") -> None:
         return
     known.tier, known.why, known.turn = tier, why, next(_turns)
     _device.state_call(tier)
+
+
+def is_gone(model: Any) -> bool:
+    """Whether it went with the session that held its weights, or is of the process that this one
+    was forked from: then each way ends in an error."""
+    if _device.is_forked():
+        return True
+    _device.session()  # looks whether it lives
+    first = next(iter(model.parameters()), None)
+    return first is not None and first.device == DEVICE and _device.is_lost(first.detach())
+
+
+def is_fast_only() -> bool:
+    """Whether nothing that a model gives may be computed exactly."""
+    return (config.numerics or _device.numerics()) == "fast-only"
+
+
+def refuse_exact(model: Any, what: str, why: str) -> None:
+    """Called before what goes operator by operator: that is exact, and an error where nothing may
+    be. A capture computes nothing, and a model that is gone says so with its first operator."""
+    if getattr(_thread, "captures", False) or not is_fast_only() or is_gone(model):
+        return
+    raise RequestError(
+        102,
+        "unsupported",
+        f"Numerics are fast-only, and {what} would go operator by operator, which is exact: "
+        f'{why.rstrip(".")}. With djinn.config.numerics = "fast" what has no fast form is exact.',
+    )
 
 
 def last_called(model: Any, generates: type) -> Known:
