@@ -62,21 +62,18 @@ bool listens(client::ConnectOptions options, const client::Deadline* deadline) {
   return client::Client::connect(options, deadline).ok();
 }
 
-Result<std::unique_ptr<client::Client>> connect(const Invocation& invocation, bool observer,
-                                                const std::string& device,
+Result<std::unique_ptr<client::Client>> connect(const Invocation& invocation,
+                                                client::ConnectOptions options,
                                                 const client::Deadline* deadline = nullptr) {
   const SilenceNotice notice(invocation);
-  client::ConnectOptions options;
   options.host = invocation.host;
   options.name = "djinnctl";
-  options.observer = observer;
-  options.device = device;
-  if (observer && !invocation.quiet) options.on_silence = &tell_of_silence;
+  if (options.observer && !invocation.quiet) options.on_silence = &tell_of_silence;
   auto connected = client::Client::connect(options, deadline);
   if (connected || connected.error().code != ErrorCode::kNotFound) return connected;
   // Without a socket there is no daemon. Scripts can tell this error from that of an object that is
   // not there.
-  if (!device.empty() && listens(std::move(options), deadline)) return connected;
+  if (!options.device.empty() && listens(std::move(options), deadline)) return connected;
   return Error{ErrorCode::kDisconnected, connected.error().message};
 }
 
@@ -279,7 +276,10 @@ int finish_parse(const CLI::App& app, const CLI::ParseError& stop) {
 Result<std::unique_ptr<client::Client>> observe(const Invocation& invocation,
                                                 const client::Deadline* deadline,
                                                 const std::string& device) {
-  return connect(invocation, true, device, deadline);
+  client::ConnectOptions options;
+  options.device = device;
+  options.observer = true;
+  return connect(invocation, std::move(options), deadline);
 }
 
 Result<ipc::StatusReport> status_in_time(const Invocation& invocation) {
@@ -291,8 +291,12 @@ Result<ipc::StatusReport> status_in_time(const Invocation& invocation) {
 }
 
 Result<std::unique_ptr<client::Client>> attach(const Invocation& invocation,
-                                               const std::string& device) {
-  return connect(invocation, false, device);
+                                               const std::string& device,
+                                               const std::string& service_class) {
+  client::ConnectOptions options;
+  options.device = device;
+  options.service_class = service_class;
+  return connect(invocation, std::move(options));
 }
 
 Status print_json(const Invocation& invocation, const std::string& schema,

@@ -69,9 +69,10 @@ Result<std::unique_ptr<client::Client>> observe(const Invocation& invocation,
 // The status of the daemon, for verbs that have something to say without it. Errors: kDisconnected
 // where none runs, kTimeout where one does not answer within some seconds.
 Result<ipc::StatusReport> status_in_time(const Invocation& invocation);
-// A session with a data path. device: as above.
+// A session with a data path. device: as above. service_class: as ConnectOptions says.
 Result<std::unique_ptr<client::Client>> attach(const Invocation& invocation,
-                                               const std::string& device);
+                                               const std::string& device,
+                                               const std::string& service_class);
 
 // What --json prints, in the style that was asked for.
 Status print_json(const Invocation& invocation, const std::string& schema, std::vector<Json> items);

@@ -11,6 +11,7 @@
 #include "djinnctl/json.h"
 #include "djinnctl/output.h"
 #include "djinnctl/text.h"
+#include "kernel/base/schedule.h"
 #include "libdjinn-client/models/generator.h"
 #include "libdjinn-client/models/keys.h"
 
@@ -20,6 +21,7 @@ namespace {
 struct GenerateCommand {
   std::string directory;
   std::string device;
+  std::string service_class;
   std::string prompt;
   bool has_prompt = false;
   std::string tokens;  // in place of a prompt; what is said is written as tokens, too
@@ -109,7 +111,7 @@ Status print_whole(const Invocation& invocation, client::Generator& generator,
 
 Status generate(const Invocation& invocation, GenerateCommand command) {
   DJINN_CHECK(check(command));
-  DJINN_TRY(const auto client, attach(invocation, command.device));
+  DJINN_TRY(const auto client, attach(invocation, command.device, command.service_class));
   DJINN_TRY(const auto generator, open_generator(*client, command));
   client->set_begin_within_ms(command.begin_within_ms);
   const std::string note = client::tell_unknown(generator->unknown_keys());
@@ -176,6 +178,10 @@ void add_generate(CommandLine& line) {
       .positive();
   verb.option("--device", command->device, "where it runs, as 'djinnctl devices' says [the first]")
       .called("NAME");
+  verb.option("--class", command->service_class,
+              "its share of a busy lane: interactive, normal, batch or idle [normal]")
+      .called("CLASS")
+      .one_of({kServiceClassNames.begin(), kServiceClassNames.end()});
   verb.option("--numerics", command->numerics, "how it is computed [as djinnd's lane.numerics]")
       .called("NAME")
       .one_of({"exact", "fast", "fast-only"});

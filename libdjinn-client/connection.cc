@@ -142,6 +142,10 @@ void Connection::set_begin_within_ms(uint64_t ms) {
   if (client_ != nullptr) client_->set_begin_within_ms(ms);
 }
 
+void Connection::set_service_class(std::string name) {
+  options_.service_class = std::move(name);
+}
+
 void Connection::abandon() {
   [[maybe_unused]] const auto* const of_parent = client_.release();
   end_ = {forked()};

@@ -17,6 +17,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
 
 #include "kernel/base/clock.h"
 #include "kernel/base/random.h"
@@ -74,6 +75,8 @@ class Connection {
 
   // As Client's, of this session and those to come.
   void set_begin_within_ms(uint64_t ms);
+  // ConnectOptions::service_class of the sessions to come.
+  void set_service_class(std::string name);
 
   // While one lives, the connection has no client for anybody, but kBusy: the code that a client
   // calls back must not use it. They don't nest.

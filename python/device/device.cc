@@ -675,6 +675,11 @@ srg::Numerics Device::numerics() {
   return link == nullptr ? srg::Numerics::kExact : link->client().welcome().numerics;
 }
 
+void Device::set_service_class(const std::string& name) {
+  const Turn turn(mutex_);
+  session_.set_service_class(name);
+}
+
 void Device::state_call(size_t tier) {
   const Turn turn(mutex_);
   session_.state_call(tier);

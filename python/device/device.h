@@ -172,7 +172,8 @@ class Device {
   void count_mixed();
   // Those of djinnd's configuration; exact where there is no session.
   srg::Numerics numerics();
-  // See SessionLife for these three.
+  // See SessionLife for these four.
+  void set_service_class(const std::string& name);
   void state_call(size_t tier);
   void state_local_model();
   std::optional<ipc::SessionReport> report();

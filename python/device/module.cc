@@ -367,6 +367,8 @@ PYBIND11_MODULE(_device, module) {
   module.def("memory", &device::memory);
   module.def("is_available", &device::is_available, py::call_guard<py::gil_scoped_release>());
   module.def("give_back", [] { device::Device::get().give_back(); });
+  module.def("set_service_class",
+             [](const std::string& name) { device::Device::get().set_service_class(name); });
   module.def("state_call", [](size_t tier) { device::Device::get().state_call(tier); });
   module.def("state_local_model", [] { device::Device::get().state_local_model(); });
   module.def("moves", [] { return device::storages().moves(); });

@@ -2,6 +2,8 @@
 
 #include "python/device/session_life.h"
 
+#include <fmt/format.h>
+
 #include <utility>
 
 #include "python/device/errors.h"
@@ -65,6 +67,20 @@ void SessionLife::refuse_lost(const Storage& storage) const {
 
 void SessionLife::refuse_lost(const Entry& entry) const {
   for (const Operand& operand : entry.operands) refuse_lost(*operand.storage);
+}
+
+void SessionLife::set_service_class(const std::string& name) {
+  if (name == service_class_) return;
+  notice_end();
+  if (live() != nullptr) {
+    raise_as_ours({ErrorCode::kUnsupported,
+                   fmt::format("This process's session with djinnd has begun as \"{}\", and its "
+                               "class stays. Set djinn.config.service_class before a model is "
+                               "loaded or a tensor made there.",
+                               service_class_)});
+  }
+  service_class_ = name;
+  connection_.set_service_class(name);
 }
 
 void SessionLife::state_call(size_t tier) {

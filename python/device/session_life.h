@@ -54,6 +54,10 @@ class SessionLife {
   void refuse_lost(const Storage& storage) const;
   void refuse_lost(const Entry& entry) const;
 
+  // What the session gets beside the user's others: a name of kernel/base/schedule.h. Throws where
+  // a session lives that began as another, which stays for its life.
+  void set_service_class(const std::string& name);
+
   // djinnd shows both as what this process says: calls of a tier (0 to 2), and models that were
   // loaded into this process in djinnd's place.
   void state_call(size_t tier);
@@ -68,7 +72,8 @@ class SessionLife {
 
   const std::function<void()> on_end_;
   client::Connection connection_;
-  std::unique_ptr<Link> link_;  // to the session that connection_ has
+  std::string service_class_ = "normal";  // of the link's session, or of the next
+  std::unique_ptr<Link> link_;            // to the session that connection_ has
   ipc::ClientStatement stated_;
   LinkStats ended_stats_;  // of the sessions that have ended
   std::string why_ended_;  // the last of them

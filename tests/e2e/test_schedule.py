@@ -71,6 +71,17 @@ def test_an_unknown_class_is_told_with_those_that_there_are(daemon: Daemon) -> N
         djinn.connect(daemon.host, service_class="realtime")
 
 
+def test_djinnctl_generates_as_the_class_that_it_is_told(daemon: Daemon, byte_model: Path) -> None:
+    words = ("generate", str(byte_model), "--prompt", "The ", "--max-new-tokens", "3")
+    assert ctl(daemon, *words).code == 0
+    for options, expected in (((), "normal"), (("--class", "idle"), "idle")):
+        (before,) = ctl(daemon, "show", "--schedule", "-j").items()
+        last = before["decisions"][-1]["number"]
+        assert ctl(daemon, *words, *options).code == 0
+        (lane,) = ctl(daemon, "show", "--schedule", "-j").items()
+        assert {one["class"] for one in lane["decisions"] if one["number"] > last} == {expected}
+
+
 def test_classes_share_a_busy_lane_by_their_weights(two: Talkers) -> None:
     with two.stack:
         samples: list[dict[str, Any]] = []

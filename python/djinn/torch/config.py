@@ -8,18 +8,23 @@ import torch
 from djinn.errors import unknown
 from djinn.session import deadline_ms, milliseconds
 
+from . import _device
+
 Fallback = Literal["error", "local"]
 FALLBACKS = ("error", "local")
 Weights = Literal["int8"]
 WEIGHTS = ("int8",)
 Numerics = Literal["exact", "fast", "fast-only"]
 NUMERICS = ("exact", "fast", "fast-only")
+ServiceClass = Literal["interactive", "normal", "batch", "idle"]
+SERVICE_CLASSES = ("interactive", "normal", "batch", "idle")
 FIELDS = (
     "intercept_huggingface",
     "fallback",
     "keep_alive",
     "numerics",
     "begin_within",
+    "service_class",
     "weights",
     "allow_untested_transformers",
 )
@@ -27,14 +32,15 @@ FIELDS = (
 
 class Config:
     """The settings of this process: `intercept_huggingface`, `fallback`, `keep_alive`,
-    `numerics`, `begin_within`, `weights`, `allow_untested_transformers`. A misspelt name is an
-    error."""
+    `numerics`, `begin_within`, `service_class`, `weights`, `allow_untested_transformers`. A
+    misspelt name is an error."""
 
     __slots__ = (
         "_begin_within",
         "_fallback",
         "_keep_alive",
         "_numerics",
+        "_service_class",
         "_weights",
         "allow_untested_transformers",
     )
@@ -44,6 +50,7 @@ class Config:
         self._keep_alive: float | None = None
         self._numerics: Numerics | None = None
         self._begin_within: float | None = None
+        self._service_class: ServiceClass = "normal"
         self._weights: Weights | None = None
         # Patch a transformers that nobody tried this with.
         self.allow_untested_transformers = False
@@ -125,6 +132,24 @@ class Config:
     def begin_within(self, wanted: float | None) -> None:
         deadline_ms(wanted, "begin_within")
         self._begin_within = wanted
+
+    @property
+    def service_class(self) -> ServiceClass:
+        """What this process's ghosts get of a busy lane beside the user's other sessions:
+        "interactive" twice as much as "normal", and that twice as much as "batch"; "idle" only what
+        none of them can use. Of the session with djinnd, for its life: it begins with the first
+        model or tensor there. A change after that is a `RequestError`, until the session ends."""
+        return self._service_class
+
+    @service_class.setter
+    def service_class(self, wanted: ServiceClass) -> None:
+        if wanted not in SERVICE_CLASSES:
+            raise ValueError(
+                'djinn.config.service_class is "interactive", "normal", "batch" or "idle", '
+                f"not {wanted!r}."
+            )
+        _device.set_service_class(wanted)
+        self._service_class = wanted
 
     @property
     def weights(self) -> Weights | None:
