@@ -11,6 +11,7 @@
 #include <cmath>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <utility>
 
 namespace djinn::ctl {
@@ -23,6 +24,13 @@ std::optional<T> number_of(const std::string& text) {
   const char* const end = text.data() + text.size();
   const auto [rest, error] = std::from_chars(text.data(), end, number);
   return error == std::errc() && rest == end ? std::optional(number) : std::nullopt;
+}
+
+// Gives "exact, fast or fast-only". Precondition: there is one.
+std::string alternatives(std::span<const std::string> values) {
+  const std::string& last = values.back();
+  if (values.size() == 1) return last;
+  return fmt::format("{} or {}", fmt::join(values.first(values.size() - 1), ", "), last);
 }
 
 bool is_finite(const std::optional<double>& number) {
@@ -46,8 +54,7 @@ Option Option::one_of(std::vector<std::string> values) const {
   option_->check(
       [values = std::move(values)](const std::string& text) {
         const bool is_one = std::ranges::find(values, text) != values.end();
-        return is_one ? std::string()
-                      : fmt::format("'{}' is not {}.", text, fmt::join(values, " or "));
+        return is_one ? std::string() : fmt::format("'{}' is not {}.", text, alternatives(values));
       },
       listed);  // help and completion show it
   return *this;

@@ -175,6 +175,14 @@ TEST(Text, a_text_without_its_header_is_refused) {
               StartsWith("line 1:5: Expected version 1"));
 }
 
+TEST(Text, unknown_numerics_are_told_with_those_that_there_are) {
+  const auto graph = parse_text("srg 1 \"x\" numerics \"quick\"\n");
+  ASSERT_FALSE(graph.ok());
+  EXPECT_EQ(graph.error().code, ErrorCode::kMalformed);
+  EXPECT_THAT(graph.error().message,
+              StartsWith("line 1:20: There are the numerics \"exact\", \"fast\" and"));
+}
+
 TEST(Text, a_text_over_the_limit_is_refused_unread) {
   const std::string text(limits::kSourceBytes + 1, ' ');
   EXPECT_EQ(parse_text(text).error().code, ErrorCode::kLimitExceeded);

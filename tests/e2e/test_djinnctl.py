@@ -310,6 +310,16 @@ def test_a_name_that_two_models_have_lists_both(
         (["--verison"], "no option '--verison'; did you mean '--version'?"),
         (["load", "--keep=5", "x"], "no option '--keep'"),
         (["evict", "--to", "gpu", "x"], "--to: 'gpu' is not disk. 'djinnctl evict --help'"),
+        (["load", "--weights", "int4", "x"], "--weights: 'int4' is not int8. 'djinnctl load"),
+        (["generate", "x", "--weights", "int4"], "--weights: 'int4' is not int8."),
+        (
+            ["generate", "x", "--numerics", "quick"],
+            "--numerics: 'quick' is not exact, fast or fast-only. 'djinnctl generate --help'",
+        ),
+        (
+            ["generate", "x", "--class", "realtime"],
+            "--class: 'realtime' is not interactive, normal, batch or idle. 'djinnctl generate",
+        ),
         (["drain", "--wait", "soon"], "'soon' is no time from 0 to 1000000s"),
         (["--timeout", "0", "ps"], "'0' is no time from 1ms to 1000000s"),
         (["top", "--delay", "x"], "'x' is no time from 100ms to 1h"),

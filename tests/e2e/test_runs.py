@@ -306,6 +306,9 @@ def test_mistakes_are_named_before_anything_runs(session: djinn.Session) -> None
         program(x=np.ones(3, np.float32), symbols={"n": 4})
     with pytest.raises(djinn.RequestError, match="line 1"):
         session.define("not a graph")
+    unknown = r'line 1:25: There are the numerics "exact", "fast" and "fast-only"'
+    with pytest.raises(djinn.RequestError, match=unknown):
+        session.define(DOUBLE.replace('"double"', '"double" numerics "quick"', 1))
 
 
 def test_a_closed_session_says_so(daemon: Daemon) -> None:

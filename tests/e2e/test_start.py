@@ -36,13 +36,24 @@ def ended(*command: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize(
-    "words", [["--no-such-option"], ["--threads"], ["--threads", "many"], ["--isa", "sse9"]]
+    ("words", "what_there_is"),
+    [
+        (["--no-such-option"], ()),
+        (["--threads"], ()),
+        (["--threads", "many"], ("1 to 1024",)),
+        (["--isa", "sse9"], ('"base"', '"avx2"', '"avx512"', '"avx512-bf16"')),
+        (["--numerics", "quick"], ('"exact"', '"fast"', '"fast-only"')),
+        (["--policy", "lifo"], ('"fair"', '"fifo"')),
+    ],
 )
-def test_a_mistake_in_the_command_line_of_djinnd_is_told(words: list[str]) -> None:
+def test_a_mistake_in_the_command_line_of_djinnd_is_told(
+    words: list[str], what_there_is: tuple[str, ...]
+) -> None:
     told = ended(str(BIN / "djinnd"), *words)
     assert (told.returncode, told.stdout) == (2, "")
     first, second = told.stderr.splitlines()
     assert first.startswith("djinnd: ") and words[0].lstrip("-") in first
+    assert all(one in first for one in what_there_is)
     assert second == "'djinnd --help' lists all options."
 
 
