@@ -10,6 +10,7 @@
 #include <optional>
 #include <string_view>
 
+#include "kernel/srg/operands.h"
 #include "kernel/srg/rewrite/match.h"
 #include "kernel/srg/rewrite/passes.h"
 
@@ -37,6 +38,13 @@ bool is_product(std::string_view op) {
   return op == "aten::matmul" || op == "aten::bmm";
 }
 
+// One that took a reader's place reads something else, and may even make the value.
+bool still_reads(const Draft& draft, NodeIndex reader, ValueId value) {
+  bool reads = false;
+  for_each_operand(draft.node(reader), [&](ValueId id) { reads = reads || id == value; });
+  return draft.is_there(reader) && reads;
+}
+
 // Tells whether the node is a softmax by which something is multiplied, as views of it, or in
 // another dtype. Routers of experts have softmaxes, too.
 bool is_composed(const Draft& draft, const Node& softmax) {
@@ -44,7 +52,7 @@ bool is_composed(const Draft& draft, const Node& softmax) {
   ValueId value = softmax.outputs[0];
   while (draft.uses(value) == 1) {
     const auto reader = std::ranges::find_if(
-        draft.readers(value), [&](NodeIndex index) { return draft.is_there(index); });
+        draft.readers(value), [&](NodeIndex index) { return still_reads(draft, index, value); });
     if (reader == draft.readers(value).end()) return false;
     const Node& next = draft.node(*reader);
     if (is_product(next.op)) return true;
