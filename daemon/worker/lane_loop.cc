@@ -49,6 +49,9 @@ constexpr uint64_t kPatience = 16;
 // Units of the baton that a run has while other workers wait. Whoever comes after it finds cold
 // caches, so a run that ends within two is not cut.
 constexpr uint32_t kUnitsOfRun = 2;
+// A client that submits again whatever it is told, and owes more than others have by now, is told
+// in its turn.
+constexpr uint32_t kJudgedInARow = 8;
 
 // Takes the one at that place out, whose place the last one gets.
 template <typename T>
@@ -274,9 +277,11 @@ Result<bool> LaneLoop::refuse_at_once(Seat& seat, const sched::ReadyStep& step, 
   seat.begin_by_ns = session.begin_by_ns();
   if (seat.begin_by_ns == 0 || session.state().in_flight()) return false;
   if (session.state().step_published() < session.state().step()) return false;
+  if (seat.refusals >= kJudgedInARow && state_.queue.owes_a_unit(step.session)) return false;
   const bool is_beside = runner_->is_between_operators() && !runner_->is_paused();
   const uint64_t begun_ns = clock_.monotonic_ns();
   DJINN_TRY(const bool refused, judge(seat, step, now_ns));
+  seat.refusals = refused ? seat.refusals + 1 : 0;
   const uint64_t took_ns = clock_.monotonic_ns() - begun_ns;
   state_.queue.charge_judging(step.session, step.arrival, begun_ns, took_ns);
   if (is_beside) {
@@ -331,8 +336,12 @@ sched::Backlog LaneLoop::backlog_of(SessionId id) {
   if (seat.kind.number == 0 || seat.session->ring().open() == 0) return {};
   if (!seat.behind) seat.behind = steps_behind(*seat.session);
   const uint64_t ns = times_.predict_ns(seat.kind.number);
-  sched::Backlog backlog{ns, !seat.kind.is_token, seat.behind->count,
-                         times_.predict_ns(seat.behind->kind)};
+  sched::Backlog backlog{.step_ns = ns,
+                         .has_slices = !seat.kind.is_token,
+                         .is_long = is_long(seat),
+                         .is_sure = seat.is_sure,
+                         .steps = seat.behind->count,
+                         .each_ns = times_.predict_ns(seat.behind->kind)};
   // Of the run that is computed, or paused, a part is over.
   if (runner_->is_asking(id)) backlog.step_ns -= std::min(ns, slice_.charged_ns);
   backlog.step_ns += ns * seat.behind->parts;

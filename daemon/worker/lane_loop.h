@@ -137,6 +137,7 @@ class LaneLoop {
     bool is_held_back = false;  // of the step that is queued: it was abandoned inside a pause
     uint32_t tries_inside = 0;  // likewise: how often for its time
     uint64_t begin_by_ns = 0;   // of the submission that waits, and has not begun; 0: none does
+    uint32_t refusals = 0;      // of its submissions with deadlines, since one was in time
     // Behind the step that is queued, once somebody has asked: to tell takes reading the block.
     std::optional<StepsBehind> behind;
   };

@@ -421,6 +421,35 @@ TEST_F(LaneLoopTest, deadlines_that_mean_nothing_harm_nobody_else) {
   }
 }
 
+// Too many are queued, behind a run that goes on for ever.
+TEST_F(ArrivalsTest, who_submits_again_whatever_it_is_told_is_told_in_its_turn) {
+  const auto asks = attach(1);
+  const auto busy = attach(2);
+  const std::array<std::unique_ptr<TestSession>, 2> others{attach(3), attach(4)};
+  look_at(4);
+  busy->run(one_operator("fake::wait"));
+  while (busy->op() != "fake::wait") std::this_thread::yield();
+  for (const auto& other : others) {
+    for (int run = 0; run < 200; ++run) other->run(one_operator("fake::nothing"));
+  }
+  asks->begin_by_ns = UINT64_MAX;
+  for (int run = 0; run < 8; ++run) {
+    asks->run(one_operator("fake::nothing"));
+    ASSERT_EQ(asks->completion(), ErrorCode::kQueueFull);
+  }
+  on_lane([&](LaneLoop::State& state) {
+    state.queue.charge_judging(asks->id, sched::Arrival::kWoke, 0, 100 * sched::kUnitNs);
+  });
+  asks->run(one_operator("fake::nothing"));
+  busy->ring.cancel_through(busy->last_run);
+  EXPECT_EQ(busy->completion(), ErrorCode::kCancelled);
+  for (const auto& other : others) {
+    for (int run = 0; run < 200; ++run) ASSERT_EQ(other->completion(), ErrorCode::kOk);
+  }
+  EXPECT_EQ(asks->completion(), ErrorCode::kOk) << "it was queued";
+  EXPECT_EQ(loop_->counts().read().submissions_refused, 8u);
+}
+
 TEST_F(LaneLoopTest, ends_with_sessions_that_wait) {
   const auto session = attach(1);
   session->run(one_operator("fake::take_heap", {1 << 20}));
