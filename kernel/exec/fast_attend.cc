@@ -5,8 +5,8 @@
 //
 // An internal operator: what kernel/srg/rewrite makes of attention over the buffers of a sequence
 // group. query is [rows, heads, tokens, width], key and value are [rows, heads or fewer that are
-// shared, keys, width], mask is bool, [rows, 1, tokens, keys] or broadcast. A few tokens are
-// computed by our own kernel, which reads keys and values where they lie; all else is
+// shared, keys, width], mask is bool, [rows, 1, tokens, keys] or broadcast. A few tokens, and in
+// float32 many over not too many keys, are computed by our own kernels; all else is
 // aten::scaled_dot_product_attention, as the graph said before.
 #include <ATen/Parallel.h>
 #include <ATen/native/transformers/sdp_utils_cpp.h>
@@ -27,7 +27,10 @@
 namespace djinn::exec {
 namespace {
 
-constexpr int64_t kTokensMax = 32;
+// For so many tokens of a row keys and values are read where they lie.
+constexpr int64_t kFewTokens = 32;
+// Beyond that they are copied, and should stay in a core's second cache.
+constexpr int64_t kScratchBytes = 1 << 20;
 
 using Mask = std::optional<at::Tensor>;
 
@@ -43,9 +46,8 @@ bool is_ours(const at::Tensor& query, const at::Tensor& key, const at::Tensor& v
   if (!element_of(type) || key.scalar_type() != type || value.scalar_type() != type) return false;
   const int64_t width = query.size(3), heads = query.size(1), shared = key.size(1);
   return width > 0 && width <= kernels::kHeadWidthMax && key.size(3) == width &&
-         key.size(0) == query.size(0) && query.size(2) <= kTokensMax && query.numel() > 0 &&
-         shared > 0 && heads % shared == 0 && query.stride(3) == 1 && key.stride(3) == 1 &&
-         value.stride(3) == 1;
+         key.size(0) == query.size(0) && query.numel() > 0 && shared > 0 && heads % shared == 0 &&
+         query.stride(3) == 1 && key.stride(3) == 1 && value.stride(3) == 1;
 }
 
 bool is_ours(const Mask& mask, const at::Tensor& query, const at::Tensor& key) {
@@ -76,24 +78,68 @@ at::Tensor empty_out(const at::Tensor& query, const at::Tensor& key, const at::T
   return is_contiguous ? at::empty(query.sizes(), query.options()) : at::empty_like(query);
 }
 
-at::Tensor attend(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
-                  const Mask& mask, std::optional<double> scale, bool grouped) {
-  if (!is_ours(query, key, value) || !is_ours(mask, query, key) ||
-      (!grouped && query.size(1) != key.size(1))) {
-    return as_before(query, key, value, mask, scale, grouped);
-  }
-  const int64_t rows = query.size(0), heads = query.size(1), tokens = query.size(2);
-  const int64_t shared = key.size(1), group = heads / shared;
-  const at::Tensor out = empty_out(query, key, value, mask, scale, grouped);
-  if (out.stride(3) != 1 && out.size(3) > 1) {
-    return as_before(query, key, value, mask, scale, grouped);
-  }
+// Those kernels of 16 bits that PyTorch has are at least as fast.
+bool is_ours_of_many(const at::Tensor& query, const at::Tensor& key, const Mask& mask) {
+  const auto bytes = static_cast<int64_t>(sizeof(float));
+  return query.scalar_type() == at::kFloat && (!mask || step_of(*mask, 3) == 1) &&
+         kernels::attend_scratch(key.size(2), key.size(3)) * bytes <= kScratchBytes;
+}
+
+float scale_of(const at::Tensor& query, std::optional<double> scale) {
+  return static_cast<float>(scale.value_or(1.0 / std::sqrt(static_cast<double>(query.size(3)))));
+}
+
+// Bytes, for those of an input are the client's, and a bool may be 0 or 1 alone.
+const uint8_t* bytes_of(const Mask& mask) {
+  return mask ? static_cast<const uint8_t*>(mask->const_data_ptr()) : nullptr;
+}
+
+void attend_many(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
+                 const Mask& mask, std::optional<double> scale, const at::Tensor& out) {
+  const int64_t heads = query.size(1), group = heads / key.size(1);
+  const int64_t each = kernels::attend_scratch(key.size(2), key.size(3));
+  const at::Tensor scratch = at::empty({at::get_num_threads(), each}, query.options());
+  auto* const scratch_data = scratch.mutable_data_ptr<float>();
   const auto* const query_data = static_cast<const std::byte*>(query.const_data_ptr());
   const auto* const key_data = static_cast<const std::byte*>(key.const_data_ptr());
   const auto* const value_data = static_cast<const std::byte*>(value.const_data_ptr());
-  // Bytes, for those of an input are the client's, and a bool may be 0 or 1 alone.
-  const auto* const mask_data =
-      mask ? static_cast<const uint8_t*>(mask->const_data_ptr()) : nullptr;
+  auto* const out_data = static_cast<std::byte*>(out.mutable_data_ptr());
+  const auto element = static_cast<size_t>(*element_of(query.scalar_type()));
+  const kernels::AttendTokensKernel kernel = fast_kernels().attend.tokens[element];
+
+  at::parallel_for(0, query.size(0) * heads, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      const int64_t row = i / heads, head = i % heads;
+      kernels::AttendTokens call;
+      call.query = place(query_data, query, row, head, 0);
+      call.query_stride = query.stride(2);
+      call.key = place(key_data, key, row, head / group, 0);
+      call.key_stride = key.stride(2);
+      call.value = place(value_data, value, row, head / group, 0);
+      call.value_stride = value.stride(2);
+      if (mask) {
+        call.mask = bytes_of(mask) + row * step_of(*mask, 0);
+        call.mask_stride = step_of(*mask, 2);
+      }
+      call.out = place(out_data, out, row, head, 0);
+      call.out_stride = out.stride(2);
+      call.tokens = query.size(2);
+      call.keys = key.size(2);
+      call.width = query.size(3);
+      call.scale = scale_of(query, scale);
+      call.scratch = scratch_data + at::get_thread_num() * each;
+      kernel(call);
+    }
+  });
+}
+
+void attend_few(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
+                const Mask& mask, std::optional<double> scale, const at::Tensor& out) {
+  const int64_t rows = query.size(0), heads = query.size(1), tokens = query.size(2);
+  const int64_t shared = key.size(1), group = heads / shared;
+  const auto* const query_data = static_cast<const std::byte*>(query.const_data_ptr());
+  const auto* const key_data = static_cast<const std::byte*>(key.const_data_ptr());
+  const auto* const value_data = static_cast<const std::byte*>(value.const_data_ptr());
   auto* const out_data = static_cast<std::byte*>(out.mutable_data_ptr());
   const auto element = static_cast<size_t>(*element_of(query.scalar_type()));
   const kernels::AttendKernel kernel = fast_kernels().attend.attend[element];
@@ -108,8 +154,8 @@ at::Tensor attend(const at::Tensor& query, const at::Tensor& key, const at::Tens
       call.key_stride = key.stride(2);
       call.value = place(value_data, value, row, head, 0);
       call.value_stride = value.stride(2);
-      if (mask_data != nullptr) {
-        call.mask = mask_data + row * step_of(*mask, 0) + token * step_of(*mask, 2);
+      if (mask) {
+        call.mask = bytes_of(mask) + row * step_of(*mask, 0) + token * step_of(*mask, 2);
         call.mask_stride = step_of(*mask, 3);
       }
       call.out = place(out_data, out, row, head * group, token);
@@ -117,11 +163,27 @@ at::Tensor attend(const at::Tensor& query, const at::Tensor& key, const at::Tens
       call.heads = group;
       call.keys = key.size(2);
       call.width = query.size(3);
-      call.scale =
-          static_cast<float>(scale.value_or(1.0 / std::sqrt(static_cast<double>(query.size(3)))));
+      call.scale = scale_of(query, scale);
       kernel(call);
     }
   });
+}
+
+at::Tensor attend(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
+                  const Mask& mask, std::optional<double> scale, bool grouped) {
+  if (!is_ours(query, key, value) || !is_ours(mask, query, key) ||
+      (!grouped && query.size(1) != key.size(1))) {
+    return as_before(query, key, value, mask, scale, grouped);
+  }
+  const bool are_few = query.size(2) <= kFewTokens;
+  if (!are_few && !is_ours_of_many(query, key, mask)) {
+    return as_before(query, key, value, mask, scale, grouped);
+  }
+  const at::Tensor out = empty_out(query, key, value, mask, scale, grouped);
+  if (out.stride(3) != 1 && out.size(3) > 1) {
+    return as_before(query, key, value, mask, scale, grouped);
+  }
+  (are_few ? attend_few : attend_many)(query, key, value, mask, scale, out);
   return out;
 }
 

@@ -38,8 +38,42 @@ struct Attend {
 };
 using AttendKernel = void (*)(const Attend& call);
 
+// Many tokens of one row and head at once: the same function of each, with other bits than above.
+// All scores of a token are kept until their greatest is known.
+struct AttendTokens {
+  const void* query = nullptr;  // [tokens, width]
+  int64_t query_stride = 0;
+  const void* key = nullptr;  // [keys, width]
+  int64_t key_stride = 0;
+  const void* value = nullptr;  // [keys, width]
+  int64_t value_stride = 0;
+  const uint8_t* mask = nullptr;  // [tokens, keys], those of a token side by side; or none
+  int64_t mask_stride = 0;        // between tokens
+  void* out = nullptr;            // [tokens, width]
+  int64_t out_stride = 0;
+  int64_t tokens = 0;  // at least 1
+  int64_t keys = 0;
+  int64_t width = 0;  // at most kHeadWidthMax
+  float scale = 1;
+  float* scratch = nullptr;  // attend_scratch(keys, width)
+};
+using AttendTokensKernel = void (*)(const AttendTokens& call);
+
+// Keys and elements of a vector are taken in multiples of as many, or fewer.
+inline constexpr int64_t kAttendColumns = 32;
+// Tokens for which keys and values are read once: they stay in the second cache meanwhile.
+inline constexpr int64_t kAttendTokens = 32;
+
+// How many floats that takes.
+constexpr int64_t attend_scratch(int64_t keys, int64_t width) {
+  const int64_t all_keys = (keys + kAttendColumns - 1) / kAttendColumns * kAttendColumns;
+  const int64_t all_width = (width + kAttendColumns - 1) / kAttendColumns * kAttendColumns;
+  return all_keys * (2 * all_width + kAttendTokens) + 2 * kAttendTokens * all_width;
+}
+
 struct AttendKernels {
   AttendKernel attend[kElements];  // by Element
+  AttendTokensKernel tokens[kElements];
 };
 
 }  // namespace djinn::kernels

@@ -177,8 +177,5 @@ void attend(const Attend& call) {
   }
 }
 
-constexpr AttendKernels kAttendOfThisLevel = {
-    {&attend<float>, &attend<BFloat16>, &attend<Float16>}};
-
 }  // namespace
 }  // namespace djinn::kernels

@@ -181,6 +181,132 @@ TEST_P(AttendTest, keys_of_an_infinite_score_are_as_if_they_were_not_seen) {
   }
 }
 
+// --- many tokens
+
+struct TokensAttention : Attention {
+  TokensAttention(Element kind, int64_t tokens, int64_t keys, int64_t width)
+      : Attention(kind, tokens, keys, width),
+        mask(static_cast<size_t>(tokens * keys), 1),
+        scratch(static_cast<size_t>(attend_scratch(keys, width))) {}
+
+  // A token sees the keys up to its own, which is one of the last.
+  void see_what_was_before() {
+    for (int64_t i = 0; i < query.rows; ++i) {
+      for (int64_t j = 0; j < key.rows; ++j) see(i, j, j <= key.rows - query.rows + i);
+    }
+  }
+  void see(int64_t token, int64_t j, bool is_seen) {
+    mask[static_cast<size_t>(token * key.rows + j)] = is_seen ? 1 : 0;
+  }
+
+  // Of some tokens, over the keys from first_key on.
+  Matrix run(IsaLevel level, int64_t token, int64_t tokens, int64_t first_key = 0) {
+    Matrix out(query.element, tokens, query.columns);
+    AttendTokens call;
+    call.query = query.at(token, 0);
+    call.query_stride = query.stride();
+    call.key = key.at(first_key, 0);
+    call.key_stride = key.stride();
+    call.value = value.at(first_key, 0);
+    call.value_stride = value.stride();
+    call.mask = mask.data() + token * key.rows + first_key;
+    call.mask_stride = key.rows;
+    call.out = out.at(0, 0);
+    call.out_stride = out.stride();
+    call.tokens = tokens;
+    call.keys = key.rows - first_key;
+    call.width = query.columns;
+    call.scale = scale;
+    call.scratch = scratch.data();
+    kernels_of(level).attend.tokens[static_cast<size_t>(query.element)](call);
+    return out;
+  }
+
+  std::vector<double> exact_of_token(int64_t token) {
+    const auto from = mask.begin() + token * key.rows;
+    seen.assign(from, from + key.rows);
+    return exact(token);
+  }
+
+  std::vector<uint8_t> mask;  // by token, then by key
+  std::vector<float> scratch;
+};
+
+TEST_P(AttendTest, of_many_tokens_is_the_same_mean) {
+  for (const auto& [tokens, keys, width] :
+       {std::tuple{33, 33, 64}, {128, 128, 32}, {65, 200, 80}, {3, 40, 7}, {40, 41, 256}}) {
+    TokensAttention it(GetParam(), tokens, keys, width);
+    it.see_what_was_before();
+    for (const IsaLevel level : levels()) {
+      Matrix out = it.run(level, 0, tokens);
+      for (int64_t i = 0; i < tokens; ++i) {
+        const std::vector<double> exact = it.exact_of_token(i);
+        for (int64_t k = 0; k < width; ++k) {
+          const double wanted = exact[static_cast<size_t>(k)];
+          ASSERT_NEAR(out.get(i, k), wanted, std::abs(wanted) * ulp_of(GetParam()) + 5e-6)
+              << name_of(level) << ", token " << i << " of " << tokens << ", " << keys << " keys";
+        }
+        EXPECT_EQ(out.get(i, width), 0.0f);
+      }
+    }
+  }
+}
+
+// The row contract.
+TEST_P(AttendTest, a_token_is_the_same_alone_and_padding_before_the_keys_changes_nothing) {
+  constexpr int64_t kTokens = 37, kKeys = 150, kPadding = 29;
+  TokensAttention it(GetParam(), kTokens, kKeys, 48);
+  it.see_what_was_before();
+  for (int64_t i = 0; i < kTokens; ++i) {
+    for (int64_t j = 0; j < kPadding; ++j) it.see(i, j, false);
+  }
+  for (const IsaLevel level : levels()) {
+    Matrix together = it.run(level, 0, kTokens);
+    EXPECT_EQ(it.run(level, 0, kTokens, kPadding).bytes, together.bytes) << name_of(level);
+    for (int64_t i = 0; i < kTokens; ++i) {
+      Matrix alone = it.run(level, i, 1);
+      EXPECT_EQ(std::memcmp(alone.at(0, 0), together.at(i, 0), 48 * bytes_of(GetParam())), 0)
+          << name_of(level) << ", token " << i;
+    }
+  }
+}
+
+TEST_P(AttendTest, of_many_tokens_each_has_the_values_that_it_sees_alone) {
+  constexpr int64_t kTokens = 40, kKeys = 70;
+  TokensAttention it(GetParam(), kTokens, kKeys, 16);
+  it.see_what_was_before();
+  for (int64_t j = 0; j < kKeys; ++j) it.see(5, j, false);
+  for (const IsaLevel level : levels()) {
+    TokensAttention strange = it;
+    Matrix before = it.run(level, 0, kTokens);
+    for (int64_t k = 0; k < 16; ++k) {
+      EXPECT_EQ(before.get(5, k), 0.0f) << name_of(level);
+      for (Matrix* one : {&strange.key, &strange.value}) {
+        store(GetParam(), one->at(kKeys - 1, k), NAN);
+      }
+    }
+    for (uint8_t& one : strange.mask) one *= 6;  // as clients' bytes may be
+    Matrix after = strange.run(level, 0, kTokens);
+    EXPECT_TRUE(std::isnan(after.get(kTokens - 1, 0))) << name_of(level);
+    EXPECT_EQ(
+        std::memcmp(before.at(0, 0), after.at(0, 0),
+                    static_cast<size_t>((kTokens - 1) * before.stride()) * bytes_of(GetParam())),
+        0)
+        << name_of(level) << ", those that do not see the last key";
+  }
+}
+
+TEST_P(AttendTest, of_many_tokens_scores_of_any_size_are_weighed) {
+  TokensAttention it(GetParam(), 50, 100, 16);
+  it.scale = 300;
+  for (int64_t j = 0; j < 70; ++j) store(GetParam(), it.key.at(j, 0), -INFINITY);
+  store(GetParam(), it.query.at(1, 0), 2);
+  for (const IsaLevel level : levels()) {
+    Matrix out = it.run(level, 0, 50);
+    for (int64_t k = 0; k < 16; ++k) EXPECT_TRUE(std::isfinite(out.get(1, k))) << name_of(level);
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Elements, AttendTest, ::testing::ValuesIn(kAllElements),
                          [](const auto& one) { return name_of(one.param); });
 

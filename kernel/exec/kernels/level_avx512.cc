@@ -27,7 +27,7 @@ struct Int8Dots : Int8Pairs {
 }  // namespace
 }  // namespace djinn::kernels
 
-#include "kernel/exec/kernels/attend_template.h"
+#include "kernel/exec/kernels/attend_tokens_template.h"
 #include "kernel/exec/kernels/kernels.h"
 #include "kernel/exec/kernels/linear_template.h"
 #include "kernel/exec/kernels/rows_template.h"
