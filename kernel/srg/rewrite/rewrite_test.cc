@@ -524,7 +524,7 @@ TEST(rewrite_attention, a_softmax_by_which_nothing_is_multiplied_is_none) {
 // A node that an earlier pass made in the place of the copy makes what the copy read.
 TEST(rewrite_attention, a_softmax_whose_cast_was_made_one_node_is_followed_to_its_product) {
   const Rewriting rewriting = all_passes(
-      "%s = aten::_softmax(%f, -1, false)\n"
+      "%s : float32[1, tokens, 64] = aten::_softmax(%f, -1, false)\n"
       "%z = aten::zeros([64*tokens], dtype=bfloat16)\n"
       "%t = aten::as_strided(%z, [1, tokens, 64], [64*tokens, 64, 1], 0)\n"
       "%c = aten::copy_(%t, %s, false)\n"
