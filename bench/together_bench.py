@@ -26,7 +26,7 @@ from report import Entry, entry, report, seconds_of  # noqa: E402
 from spawned import spawned  # noqa: E402
 
 REPETITIONS = 3
-COUNTS = (2, 8)
+COUNTS = (2, 4, 8)
 LOOPS = 2
 PROMPT = 16
 SHORT, LONG = 8, 72  # tokens of two generations: their difference is the loop alone
