@@ -529,12 +529,19 @@ djinn_code djinn_model_unload(djinn_client* client, uint64_t model, djinn_error*
 
 djinn_code djinn_encoder_open(djinn_client* client, const char* directory, djinn_encoder** out,
                               djinn_error* error) {
+  return djinn_encoder_open_with(client, directory, nullptr, out, error);
+}
+
+djinn_code djinn_encoder_open_with(djinn_client* client, const char* directory,
+                                   const djinn_model_options* options, djinn_encoder** out,
+                                   djinn_error* error) {
   return guarded(client, error, [&]() -> Status {
     DJINN_CHECK(given(client, "client"));
     DJINN_CHECK(given(directory, "directory"));
     DJINN_CHECK(given(out, "out"));
+    DJINN_TRY(const auto chosen, djinn::options_of(options));
     DJINN_TRY(djinn::client::Client* const session, client->connection.open(client->given_up));
-    DJINN_TRY(auto encoder, djinn::client::Encoder::open(*session, directory));
+    DJINN_TRY(auto encoder, djinn::client::Encoder::open(*session, directory, chosen));
     *out = new djinn_encoder(*client, std::move(encoder));
     return {};
   });

@@ -204,6 +204,17 @@ DJINN_API djinn_code djinn_model_close(djinn_client* client, uint64_t model, dji
 /* Drops the model from memory. DJINN_BUSY while any session holds it. */
 DJINN_API djinn_code djinn_model_unload(djinn_client* client, uint64_t model, djinn_error* error);
 
+/* How a model is loaded and computed. All zeros, or NULL for it, are what djinn_encoder_open()
+ * and djinn_generator_open() do. */
+typedef struct djinn_model_options {
+  const char* numerics; /* "exact": PyTorch's bits; "fast": djinn's own kernels where they fit;
+                         * "fast-only": refused where they do not; NULL: djinnd's lane.numerics, or
+                         * "fast" where weights need it */
+  const char* weights;  /* "int8": matrices are 32 values of a row and a scale, which "exact" does
+                         * not compute with, and a model of their own; NULL: as the files are */
+  uint64_t reserved[6];
+} djinn_model_options;
+
 /* ---------------------------------------------------------------- encoder */
 
 typedef struct djinn_encoder djinn_encoder;
@@ -229,6 +240,10 @@ typedef struct djinn_batch {
 
 DJINN_API djinn_code djinn_encoder_open(djinn_client* client, const char* directory,
                                         djinn_encoder** out, djinn_error* error);
+/* Errors: as djinn_generator_open_with(). */
+DJINN_API djinn_code djinn_encoder_open_with(djinn_client* client, const char* directory,
+                                             const djinn_model_options* options,
+                                             djinn_encoder** out, djinn_error* error);
 DJINN_API void djinn_encoder_close(djinn_encoder* encoder);
 DJINN_API djinn_encoder_info djinn_encoder_get_info(const djinn_encoder* encoder);
 /* embeddings: room for [rows, hidden]; each row the mean over its tokens, of length 1.
@@ -285,16 +300,6 @@ typedef int (*djinn_on_token)(void* context, uint32_t row, uint32_t index, int32
  * weights' tensors are others than those that were exported. */
 DJINN_API djinn_code djinn_generator_open(djinn_client* client, const char* directory,
                                           djinn_generator** out, djinn_error* error);
-
-/* How a model is loaded and computed. All zeros, or NULL for it, are djinn_generator_open(). */
-typedef struct djinn_model_options {
-  const char* numerics; /* "exact": PyTorch's bits; "fast": djinn's own kernels where they fit;
-                         * "fast-only": refused where they do not; NULL: djinnd's lane.numerics, or
-                         * "fast" where weights need it */
-  const char* weights;  /* "int8": matrices are 32 values of a row and a scale, which "exact" does
-                         * not compute with, and a model of their own; NULL: as the files are */
-  uint64_t reserved[6];
-} djinn_model_options;
 
 /* DJINN_INVALID_ARGUMENT for a word that names none; DJINN_UNSUPPORTED for "int8" and "exact". A
  * program that reads such a weight otherwise than as a matrix is DJINN_UNSUPPORTED when it is first

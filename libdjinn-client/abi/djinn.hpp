@@ -126,9 +126,9 @@ class Encoder {
     std::span<const int64_t> types = {};  // [rows, tokens]; empty: all 0
   };
 
-  Encoder(Client& client, const std::string& directory) {
+  Encoder(Client& client, const std::string& directory, const djinn_model_options& options = {}) {
     djinn_encoder* made = nullptr;
-    detail::call(djinn_encoder_open, client.handle(), directory.c_str(), &made);
+    detail::call(djinn_encoder_open_with, client.handle(), directory.c_str(), &options, &made);
     handle_.reset(made);
   }
 

@@ -79,7 +79,9 @@ std::vector<std::byte> weights(const EncoderBatch& batch, DType dtype) {
 
 }  // namespace
 
-Result<std::unique_ptr<Encoder>> Encoder::open(Client& client, const std::string& directory) {
+Result<std::unique_ptr<Encoder>> Encoder::open(Client& client, const std::string& directory,
+                                               const ModelOptions& options) {
+  DJINN_TRY(const srg::Numerics numerics, numerics_of(options, client.welcome().numerics));
   DJINN_TRY(const ModelDirectory files, open_model_directory(directory));
   DJINN_TRY(const std::string type, files.config.text_or("model_type", ""));
   if (type != "bert") {
@@ -89,12 +91,14 @@ Result<std::unique_ptr<Encoder>> Encoder::open(Client& client, const std::string
   DJINN_TRY(std::vector<std::string> unknown, check_keys(Builder::kBert, files.config));
   std::vector<int> fds;
   for (const Fd& fd : files.files) fds.push_back(fd.get());
-  DJINN_TRY(OpenedModel model, client.open_model({files.label, fds, files.paths}));
+  const auto plan = plan_of(nullptr, options.matrices);
+  DJINN_TRY(OpenedModel model,
+            client.open_model({files.label, fds, files.paths}, plan ? &*plan : nullptr));
   DJINN_TRY(BertConfig config, BertConfig::from(files.config, model.manifest));
   DJINN_CHECK(check_layers(config.layers, config.prefix + "encoder.layer.", model.manifest));
   DJINN_TRY(const srg::Graph plain, build_bert(config, false, kEncoderRowsMax));
   DJINN_CHECK(check_weights(plain, model.manifest));
-  std::unique_ptr<Encoder> made(new Encoder(client, std::move(model), std::move(config)));
+  std::unique_ptr<Encoder> made(new Encoder(client, std::move(model), std::move(config), numerics));
   made->unknown_keys_ = std::move(unknown);
   return made;
 }
@@ -103,6 +107,7 @@ Result<const Encoder::Program*> Encoder::program(bool masked) {
   std::optional<Program>& slot = masked ? masked_ : plain_;
   if (!slot) {
     DJINN_TRY(srg::Graph graph, build_bert(config_, masked, kEncoderRowsMax));
+    graph.numerics = numerics_;
     DJINN_TRY(const auto defined, client_.define_program(graph, model_.id));
     slot = Program{defined.program, std::move(graph)};
   }

@@ -12,6 +12,7 @@
 
 #include "libdjinn-client/client.h"
 #include "libdjinn-client/models/bert.h"
+#include "libdjinn-client/models/model_options.h"
 
 namespace djinn::client {
 
@@ -35,8 +36,10 @@ struct Encoded {
 
 class Encoder {
  public:
-  // client outlives the encoder. Errors: the directory's, the builder's, djinnd's.
-  static Result<std::unique_ptr<Encoder>> open(Client& client, const std::string& directory);
+  // client outlives the encoder. Errors: the directory's, the builder's, djinnd's; kUnsupported for
+  // int8 in exact numerics.
+  static Result<std::unique_ptr<Encoder>> open(Client& client, const std::string& directory,
+                                               const ModelOptions& options = {});
 
   [[nodiscard]] const BertConfig& config() const { return config_; }
   [[nodiscard]] const OpenedModel& model() const { return model_; }
@@ -46,8 +49,11 @@ class Encoder {
   Result<Encoded> encode(const EncoderBatch& batch, bool want_hidden);
 
  private:
-  Encoder(Client& client, OpenedModel model, BertConfig config)
-      : client_(client), model_(std::move(model)), config_(std::move(config)) {}
+  Encoder(Client& client, OpenedModel model, BertConfig config, srg::Numerics numerics)
+      : client_(client),
+        model_(std::move(model)),
+        config_(std::move(config)),
+        numerics_(numerics) {}
 
   // Input storages of one program, by name, and its id.
   struct Program {
@@ -59,6 +65,7 @@ class Encoder {
   Client& client_;
   OpenedModel model_;
   BertConfig config_;
+  srg::Numerics numerics_;
   std::vector<std::string> unknown_keys_;
   std::optional<Program> plain_;
   std::optional<Program> masked_;

@@ -9,11 +9,11 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "libdjinn-client/client.h"
 #include "libdjinn-client/models/llama_programs.h"
+#include "libdjinn-client/models/model_options.h"
 
 namespace djinn::client {
 
@@ -37,18 +37,6 @@ struct Generated {
   std::vector<std::vector<int32_t>> tokens;
   uint64_t random_offset = 0;  // the next unused one
   bool given_up = false;       // on_token ended it
-};
-
-// "exact", "fast" or "fast-only". Errors: kInvalidArgument, with what there is.
-Result<srg::Numerics> numerics_named(std::string_view name);
-// "int8". Errors: kInvalidArgument, with what there is.
-Result<srg::WeightForm> weights_named(std::string_view name);
-
-// How a model is to be loaded and computed.
-struct ModelOptions {
-  // Of its programs; none: djinnd's lane.numerics, and fast where matrices are int8.
-  std::optional<srg::Numerics> numerics;
-  srg::WeightForm matrices = srg::WeightForm::kPlain;  // a model of its own for each form
 };
 
 // Of numbers that a caller gives, before anything is read by them. Errors: kInvalidArgument;

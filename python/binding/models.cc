@@ -31,12 +31,23 @@ std::optional<Buffer> buffer_of(const py::object& array) {
   return Buffer(array.cast<py::buffer>());
 }
 
+// numerics: empty: djinnd's lane.numerics. weights: empty: as the files have them.
+client::ModelOptions options_of(const std::string& numerics, const std::string& weights) {
+  client::ModelOptions options;
+  if (!numerics.empty()) options.numerics = take(client::numerics_named(numerics));
+  if (!weights.empty()) options.matrices = take(client::weights_named(weights));
+  return options;
+}
+
 class Encoder {
  public:
-  Encoder(Shared session, const std::string& directory) : session_(std::move(session)) {
+  Encoder(Shared session, const std::string& directory, const std::string& numerics,
+          const std::string& weights)
+      : session_(std::move(session)) {
+    const client::ModelOptions chosen = options_of(numerics, weights);
     encoder_ = take(session_->turn([&](client::Client& client) {
       number_ = session_->number();
-      return client::Encoder::open(client, directory);
+      return client::Encoder::open(client, directory, chosen);
     }));
   }
 
@@ -92,13 +103,10 @@ class TokenCallback {
 
 class Generator {
  public:
-  // numerics: empty: djinnd's lane.numerics. weights: empty: as the files have them.
   Generator(Shared session, const std::string& directory, const std::string& numerics,
             const std::string& weights)
       : session_(std::move(session)) {
-    client::ModelOptions chosen;
-    if (!numerics.empty()) chosen.numerics = take(client::numerics_named(numerics));
-    if (!weights.empty()) chosen.matrices = take(client::weights_named(weights));
+    const client::ModelOptions chosen = options_of(numerics, weights);
     generator_ = take(session_->turn([&](client::Client& client) {
       number_ = session_->number();
       return client::Generator::open(client, directory, chosen);
@@ -166,7 +174,7 @@ void add_options(py::module_& module) {
 
 void add_encoder(py::module_& module) {
   py::class_<Encoder>(module, "Encoder")
-      .def(py::init<Shared, const std::string&>())
+      .def(py::init<Shared, const std::string&, const std::string&, const std::string&>())
       .def("encode", &Encoder::encode)
       .def_property_readonly("hidden", [](const Encoder& e) { return e.config().hidden; })
       .def_property_readonly("positions", [](const Encoder& e) { return e.config().positions; })

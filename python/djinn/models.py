@@ -24,10 +24,18 @@ def _tell(note: str) -> None:
 
 
 class Encoder:
-    """A BERT model: token ids to hidden states and sentence embeddings."""
+    """A BERT model: token ids to hidden states and sentence embeddings. `numerics` and `weights`
+    are as `Generator` has them."""
 
-    def __init__(self, session: Session, path: PathLike) -> None:
-        self._raw = _client.Encoder(session.raw, os.fspath(path))
+    def __init__(
+        self,
+        session: Session,
+        path: PathLike,
+        *,
+        numerics: str | None = None,
+        weights: str | None = None,
+    ) -> None:
+        self._raw = _client.Encoder(session.raw, os.fspath(path), numerics or "", weights or "")
         _tell(self._raw.note)
         self.model = Model(session, self._raw.model)
         self.hidden = self._raw.hidden

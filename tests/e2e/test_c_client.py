@@ -594,10 +594,33 @@ def test_a_model_in_int8_gives_the_package_s_tokens(
     library.functions.djinn_generator_close(generator)
 
 
-def test_how_a_model_cannot_be_opened_is_told_with_what_there_is(
-    library: Library, client: ctypes.c_void_p, byte_model: Path
+def test_an_encoder_is_computed_as_it_was_asked_for(
+    library: Library, client: ctypes.c_void_p, session: djinn.Session, minilm: Path
 ) -> None:
-    generator = ctypes.c_void_p()
+    ids, room = (c_int64 * 3)(101, 7592, 102), (c_float * 384)()
+    seen = []
+    for asked in ({"numerics": "fast-only"}, {"weights": "int8"}, {}):
+        encoder = ctypes.c_void_p()
+        options = ModelOptions(**{name: word.encode() for name, word in asked.items()})
+        given = client, str(minilm).encode(), byref(options)
+        library("djinn_encoder_open_with", *given, byref(encoder))
+        batch = Batch(rows=1, tokens=3, ids=ids)
+        library("djinn_encoder_encode", encoder, byref(batch), room, None)
+        library.functions.djinn_encoder_close(encoder)
+        package = djinn.Encoder(session, minilm, **asked)
+        assert list(room) == package.embed([list(ids)]).tolist()[0]
+        seen.append(list(room))
+    assert seen[0] != seen[2] and seen[1] != seen[2]
+    assert np.allclose(seen[0], seen[2], atol=1e-5)
+    assert np.allclose(seen[1], seen[2], atol=3e-2)
+
+
+@pytest.mark.parametrize("kind", ["encoder", "generator"])
+def test_how_a_model_cannot_be_opened_is_told_with_what_there_is(
+    library: Library, client: ctypes.c_void_p, byte_model: Path, minilm: Path, kind: str
+) -> None:
+    opened = ctypes.c_void_p()
+    directory = minilm if kind == "encoder" else byte_model
     odd = (c_uint64 * 6)(0, 0, 0, 0, 0, 1)
     for options, code, said in (
         (ModelOptions(weights=b"int4"), 100, "no form of weights 'int4'. There is int8"),
@@ -608,11 +631,11 @@ def test_how_a_model_cannot_be_opened_is_told_with_what_there_is(
     ):
         with pytest.raises(Failure, match=said) as refused:
             library(
-                *("djinn_generator_open_with", client, str(byte_model).encode()),
-                *(byref(options), byref(generator)),
+                *(f"djinn_{kind}_open_with", client, str(directory).encode()),
+                *(byref(options), byref(opened)),
             )
         assert refused.value.code == code
-    assert not generator
+    assert not opened
 
 
 class Info(ctypes.Structure):
