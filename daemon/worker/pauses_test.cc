@@ -6,6 +6,7 @@
 #include <map>
 
 #include "daemon/worker/member_for_tests.h"
+#include "daemon/worker/model_for_tests.h"
 #include "daemon/worker/session_for_tests.h"
 
 namespace djinn::worker {
@@ -13,20 +14,60 @@ namespace {
 
 constexpr RefHandle kChanged{9, 1};
 
+// Of model_of_operators(), of which the second makes the logits.
+constexpr size_t kOperators = 4;
+
+// A model for generate(). waits_at: in front of that operator, or behind the last, it takes until
+// it is given up. weight: the first one reads it.
+srg::Graph model_of_operators(size_t waits_at = SIZE_MAX, const char* weight = nullptr) {
+  srg::GraphBuilder g("model");
+  const srg::Expr rows = g.symbol("rows", 1, limits::kRows, srg::SymbolRole::kBatch);
+  const srg::Expr tokens = g.symbol("tokens", 1, 64, srg::SymbolRole::kTokens);
+  const srg::Tensor ids = g.input("ids", DType::kInt64, {rows, tokens}, srg::InputRole::kTokenIds);
+  for (size_t at = 0; at <= kOperators; ++at) {
+    if (at == waits_at) g.op_n(0, "fake::wait", {});
+    if (at == 0 && weight != nullptr) {
+      g.op("fake::add_one", {g.weight(weight, DType::kFloat32, {4})});
+    } else if (at == 1) {
+      const srg::Tensor logits = g.op("fake::logits", {ids});
+      g.claim(logits, DType::kFloat32, {rows, 100});
+      g.output("logits", logits);
+    } else if (at < kOperators) {
+      g.op_n(0, "fake::nothing", {});
+    }
+  }
+  return *std::move(g).finish();
+}
+
+// What a worker that dies now leaves of memory that others have as well.
+class Left {
+ public:
+  Left(int fd, uint64_t bytes) : fd_(::dup(fd)), content_(*pal::read_memfd(fd_, bytes)) {}
+  void bring_back() const {
+    const auto mapped = pal::map_shared(fd_, content_.size(), pal::Access::kReadWrite);
+    copy_bytes(content_, mapped->bytes());
+  }
+
+ private:
+  Fd fd_;
+  std::vector<std::byte> content_;
+};
+
 // --- one runner: what happens at each operator is the test's
 
 class PausesTest : public SessionTest {
  protected:
+  static constexpr ProgramId kOfOperators{6};
+
   PausesTest() {
-    auto admitted = admit_graph(executor_, ipc::encode(fast_model()), nullptr);
-    programs_.expect_program(Member::kProgram, {},
-                             std::make_shared<const std::vector<std::byte>>());
-    programs_.add_program(Member::kProgram, *std::move(admitted));
+    add_program(Member::kProgram, counting_model());
+    add_program(kOfOperators, model_of_operators());
   }
-  static srg::Graph fast_model() {
-    srg::Graph graph = counting_model();
+  void add_program(ProgramId id, srg::Graph graph) {
     graph.numerics = srg::Numerics::kFast;
-    return graph;
+    auto admitted = admit_graph(executor_, ipc::encode(graph), nullptr);
+    programs_.expect_program(id, {}, std::make_shared<const std::vector<std::byte>>());
+    programs_.add_program(id, *std::move(admitted));
   }
   // Changes its input in place twice, and gives what it was before, and one.
   static srg::Graph training_step() {
@@ -75,6 +116,29 @@ class PausesTest : public SessionTest {
     programs_.end_step();
     return *advanced;
   }
+  // The rest of what it has submitted, and how that ended.
+  std::optional<ErrorCode> finish(Member& member) {
+    while (*runner_.advance(*member.session) != Runner::Advance::kIdle) programs_.end_step();
+    tokens_ = member.told();
+    return std::exchange(member.ended, std::nullopt);
+  }
+  using SessionTest::finish;
+  static std::vector<int32_t> tokens_behind(int32_t prompt) {
+    return {prompt + 1, prompt + 2, prompt + 3, prompt + 4, prompt + 5};
+  }
+  // What is left of another session, and of this one.
+  static void keep(std::vector<Left>& all, const Member& member) {
+    const std::vector<int> fds = member.client.fds();
+    all.emplace_back(fds[0], ipc::SessionLayout::bytes(TestSession::kStagingBytes));
+    all.emplace_back(fds[1], gc::state_bytes(TestSession::kGeometry));
+    all.emplace_back(fds[4], TestSession::kRefBytes);
+    all.emplace_back(member.memory.get(), member.bytes);
+  }
+  void keep(std::vector<Left>& all) const {
+    all.emplace_back(memory_.get(), ipc::SessionLayout::bytes(kStagingBytes));
+    all.emplace_back(state_.get(), gc::state_bytes(kGeometry));
+    all.emplace_back(refs_.get(), kRefBytes);
+  }
   // A step of it, whatever it waits for.
   Runner::Advance advance_until_it_does_not_wait() {
     for (;;) {
@@ -86,6 +150,7 @@ class PausesTest : public SessionTest {
   }
 
   Member other_{11, *pal_, grants_, faults_};
+  std::vector<int32_t> tokens_;  // what finish() was told
 };
 
 TEST_F(PausesTest, a_run_that_is_paused_at_any_operator_gives_what_it_gives_alone) {
@@ -144,29 +209,75 @@ TEST_F(PausesTest, what_is_abandoned_at_any_operator_is_undone_and_done_again) {
   EXPECT_GE(counts_.read().runs_repeated, 4u);
 }
 
-TEST_F(PausesTest, a_worker_that_dies_at_a_pause_leaves_what_the_next_one_repeats) {
+// The next worker sees what is in the memory at the pause, when another's step is over.
+TEST_F(PausesTest, a_worker_that_dies_at_any_pause_leaves_what_the_next_one_repeats) {
   ASSERT_EQ(write(kChanged), ErrorCode::kOk);
-  // The next worker sees what is in the memory at the pause.
-  std::vector<std::byte> state, refs;
-  at_operator(3, [&] {
-    const Runner::Pause pause(runner_);
-    state = *pal::read_memfd(state_, gc::state_bytes(kGeometry));
-    refs = *pal::read_memfd(refs_, kRefBytes);
-    return true;
-  });
-  submit_training_step();
-  ASSERT_EQ(advance_until_it_does_not_wait(), Runner::Advance::kWorked);
-  between_ = {};
-  const Numbers expected = bytes_of(kChanged);
-  session_.reset();
-  for (const auto& [fd, bytes] : {std::pair(&state_, &state), std::pair(&refs_, &refs)}) {
-    copy_bytes(*bytes, pal::map_shared(*fd, bytes->size(), pal::Access::kReadWrite)->bytes());
+  Numbers expected = kInput;
+  for (size_t at = 0; at < 4; ++at) {
+    const Numbers before = expected;
+    Numbers given = expected;
+    for (size_t i = 0; i < given.size(); ++i) {
+      given[i] += 1;
+      expected[i] += 2;
+    }
+    other_.generate(int32_t(at));
+    std::vector<Left> all;
+    at_operator(at, [&] {
+      EXPECT_EQ(inside(other_), Runner::Advance::kWorked);
+      const Runner::Pause pause(runner_);
+      keep(all);
+      keep(all, other_);
+      return true;
+    });
+    submit_training_step();
+    ASSERT_EQ(advance_until_it_does_not_wait(), Runner::Advance::kWorked);
+    EXPECT_EQ(bytes_of(kChanged), expected);
+    between_ = {};
+    session_.reset();
+    other_.session.reset();
+    for (const Left& one : all) one.bring_back();
+    attach();
+    other_.attach();
+    EXPECT_EQ(bytes_of(kChanged), before) << "it is undone";
+    EXPECT_EQ(advance_until_it_does_not_wait(), Runner::Advance::kWorked);
+    EXPECT_EQ(ended(), ErrorCode::kOk);
+    EXPECT_EQ(bytes_of(kChanged), expected);
+    EXPECT_EQ(output(), given);
+    EXPECT_EQ(finish(other_), ErrorCode::kOk);
+    EXPECT_EQ(tokens_, tokens_behind(int32_t(at)));
   }
-  attach();
-  EXPECT_EQ(bytes_of(kChanged), kInput) << "it is undone";
-  EXPECT_EQ(advance_until_it_does_not_wait(), Runner::Advance::kWorked);
-  EXPECT_EQ(bytes_of(kChanged), expected);
-  EXPECT_EQ(ended(), ErrorCode::kOk);
+}
+
+TEST_F(PausesTest, a_worker_that_dies_at_any_pause_of_a_prompt_leaves_its_group_as_it_was) {
+  for (size_t at = 0; at < kOperators; ++at) {
+    Member prompt(12, *pal_, grants_, faults_);
+    prompt.generate(20, kOfOperators);
+    other_.generate(int32_t(at));
+    std::vector<Left> all;
+    at_operator(at, [&] {
+      const Runner::Pause pause(runner_);
+      EXPECT_TRUE(runner_.is_aside(prompt.client.id));
+      EXPECT_EQ(*runner_.advance(*other_.session), Runner::Advance::kWorked);
+      programs_.end_step();
+      keep(all, prompt);
+      keep(all, other_);
+      return true;
+    });
+    ASSERT_EQ(*runner_.advance(*prompt.session), Runner::Advance::kWorked);
+    programs_.end_step();
+    EXPECT_EQ(prompt.length(), 1u);
+    between_ = {};
+    prompt.session.reset();
+    other_.session.reset();
+    for (const Left& one : all) one.bring_back();
+    prompt.attach();
+    other_.attach();
+    EXPECT_EQ(prompt.length(), 0u);
+    for (Member* const member : {&other_, &prompt}) {
+      EXPECT_EQ(finish(*member), ErrorCode::kOk);
+      EXPECT_EQ(tokens_, tokens_behind(member == &prompt ? 20 : int32_t(at)));
+    }
+  }
 }
 
 TEST_F(PausesTest, a_prefill_is_paused_and_its_token_steps_are_not) {
@@ -242,14 +353,59 @@ TEST_F(PausesTest, what_a_run_awaited_before_a_pause_it_awaits_after_it) {
   EXPECT_TRUE(waits_.is_waiting(kSession));
 }
 
-TEST_F(PausesTest, a_run_that_is_given_up_while_it_is_paused_ends) {
-  at_operator(0, [&] {
-    client_.cancel_through(1);
-    return inside(other_) == Runner::Advance::kIdle;
-  });
-  submit_run(add_one(), to_staging());
-  EXPECT_EQ(finish(), ErrorCode::kCancelled);
-  EXPECT_EQ(lane_->failed_at(), std::nullopt);
+TEST_F(PausesTest, a_run_that_is_given_up_at_any_pause_ends_and_leaves_nothing) {
+  for (uint32_t at = 0; at < 4; ++at) {
+    const RefHandle changed{20 + at, 1}, made{30 + at, 1};
+    ASSERT_EQ(write(changed), ErrorCode::kOk);
+    other_.generate(int32_t(at));
+    at_operator(at, [&] {
+      client_.cancel_through(next_run_ - 1);
+      return inside(other_) == Runner::Advance::kWorked;
+    });
+    ipc::RunBlock block;
+    block.inputs = {from_ref(changed)};
+    block.outputs = {to_ref(made)};
+    submit_graph(training_step(), block);
+    EXPECT_EQ(finish(), ErrorCode::kCancelled);
+    EXPECT_EQ(lane_->failed_at(), std::nullopt);
+    between_ = {};
+    for (const RefHandle ref : {changed, made}) {
+      EXPECT_EQ(read(ref), ErrorCode::kPoisoned);
+      EXPECT_EQ(release(ref), ErrorCode::kOk);
+    }
+    session_->trim_refs();
+    grant_all();  // what was given back is heard of
+    EXPECT_EQ(granted_bytes_[ipc::GrantKind::kRefs], 0u);
+    EXPECT_EQ(finish(other_), ErrorCode::kOk);
+    EXPECT_EQ(tokens_, tokens_behind(int32_t(at)));
+  }
+}
+
+TEST_F(PausesTest, a_prompt_that_is_given_up_at_any_pause_can_be_given_again) {
+  Member prompt(12, *pal_, grants_, faults_);
+  for (size_t at = 0; at < kOperators; ++at) {
+    other_.generate(int32_t(at));
+    at_operator(at, [&] {
+      prompt.client.ring.cancel_through(prompt.client.last_run);
+      const Runner::Pause pause(runner_);
+      EXPECT_EQ(*runner_.advance(*other_.session), Runner::Advance::kWorked);
+      programs_.end_step();
+      return true;
+    });
+    prompt.generate(20, kOfOperators);
+    EXPECT_EQ(finish(prompt), ErrorCode::kCancelled);
+    EXPECT_TRUE(tokens_.empty());
+    EXPECT_EQ(prompt.length(), 0u);
+    EXPECT_FALSE(prompt.session->state().in_flight());
+    between_ = {};
+    EXPECT_EQ(finish(other_), ErrorCode::kOk);
+    EXPECT_EQ(tokens_, tokens_behind(int32_t(at)));
+    other_.generate(0);
+    EXPECT_EQ(finish(other_), ErrorCode::kOk);
+  }
+  prompt.generate(20, kOfOperators);
+  EXPECT_EQ(finish(prompt), ErrorCode::kOk);
+  EXPECT_EQ(tokens_, tokens_behind(20));
 }
 
 TEST_F(PausesTest, refs_that_nobody_uses_are_given_back_while_a_run_is_paused) {
@@ -353,41 +509,45 @@ TEST_F(PausedLaneTest, the_lane_answers_between_two_operators) {
   give_up(*is_long);
 }
 
-// A model for generate() whose prompts take until they are given up.
-srg::Graph slow_model() {
-  srg::GraphBuilder g("slow");
-  const srg::Expr rows = g.symbol("rows", 1, limits::kRows, srg::SymbolRole::kBatch);
-  const srg::Expr tokens = g.symbol("tokens", 1, 64, srg::SymbolRole::kTokens);
-  const srg::Tensor ids = g.input("ids", DType::kInt64, {rows, tokens}, srg::InputRole::kTokenIds);
-  g.op_n(0, "fake::wait", {});
-  const srg::Tensor logits = g.op("fake::logits", {ids});
-  g.claim(logits, DType::kFloat32, {rows, 100});
-  g.output("logits", logits);
-  return *std::move(g).finish();
-}
-
-// A session that is in its prompt, on the first of two groups.
-class PausedPromptTest : public PausedLaneTest {
+// A session that is in its prompt, at the operator that is the parameter, on the first of two
+// groups, beside another session.
+class PausedPromptTest : public PausedLaneTest, public ::testing::WithParamInterface<size_t> {
  protected:
   static constexpr ProgramId kSlow{5}, kOther{6};
+  static constexpr ModelId kModel = TestModel::kId;
   static constexpr SequenceHandle kUsed{3, 1}, kUnused{4, 1};
+  static constexpr uint64_t kInputAt = TestSession::kOutputAt + 4096;
 
   PausedPromptTest() {
     session_ = attach(1);
+    other_ = attach(2);
+    add_model();
+    for (const ProgramId id : {kSlow, kOther}) add_program(id);
     on_lane([&](LaneLoop::State& state) {
-      for (const ProgramId id : {kSlow, kOther}) {
-        state.programs.expect_program(id, {}, std::make_shared<const std::vector<std::byte>>());
-        state.programs.add_program(id, *admit_graph(executor_, ipc::encode(slow_model()), nullptr));
-      }
       const uint64_t bytes = gc::SequenceLayout::make(1, 1, 2, 8, sizeof(float), 64)->file_bytes();
-      for (const SequenceHandle group : {kUsed, kUnused}) {
+      for (const SequenceHandle handle : {kUsed, kUnused}) {
         Fd memory = *pal::make_memfd("group", bytes, pal::Seals::kShared);
-        state.sessions.at(session_->id)
-            ->add_sequence(*Sequence::map(session_->id, group, {1, 1, 2, 8, DType::kFloat32, 64},
-                                          std::move(memory), bytes, Fd(), *pal_));
+        std::shared_ptr<Sequence> group =
+            *Sequence::map(session_->id, handle, {1, 1, 2, 8, DType::kFloat32, 64},
+                           std::move(memory), bytes, Fd(), *pal_);
+        (handle == kUsed ? used_ : unused_) = group;
+        state.sessions.at(session_->id)->add_sequence(std::move(group));
       }
     });
     generate();
+  }
+  void add_model() {
+    const std::vector<Fd> fds = TestModel().fds();
+    std::vector<int> numbers;
+    for (const Fd& fd : fds) numbers.push_back(fd.get());
+    command({ipc::AddModel{kModel, false}}, numbers);
+    EXPECT_EQ(heard<ipc::ModelAdded>().code, ErrorCode::kOk);
+  }
+  void add_program(ProgramId id) {
+    const Fd graph =
+        *pal::make_sealed_memfd("graph", ipc::encode(model_of_operators(GetParam(), "v")));
+    command({ipc::AddProgram{id, kModel}}, {graph.get()});
+    EXPECT_EQ(heard<ipc::ProgramAdded>().program, id);
   }
   void generate() {
     ipc::GenerateBlock block;
@@ -405,33 +565,78 @@ class PausedPromptTest : public PausedLaneTest {
     submission.run = ++session_->last_run;
     submission.binding_bytes = static_cast<uint32_t>(encoded.size());
     EXPECT_TRUE(session_->ring.publish(submission));
-    if (session_->ring.worker_must_be_woken()) ring();
+    if (session_->ring.worker_must_be_woken()) loop_->wake();
+    await_pause();
+  }
+  void await_pause() const {
     while (session_->op() != "fake::wait") std::this_thread::yield();
   }
-  void ring() { loop_->wake(); }
   uint64_t repeated() { return loop_->counts().read().runs_repeated; }
+  void expect_other_has_its_result() {
+    const std::vector<std::byte> graph = ipc::encode(add_one());
+    copy_bytes(graph, other_->staging().subspan(TestSession::kGraphAt));
+    copy_bytes(std::as_bytes(std::span(kInput)), other_->staging().subspan(kInputAt));
+    ipc::RunBlock block;
+    block.inputs = {{0, ipc::InputKind::kStaging, {kInputAt, sizeof kInput}, {}}};
+    block.outputs = {{ipc::OutputKind::kStaging, {TestSession::kOutputAt, sizeof(Numbers)}, {}}};
+    ipc::Submission submission;
+    submission.operation = static_cast<uint16_t>(ipc::Operation::kRunOnce);
+    submission.graph_offset = TestSession::kGraphAt;
+    submission.graph_bytes = graph.size();
+    other_->submit(block, submission);
+    EXPECT_EQ(other_->completion(), ErrorCode::kOk);
+    Numbers given{};
+    memcpy(given.data(), other_->staging().data() + TestSession::kOutputAt, sizeof given);
+    EXPECT_EQ(given, kInputAndOne);
+  }
+  // Of what the prompt has of the session.
+  void expect_nothing_is_left() {
+    on_lane([&](LaneLoop::State& state) {
+      Session& session = *state.sessions.at(session_->id);
+      EXPECT_FALSE(session.state().in_flight());
+      EXPECT_FALSE(state.waits.is_waiting(session_->id));
+      const auto group = used_.lock();
+      EXPECT_EQ(group ? session.sequence_entry(*group).length : 0, 0u);
+    });
+  }
 
-  std::unique_ptr<TestSession> session_;
+  std::unique_ptr<TestSession> session_, other_;
+  std::weak_ptr<Sequence> used_, unused_;
 };
 
-TEST_F(PausedPromptTest, what_it_does_not_use_is_let_go_of_while_it_is_paused) {
-  command({ipc::ReleaseSequence{session_->id, kUnused}});
-  EXPECT_EQ(heard<ipc::SequenceDropped>().sequence, kUnused);
-  command({ipc::DropProgram{kOther}});
-  command({ipc::WakeLane{}});
-  heard<ipc::LaneAwake>();
+TEST_P(PausedPromptTest, it_is_given_up) {
+  expect_other_has_its_result();
+  give_up(*session_);
+  expect_nothing_is_left();
   EXPECT_EQ(repeated(), 0u);
+  generate();
   give_up(*session_);
 }
 
-TEST_F(PausedPromptTest, a_group_that_it_uses_is_let_go_of_when_it_was_abandoned) {
+TEST_P(PausedPromptTest, what_it_does_not_use_is_let_go_of_while_it_is_paused) {
+  command({ipc::ReleaseSequence{session_->id, kUnused}});
+  EXPECT_EQ(heard<ipc::SequenceDropped>().sequence, kUnused);
+  EXPECT_TRUE(unused_.expired());
+  command({ipc::DropProgram{kOther}});
+  command({ipc::WakeLane{}});
+  heard<ipc::LaneAwake>();
+  expect_other_has_its_result();
+  EXPECT_EQ(repeated(), 0u);
+  give_up(*session_);
+  expect_nothing_is_left();
+}
+
+TEST_P(PausedPromptTest, a_group_that_it_uses_is_let_go_of_when_it_was_abandoned) {
   command({ipc::ReleaseSequence{session_->id, kUsed}});
   EXPECT_EQ(heard<ipc::SequenceDropped>().sequence, kUsed);
   EXPECT_EQ(session_->completion(), ErrorCode::kNotFound) << "it begins again, without";
   EXPECT_EQ(repeated(), 1u);
+  EXPECT_TRUE(used_.expired());
+  expect_nothing_is_left();
+  expect_other_has_its_result();
 }
 
-TEST_F(PausedPromptTest, a_group_that_it_uses_is_written_out_and_comes_back) {
+TEST_P(PausedPromptTest, a_group_that_it_uses_is_written_out_and_comes_back) {
   const Fd file = nameless_file();
   command({ipc::SpillSequence{session_->id, kUsed}}, {file.get()});
   EXPECT_EQ(heard<ipc::SequenceSpilled>().code, ErrorCode::kOk);
@@ -442,14 +647,53 @@ TEST_F(PausedPromptTest, a_group_that_it_uses_is_written_out_and_comes_back) {
     }
   }
   EXPECT_EQ(repeated(), 1u);
+  expect_other_has_its_result();
   give_up(*session_);
+  expect_nothing_is_left();
 }
 
-TEST_F(PausedPromptTest, a_program_that_it_runs_is_let_go_of_when_it_was_abandoned) {
+TEST_P(PausedPromptTest, a_program_that_it_runs_is_let_go_of_when_it_was_abandoned) {
   command({ipc::DropProgram{kSlow}});
   EXPECT_EQ(session_->completion(), ErrorCode::kNotFound);
   EXPECT_EQ(repeated(), 1u);
+  expect_nothing_is_left();
+  expect_other_has_its_result();
 }
+
+TEST_P(PausedPromptTest, a_model_that_it_reads_is_parked_when_it_was_abandoned_and_comes_back) {
+  command({ipc::ParkModel{kModel}});
+  EXPECT_EQ(heard<ipc::ModelParked>().model, kModel);
+  EXPECT_EQ(heard<ipc::ModelWanted>().model, kModel);
+  expect_other_has_its_result();
+  EXPECT_FALSE(*session_->ring.take());
+  add_model();
+  await_pause();
+  EXPECT_EQ(repeated(), 1u);
+  give_up(*session_);
+  expect_nothing_is_left();
+}
+
+TEST_P(PausedPromptTest, a_model_that_it_reads_is_let_go_of_when_it_was_abandoned) {
+  command({ipc::DropModel{kModel}});
+  EXPECT_EQ(heard<ipc::ModelDropped>().model, kModel);
+  EXPECT_EQ(session_->completion(), ErrorCode::kNotFound);
+  EXPECT_EQ(repeated(), 1u);
+  expect_nothing_is_left();
+  expect_other_has_its_result();
+}
+
+TEST_P(PausedPromptTest, its_session_goes_with_all_that_it_has) {
+  command({ipc::DetachSession{session_->id}});
+  EXPECT_EQ(heard<ipc::Detached>().session, session_->id);
+  EXPECT_TRUE(used_.expired());
+  EXPECT_TRUE(unused_.expired());
+  EXPECT_EQ(repeated(), 1u);
+  expect_other_has_its_result();
+  command({ipc::ParkModel{kModel}});
+  EXPECT_EQ(heard<ipc::ModelParked>().model, kModel) << "nothing uses it";
+}
+
+INSTANTIATE_TEST_SUITE_P(Operators, PausedPromptTest, ::testing::Range(size_t{0}, kOperators + 1));
 
 // The second one is not known to be long when it first comes. It is begun inside of a pause of the
 // first, is abandoned, and is done when the first has ended, at the latest.
