@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A session that decodes beside another one's prompt of 1,024 tokens, a 0.5B model: its longest gap
-between two tokens, in units, and its tokens a second, of those alone."""
+between two tokens, in units, and its tokens a second, of those alone. An entry's `tokens` say of
+each when it came, in seconds from the prompt's begin, and how many ms after the one before; its
+`tokens_alone` likewise, from the first."""
 
 import os
 import statistics
@@ -104,6 +106,10 @@ def rate(times: list[float]) -> float:
     return (len(times) - 1) / (times[-1] - times[0])
 
 
+def points(times: list[float], begun: float) -> list[tuple[float, float]]:
+    return [(b - begun, (b - a) * 1e3) for a, b in pairwise(times)]
+
+
 def beside(name: str, pair: Pair) -> Iterator[Entry]:
     for _ in range(REPETITIONS):
         before = pair.alone()
@@ -113,7 +119,7 @@ def beside(name: str, pair: Pair) -> Iterator[Entry]:
         step = statistics.median(b - a for a, b in pairwise(alone) if b - a < 1)
         # The gaps that the prompt has a part in.
         gaps = [b - a for a, b in pairwise(times) if b > begun and a < ended]
-        yield entry(
+        counters = entry(
             name,
             ended - begun,
             worst_gap_units=max(gaps) / max(UNIT, step),
@@ -121,6 +127,8 @@ def beside(name: str, pair: Pair) -> Iterator[Entry]:
             step_ms=step * 1e3,
             worst_gap_ms=max(gaps) * 1e3,
         )
+        drawn = {"tokens": points(times, begun), "tokens_alone": points(before, before[0])}
+        yield {**counters, **drawn}
 
 
 def main() -> None:

@@ -3,6 +3,7 @@
 
     decode     a token's time, of the floor: ours, and other programs' where they were measured
     together   tokens a second of several processes with one model, of one alone
+    gaps       between the tokens of one that decodes beside another's long prompt, and alone
 
 A plot whose figures were not measured is not drawn.
 """
@@ -18,6 +19,7 @@ import matplotlib
 matplotlib.use("Agg")
 from matplotlib import pyplot
 
+BARS = Path(__file__).with_name("bars.json")
 OURS, OTHERS, QUIET = "#2456a6", "#b9bec7", "#6b7280"
 MODELS = {
     "qwen_bfloat16": "0.5B, bf16",
@@ -35,6 +37,9 @@ PROGRAMS = {
     "eager": "PyTorch",
 }
 
+NUMERICS = {"beside/prompt_fast": "fast", "beside/prompt_exact": "exact"}
+BESIDE = "beside_bench.py.json"  # the report that says of each token when it came
+
 # Of each benchmark, the medians of its fields.
 Measured = dict[str, dict[str, float]]
 
@@ -50,13 +55,19 @@ def of_floor(measured: Measured, model: str) -> dict[str, float]:
     return dict(sorted(known.items(), key=lambda one: one[1]))
 
 
+def most_of(benchmark: str, field: str) -> float | None:
+    """What bars.json lets the figure be."""
+    bars = {(bar["benchmark"], bar["field"]): bar for bar in json.loads(BARS.read_text())}
+    return bars.get((benchmark, field), {}).get("at_most")
+
+
 def plain(axes: Any) -> None:
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
     axes.tick_params(colors=QUIET, length=0)
 
 
-def decode(measured: Measured) -> Any | None:
+def decode(measured: Measured, _: Path) -> Any | None:
     models = {model: found for model in MODELS if (found := of_floor(measured, model))}
     if not models:
         return None
@@ -82,7 +93,7 @@ def decode(measured: Measured) -> Any | None:
     return figure
 
 
-def together(measured: Measured) -> Any | None:
+def together(measured: Measured, _: Path) -> Any | None:
     prefix = "together/processes_"
     rates = {
         int(name.removeprefix(prefix)): fields["of_one"]
@@ -103,10 +114,64 @@ def together(measured: Measured) -> Any | None:
     return figure
 
 
+def usual(report: Path, benchmark: str) -> dict[str, Any]:
+    """The repetition whose longest gap is the median."""
+    found = json.loads(report.read_text())["benchmarks"]
+    same = [one for one in found if one["run_name"] == benchmark]
+    return sorted(same, key=lambda one: one["worst_gap_ms"])[len(same) // 2]
+
+
+def beside_prompt(run: dict[str, Any]) -> list[tuple[float, float]]:
+    """The gaps that the prompt has a part in."""
+    ended = run["real_time"] * 1e-6
+    return [(at, gap) for at, gap in run["tokens"] if at > 0 and at - gap * 1e-3 < ended]
+
+
+def draw_gaps(axes: Any, tokens: list[tuple[float, float]], colour: str, bar_ms: float) -> None:
+    seconds, gaps_ms = zip(*tokens, strict=True)
+    axes.vlines(seconds, 0, gaps_ms, color=colour, linewidth=1)
+    axes.plot(seconds, gaps_ms, "o", color=colour, markersize=3.5)
+    if bar_ms:
+        axes.axhline(bar_ms, color=QUIET, linewidth=0.8, linestyle="--")
+    plain(axes)
+
+
+def gaps(measured: Measured, folder: Path) -> Any | None:
+    runs = {name: usual(folder / BESIDE, name) for name in NUMERICS if name in measured}
+    if not runs:
+        return None
+    both = [(run["tokens_alone"], beside_prompt(run)) for run in runs.values()]
+    figure, all_axes = pyplot.subplots(
+        len(runs),
+        2,
+        figsize=(9, 2.6 * len(runs) + 0.4),
+        sharex="col",
+        sharey="row",
+        squeeze=False,
+        width_ratios=[max(tokens[-1][0] for tokens in arm) for arm in zip(*both, strict=True)],
+        layout="constrained",
+    )
+    for (left, right), (name, run), (alone, beside) in zip(
+        all_axes, runs.items(), both, strict=True
+    ):
+        units = most_of(name, "worst_gap_units")
+        bar_ms = units * run["worst_gap_ms"] / run["worst_gap_units"] if units else 0.0
+        draw_gaps(left, alone, OTHERS, bar_ms)
+        draw_gaps(right, beside, OURS, bar_ms)
+        if units:
+            left.text(0, bar_ms, f"bar: {units:g} units\n", color=QUIET, fontsize=9, va="center")
+        left.set_ylim(0, 1.15 * max(bar_ms, *(gap for _, gap in alone + beside)))
+        left.set_ylabel(f"{NUMERICS[name]}: ms between tokens")
+    all_axes[0, 0].set_title("alone", loc="left", fontsize=10)
+    all_axes[0, 1].set_title("beside another's prompt of 1,024 tokens", loc="left", fontsize=10)
+    figure.supxlabel("seconds", fontsize=10)
+    return figure
+
+
 def draw(measured: Measured, folder: Path) -> Iterator[Path]:
     """Gives the files that it has written."""
-    for name, plot in {"decode": decode, "together": together}.items():
-        figure = plot(measured)
+    for name, plot in {"decode": decode, "together": together, "gaps": gaps}.items():
+        figure = plot(measured, folder)
         if figure is None:
             continue
         for ending in ("svg", "png"):
