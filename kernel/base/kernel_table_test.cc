@@ -70,8 +70,16 @@ TEST(KernelTable, by_standard_float32_is_ours_where_mkl_leaves_instructions_unus
   EXPECT_TRUE(owns(IsaLevel::kAvx512, true));
   EXPECT_FALSE(owns(IsaLevel::kAvx2, true));
   EXPECT_FALSE(owns(IsaLevel::kAvx512, false));
-  EXPECT_FALSE(
-      standard_kernels(IsaLevel::kAvx512Bf16, true).products[product_index(1, true)].takes_own);
+}
+
+TEST(KernelTable, by_standard_sixteen_bits_are_ours_where_pytorch_has_nothing_fast_for_them) {
+  for (const bool amd : {false, true}) {
+    for (const size_t dtype : {1, 2}) {
+      const size_t index = product_index(dtype, true);
+      EXPECT_TRUE(standard_kernels(IsaLevel::kAvx2, amd).products[index].takes_own);
+      EXPECT_FALSE(standard_kernels(IsaLevel::kAvx512Bf16, amd).products[index].takes_own);
+    }
+  }
 }
 
 }  // namespace

@@ -5,8 +5,8 @@
 //
 // An internal operator: what kernel/srg/rewrite makes of attention over the buffers of a sequence
 // group. query is [rows, heads, tokens, width], key and value are [rows, heads or fewer that are
-// shared, keys, width], mask is bool, [rows, 1, tokens, keys] or broadcast. A few tokens, and in
-// float32 many over not too many keys, are computed by our own kernels; all else is
+// shared, keys, width], mask is bool, [rows, 1, tokens, keys] or broadcast. A few tokens, and many
+// over not too many keys, are computed by our own kernels; all else is
 // aten::scaled_dot_product_attention, as the graph said before.
 #include <ATen/Parallel.h>
 #include <ATen/native/transformers/sdp_utils_cpp.h>
@@ -29,8 +29,8 @@ namespace {
 
 // For so many tokens of a row keys and values are read where they lie.
 constexpr int64_t kFewTokens = 32;
-// Beyond that they are copied, and should stay in a core's second cache.
-constexpr int64_t kScratchBytes = 1 << 20;
+// Beyond that they are copied, as float32, if that takes no more: 2,000 keys of 64 elements or so.
+constexpr int64_t kScratchBytes = 2 << 20;  // of a thread
 
 using Mask = std::optional<at::Tensor>;
 
@@ -78,10 +78,12 @@ at::Tensor empty_out(const at::Tensor& query, const at::Tensor& key, const at::T
   return is_contiguous ? at::empty(query.sizes(), query.options()) : at::empty_like(query);
 }
 
-// Those kernels of 16 bits that PyTorch has are at least as fast.
+// Where the machine multiplies bfloat16 itself, PyTorch does so here, and we do not.
 bool is_ours_of_many(const at::Tensor& query, const at::Tensor& key, const Mask& mask) {
   const auto bytes = static_cast<int64_t>(sizeof(float));
-  return query.scalar_type() == at::kFloat && (!mask || step_of(*mask, 3) == 1) &&
+  const bool is_theirs =
+      query.scalar_type() == at::kBFloat16 && fast_isa() == IsaLevel::kAvx512Bf16;
+  return !is_theirs && (!mask || step_of(*mask, 3) == 1) &&
          kernels::attend_scratch(key.size(2), key.size(3)) * bytes <= kScratchBytes;
 }
 
@@ -98,7 +100,7 @@ void attend_many(const at::Tensor& query, const at::Tensor& key, const at::Tenso
                  const Mask& mask, std::optional<double> scale, const at::Tensor& out) {
   const int64_t heads = query.size(1), group = heads / key.size(1);
   const int64_t each = kernels::attend_scratch(key.size(2), key.size(3));
-  const at::Tensor scratch = at::empty({at::get_num_threads(), each}, query.options());
+  const at::Tensor scratch = at::empty({at::get_num_threads(), each}, at::kFloat);
   auto* const scratch_data = scratch.mutable_data_ptr<float>();
   const auto* const query_data = static_cast<const std::byte*>(query.const_data_ptr());
   const auto* const key_data = static_cast<const std::byte*>(key.const_data_ptr());

@@ -12,7 +12,8 @@
 namespace djinn::kernels {
 namespace {
 
-constexpr int kVectorsAtOnce = 2;  // of tokens, or of an output
+constexpr int kVectorsAtOnce = 2;    // of tokens, or of an output
+constexpr int64_t kKeysMixed = 128;  // as many values, and weights, as stay in the first cache
 constexpr int kRowsAtOnce = Level::kRegisters >= 32 ? 8 : 4;
 static_assert(kAttendTokens % (kVectorsAtOnce * kLanes) == 0);
 static_assert(kAttendColumns % (kVectorsAtOnce * kLanes) == 0 && kAttendColumns % kRowsAtOnce == 0);
@@ -26,6 +27,15 @@ struct Sums {
     for (auto& row : of) {
       DJINN_UNROLL
       for (Vector& sum : row) sum = Level::zero();
+    }
+  }
+  Sums(const float* from, int64_t stride) {
+    DJINN_UNROLL
+    for (int r = 0; r < kRowsAtOnce; ++r) {
+      DJINN_UNROLL
+      for (int v = 0; v < kVectorsAtOnce; ++v) {
+        of[r][v] = Level::load_floats(from + r * stride + v * kLanes);
+      }
     }
   }
   void store(float* to, int64_t stride) const {
@@ -66,11 +76,11 @@ class TokensAttention {
         for (int64_t j = 0; j < call_.keys; j += kRowsAtOnce) score(j, t);
       }
       if (call_.mask != nullptr) hide();
-      for (int64_t t = 0; t < tokens_; t += kLanes) weigh(t);
-      for (int64_t k = 0; k < width_; k += kVectorsAtOnce * kLanes) {
-        for (int64_t t = 0; t < tokens_; t += kRowsAtOnce) {
-          all_are_finite ? mix<false>(t, k) : mix<true>(t, k);
-        }
+      for (int64_t t = 0; t < tokens_; t += kVectorsAtOnce * kLanes) weigh(t);
+      memset(mixed_, 0, static_cast<size_t>(kAttendTokens * width_) * sizeof(float));
+      for (int64_t j = 0; j < call_.keys; j += kKeysMixed) {
+        const int64_t end = smaller(j + kKeysMixed, call_.keys);
+        all_are_finite ? mix<false>(j, end) : mix<true>(j, end);
       }
       for (int64_t t = 0; t < tokens_; ++t) put(t);
     }
@@ -190,29 +200,51 @@ class TokensAttention {
   // Scores become weights, whose sums are stored by token.
   void weigh(int64_t t) {
     const Vector least = Level::broadcast(-__builtin_inff());
-    Vector greatest = least;
+    Vector greatest[kVectorsAtOnce], sums[kVectorsAtOnce];
+    DJINN_UNROLL
+    for (Vector& one : greatest) one = least;
     for (int64_t j = 0; j < call_.keys; ++j) {
-      const Vector some = Level::load_floats(scores_ + j * kAttendTokens + t);
-      greatest = some > greatest ? some : greatest;
+      DJINN_UNROLL
+      for (int v = 0; v < kVectorsAtOnce; ++v) {
+        const Vector some = Level::load_floats(scores_ + j * kAttendTokens + t + v * kLanes);
+        greatest[v] = some > greatest[v] ? some : greatest[v];
+      }
     }
-    // While all scores are -inf their weights are zeros, and no distance of two infinities.
-    greatest = greatest == least ? Level::zero() : greatest;
-    Vector sum = Level::zero();
+    DJINN_UNROLL
+    for (int v = 0; v < kVectorsAtOnce; ++v) {
+      // While all scores are -inf their weights are zeros, and no distance of two infinities.
+      greatest[v] = greatest[v] == least ? Level::zero() : greatest[v];
+      sums[v] = Level::zero();
+    }
     for (int64_t j = 0; j < call_.keys; ++j) {
-      float* const scores = scores_ + j * kAttendTokens + t;
-      const Vector weights = exp_of(Level::load_floats(scores) - greatest);
-      Level::store_floats(scores, weights);
-      sum = Level::add(sum, weights);
+      DJINN_UNROLL
+      for (int v = 0; v < kVectorsAtOnce; ++v) {
+        float* const scores = scores_ + j * kAttendTokens + t + v * kLanes;
+        const Vector weights = exp_of(Level::load_floats(scores) - greatest[v]);
+        Level::store_floats(scores, weights);
+        sums[v] = Level::add(sums[v], weights);
+      }
     }
-    Level::store_floats(sums_ + t, sum);
+    DJINN_UNROLL
+    for (int v = 0; v < kVectorsAtOnce; ++v) Level::store_floats(sums_ + t + v * kLanes, sums[v]);
   }
 
-  // kSkips: a value that is no number counts for those that see its key alone.
+  // Of the keys from begin to end. kSkips: a value that is no number counts for those that see its
+  // key alone.
   template <bool kSkips>
-  void mix(int64_t t, int64_t k) {
-    Sums sums;
-    const float *weight = scores_ + t, *value = values_ + k;
-    for (int64_t j = 0; j < call_.keys; ++j, weight += kAttendTokens, value += width_) {
+  void mix(int64_t begin, int64_t end) {
+    for (int64_t k = 0; k < width_; k += kVectorsAtOnce * kLanes) {
+      for (int64_t t = 0; t < tokens_; t += kRowsAtOnce) mix<kSkips>(t, k, begin, end);
+    }
+  }
+
+  template <bool kSkips>
+  void mix(int64_t t, int64_t k, int64_t begin, int64_t end) {
+    float* const mixed = mixed_ + t * width_ + k;
+    Sums sums(mixed, width_);
+    const float *weight = scores_ + begin * kAttendTokens + t,
+                *value = values_ + begin * width_ + k;
+    for (int64_t j = begin; j < end; ++j, weight += kAttendTokens, value += width_) {
       Vector values[kVectorsAtOnce];
       load(values, value);
       DJINN_UNROLL
@@ -221,7 +253,7 @@ class TokensAttention {
         add(sums.of[r], weight[r], values);
       }
     }
-    sums.store(mixed_ + t * width_ + k, width_);
+    sums.store(mixed, width_);
   }
 
   void put(int64_t t) {
