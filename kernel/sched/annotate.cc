@@ -42,8 +42,11 @@ const Symbol* symbol_of(const Graph& graph, SymbolRole role) {
   return nullptr;
 }
 
-bool has_sequence(const Graph& graph) {
-  return std::any_of(graph.storages.begin(), graph.storages.end(),
+// Whether tokens follow others. Layers that keep a state instead of keys and values have no
+// sequence.
+bool generates(const Graph& graph) {
+  return symbol_of(graph, SymbolRole::kPast) != nullptr ||
+         std::any_of(graph.storages.begin(), graph.storages.end(),
                      [](const Storage& storage) { return storage.kind == StorageKind::kSequence; });
 }
 
@@ -52,7 +55,7 @@ Phase phase_of(const Graph& graph) {
   const bool trains = std::any_of(graph.nodes.begin(), graph.nodes.end(),
                                   [](const Node& node) { return is_backward(node.op); });
   if (trains) return Phase::kTraining;
-  if (!has_sequence(graph)) return Phase::kForward;
+  if (!generates(graph)) return Phase::kForward;
   const Symbol* tokens = symbol_of(graph, SymbolRole::kTokens);
   return tokens == nullptr || tokens->max <= 1 ? Phase::kDecode : Phase::kPrefill;
 }
@@ -75,7 +78,9 @@ void name_residency(Graph& graph, const Dataflow& flow) {
                                                  [&](ValueId id) { return is_output[id]; });
     residency = output ? Residency::kOutput : Residency::kActivation;
     if (is_backward(node.op)) residency = Residency::kGradient;
-    if (flow.family(i) == Family::kAppend) residency = Residency::kState;
+    if (flow.family(i) == Family::kAppend || flow.writes_input(graph, i)) {
+      residency = Residency::kState;
+    }
   }
 }
 

@@ -30,7 +30,7 @@ using srg::verify;
 
 Graph annotated(Graph graph) {
   annotate(graph);
-  EXPECT_TRUE(verify(graph).ok());
+  EXPECT_TRUE(verify(graph).ok()) << verify(graph).error().message;
   return graph;
 }
 
@@ -175,6 +175,51 @@ output %z
   EXPECT_EQ(roles(graph).at("norm"), 5);
   EXPECT_EQ(roles(graph).at("attention"), 6);
   EXPECT_EQ(node_of(graph, "aten::matmul").annotation.flops, 2u * 16 * 16 * 64);
+}
+
+TEST(Annotate, a_layer_that_keeps_a_state_instead_of_keys_and_values_is_a_recurrence) {
+  const Graph graph = annotated_text(
+      "symbol tokens 1..1 tokens\n"
+      "symbol past 0..63 past\n"
+      "input %ids \"ids\" : int64[1, 1] role token_ids\n"
+      "weight %table \"table\" : float32[32, 8]\n"
+      "weight %scale \"scale\" : float32[8]\n"
+      "weight %in \"in\" : float32[8, 8]\n"
+      "weight %decay \"decay\" : float32[8]\n"
+      "weight %out \"out\" : float32[8, 8]\n"
+      "input %state \"state\" : float32[1, 1, 8]\n"
+      "%x = aten::embedding(%table, %ids, -1, false, false)\n"
+      "%n = aten::rms_norm(%x, [8], %scale, 1e-06)\n"
+      "%i = aten::linear(%n, %in, none)\n"
+      "%kept = aten::mul.Tensor(%state, %decay)\n"
+      "%next = aten::add.Tensor(%kept, %i, alpha=1)\n"
+      "%w = aten::copy_(%state, %next, false)\n"
+      "%gate = aten::silu(%next)\n"
+      "%o = aten::linear(%gate, %out, none)\n"
+      "%y = aten::add.Tensor(%x, %o, alpha=1)\n"
+      "output %y\n");
+  EXPECT_EQ(roles(graph), (std::map<std::string, int>{
+                              {"embedding", 1}, {"norm", 1}, {"recurrence", 6}, {"residual", 1}}));
+  for (const Node& node : graph.nodes) {
+    EXPECT_EQ(node.annotation.phase, Phase::kDecode) << "it has no sequence";
+    EXPECT_EQ(node.annotation.residency == Residency::kState, node.op == "aten::copy_");
+  }
+}
+
+TEST(Annotate, what_is_looked_up_for_a_distance_is_of_the_mask) {
+  const Graph graph = annotated_text(
+      "input %q \"q\" : float32[2, 4, 8]\n"
+      "input %k \"k\" : float32[2, 8, 4]\n"
+      "input %v \"v\" : float32[2, 4, 8]\n"
+      "weight %table \"table\" : float32[32, 4]\n"
+      "input %far \"far\" : int64[2, 4]\n"
+      "%steps = aten::abs(%far)\n"
+      "%bias = aten::embedding(%table, %steps, -1, false, false)\n"
+      "%scores = aten::baddbmm(%bias, %q, %k, beta=1, alpha=1)\n"
+      "%p = aten::_softmax(%scores, -1, false)\n"
+      "%y = aten::bmm(%p, %v)\n"
+      "output %y\n");
+  EXPECT_EQ(roles(graph), (std::map<std::string, int>{{"attention", 3}, {"mask", 2}}));
 }
 
 TEST(Annotate, names_vision_fusion_and_training) {

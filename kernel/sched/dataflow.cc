@@ -130,6 +130,13 @@ std::span<const NodeIndex> Dataflow::readers(NodeIndex node) const {
   return std::span(readers_).subspan(range.begin, range.end - range.begin);
 }
 
+bool Dataflow::writes_input(const srg::Graph& graph, NodeIndex node) const {
+  const srg::Node& call = graph.nodes[node];
+  if (call.outputs.empty() || !is_in_place(call.op)) return false;
+  const uint32_t root = roots_[call.outputs[0]];
+  return root < storages_ && graph.storages[root].kind == srg::StorageKind::kInput;
+}
+
 NodeIndex Dataflow::producer_at_end(srg::ValueId value) const {
   return writers_[roots_[value]];
 }

@@ -44,6 +44,8 @@ class Dataflow {
   // Likewise; no copies.
   [[nodiscard]] std::span<const NodeIndex> readers(NodeIndex node) const;
   [[nodiscard]] NodeIndex filler(NodeIndex node) const { return fillers_[node]; }
+  // Whether the node writes an input, which is a state that outlives the run.
+  [[nodiscard]] bool writes_input(const srg::Graph& graph, NodeIndex node) const;
   // Of what is in memory after the last node.
   [[nodiscard]] NodeIndex producer_at_end(srg::ValueId value) const;
 

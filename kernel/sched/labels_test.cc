@@ -122,8 +122,16 @@ std::vector<bool> what_leaves(const Graph& graph) {
   return leaves;
 }
 
-srg::Residency residency_of(const std::vector<bool>& leaves, const Node& node) {
-  if (node.op == "djinn::kv_append") return srg::Residency::kState;
+// A copy into a view of an input, which somebody will look at after the run.
+bool is_into_input(const Graph& graph, const Node& node) {
+  if (node.op != "aten::copy_") return false;
+  const srg::Value& into = graph.values[std::get<srg::ValueRef>(node.arguments.at(0).value).id];
+  return into.storage != srg::kLocalStorage &&
+         graph.storages[into.storage].kind == srg::StorageKind::kInput;
+}
+
+srg::Residency residency_of(const Graph& graph, const std::vector<bool>& leaves, const Node& node) {
+  if (node.op == "djinn::kv_append" || is_into_input(graph, node)) return srg::Residency::kState;
   const bool output =
       std::ranges::any_of(node.outputs, [&](srg::ValueId id) { return leaves[id]; });
   return output ? srg::Residency::kOutput : srg::Residency::kActivation;
@@ -135,14 +143,22 @@ struct Score {
   size_t right = 0;  // of the nodes
   std::string wrong;
 
-  void count(const Labels& labels, const std::vector<bool>& leaves, const Node& node) {
+  void add(const Score& other) {
+    nodes += other.nodes;
+    views += other.views;
+    right += other.right;
+    wrong += other.wrong;
+  }
+
+  void count(const Labels& labels, const Graph& graph, const std::vector<bool>& leaves,
+             const Node& node) {
     const srg::ValueId id = node.outputs.at(0);
     const Annotation& note = node.annotation;
     const std::string role = is_view(node) ? "view" : label_of(labels.roles, id);
     const bool same = note.role == role &&
                       srg::name_of(note.phase) == label_of(labels.phases, id) &&
                       srg::name_of(note.modality) == label_of(labels.modalities, id) &&
-                      note.residency == residency_of(leaves, node);
+                      note.residency == residency_of(graph, leaves, node);
     ++(is_view(node) ? views : nodes);
     if (!is_view(node)) right += same ? 1 : 0;
     if (same) return;
@@ -160,7 +176,11 @@ TEST(Labels, ninety_nine_of_a_hundred_nodes_are_as_people_say) {
     Graph graph = graph_of(labels);
     annotate(graph);
     const std::vector<bool> leaves = what_leaves(graph);
-    for (const Node& node : graph.nodes) score.count(labels, leaves, node);
+    Score one;
+    for (const Node& node : graph.nodes) one.count(labels, graph, leaves, node);
+    // So that what is wrong of a whole family does not drown in what is right of the others.
+    EXPECT_GE(one.right * 100, one.nodes * 95) << one.wrong;
+    score.add(one);
   }
   EXPECT_GT(score.nodes, 5000u);
   EXPECT_GE(score.right * 100, score.nodes * 99) << score.wrong;
@@ -172,11 +192,16 @@ TEST(Labels, every_node_of_every_capture_has_a_cost) {
   for (const srg::Capture& capture : srg::read_captures()) {
     std::vector<int64_t> symbols;
     for (const srg::Symbol& symbol : capture.graph.symbols) {
-      symbols.push_back(std::min<int64_t>(symbol.max, 16));
+      symbols.push_back(std::clamp<int64_t>(16, symbol.min, symbol.max));
     }
     const GraphCost cost = cost_at(capture.graph, symbols);
     EXPECT_EQ(cost.unknown, 0u) << capture.name;
-    EXPECT_GT(cost.total.flops, 0u) << capture.name;
+    // What only hands a prompt's results over moves bytes.
+    const bool computes = std::ranges::any_of(capture.graph.storages, [](const auto& storage) {
+      return storage.kind == srg::StorageKind::kWeight;
+    });
+    EXPECT_EQ(cost.total.flops > 0, computes) << capture.name;
+    EXPECT_GT(cost.total.bytes(), 0u) << capture.name;
   }
 }
 

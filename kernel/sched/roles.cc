@@ -26,6 +26,7 @@ enum class Role : uint8_t {
   kRope,
   kAttention,
   kAppend,
+  kRecurrence,
   kMask,
   kRouter,
   kMlp,
@@ -37,9 +38,10 @@ enum class Role : uint8_t {
   kClients,  // what the client said: no pattern knows it
 };
 
-constexpr std::string_view kNames[] = {
-    "",       "view", "embedding",   "norm",       "rope",     "attention", "kv_append", "mask",
-    "router", "mlp",  "convolution", "activation", "residual", "lm_head",   "head"};
+constexpr std::string_view kNames[] = {"",           "view",      "embedding", "norm",
+                                       "rope",       "attention", "kv_append", "recurrence",
+                                       "mask",       "router",    "mlp",       "convolution",
+                                       "activation", "residual",  "lm_head",   "head"};
 
 // What is between two projections, or at a border of layers, is shorter: no walk that begins at
 // every node goes farther, so that all of them together are linear.
@@ -56,7 +58,8 @@ class RoleFinder {
         of_weights_(graph.nodes.size()),
         is_table_(graph.nodes.size()),
         walked_back_(graph.nodes.size()),
-        walked_on_(graph.nodes.size()) {}
+        walked_on_(graph.nodes.size()),
+        recurs_(graph.nodes.size()) {}
 
   void run() {
     find_weights();
@@ -67,6 +70,7 @@ class RoleFinder {
     name_attention_inputs();
     name_attention_outputs();
     name_masks();
+    name_recurrences();
     name_routers();
     name_head();
     name_mlps();
@@ -137,9 +141,10 @@ class RoleFinder {
     switch (family(node)) {
       case Family::kLinear:
       case Family::kLinears:
-      case Family::kAddmm:
       case Family::kGroupedMm:
         return true;
+      case Family::kAddmm:
+        return !adds_to_product(node);
       case Family::kMatmul: {
         const auto operands = flow_.operands(node);
         return operands.size() == 2 && is_of_weights(operands[0]) != is_of_weights(operands[1]);
@@ -147,6 +152,18 @@ class RoleFinder {
       default:
         return false;
     }
+  }
+
+  // Of scores: it multiplies no weight with what is computed, and adds a table of distances to it.
+  [[nodiscard]] bool adds_to_product(NodeIndex node) const {
+    const auto operands = flow_.operands(node);
+    return family(node) == Family::kAddmm && operands.size() == 3 && !is_of_weights(operands[1]) &&
+           !is_of_weights(operands[2]);
+  }
+
+  // Neither factor is a weight.
+  [[nodiscard]] bool is_product_of_two(NodeIndex node) const {
+    return adds_to_product(node) || (family(node) == Family::kMatmul && !is_projection(node));
   }
 
   [[nodiscard]] bool is_elementwise(NodeIndex node) const {
@@ -448,6 +465,7 @@ class RoleFinder {
       between.push_back(scores);
       for (const NodeIndex node : between) give(node, Role::kAttention);
       scored_.insert(scored_.end(), between.begin(), between.end() - 2);
+      if (adds_to_product(scores)) scored_.push_back(scores);
       name_mixing(i);
     }
   }
@@ -470,7 +488,7 @@ class RoleFinder {
   [[nodiscard]] NodeIndex scored_operand(NodeIndex node) const {
     for (const Operand& operand : flow_.operands(node)) {
       const NodeIndex from = operand.producer;
-      if (from != kNoNode && (family(from) == Family::kMatmul || is_elementwise(from))) return from;
+      if (from != kNoNode && (is_product_of_two(from) || is_elementwise(from))) return from;
     }
     return producer(node, 0);
   }
@@ -490,8 +508,8 @@ class RoleFinder {
   }
 
   [[nodiscard]] bool is_core(NodeIndex node) const {
-    const bool product = family(node) == Family::kMatmul && !is_projection(node);
-    return family(node) == Family::kAttention || (product && roles_[node] == Role::kAttention);
+    return family(node) == Family::kAttention ||
+           (is_product_of_two(node) && roles_[node] == Role::kAttention);
   }
 
   // Names projections whose result reaches attention or the cache, and what is in between.
@@ -499,9 +517,10 @@ class RoleFinder {
     for (NodeIndex i = 0; i < count(); ++i) {
       const bool core = is_core(i);
       if (!core && family(i) != Family::kAppend) continue;
-      const size_t counted = family(i) == Family::kAttention ? 3 : 2;
+      const size_t first = adds_to_product(i) ? 1 : 0;
+      const size_t counted = first == 1 || family(i) == Family::kAttention ? 3 : 2;
       const auto operands = flow_.operands(i);
-      for (size_t k = 0; k < std::min(counted, operands.size()); ++k) name_heads(operands[k]);
+      for (size_t k = first; k < std::min(counted, operands.size()); ++k) name_heads(operands[k]);
     }
   }
 
@@ -614,12 +633,85 @@ class RoleFinder {
       if (family(i) == Family::kAttention && operands.size() > 3) name_mask(operands[3].producer);
     }
     for (const NodeIndex score : scored_) {
-      for_each_producer(score, [&](NodeIndex before) { name_mask(before); });
+      if (adds_to_product(score)) {
+        name_mask(producer(score, 0));
+      } else {
+        for_each_producer(score, [&](NodeIndex before) { name_mask(before); });
+      }
     }
   }
 
+  // What is looked up for a distance belongs to it.
   void name_mask(NodeIndex mask) {
-    if (mask != kNoNode) name_back(mask, Role::kMask);
+    std::vector<NodeIndex> open{mask};
+    while (!open.empty()) {
+      const NodeIndex node = open.back();
+      open.pop_back();
+      if (node == kNoNode || is_projection(node)) continue;
+      if (!is_open(node) && roles_[node] != Role::kEmbedding) continue;
+      roles_[node] = Role::kMask;
+      for_each_producer(node, [&](NodeIndex before) { open.push_back(before); });
+    }
+  }
+
+  // --- layers that keep a state
+
+  // From what writes a state back to the projections of the layer's normed input, and on to the
+  // projection of what it gives.
+  void name_recurrences() {
+    std::vector<NodeIndex> found;
+    for (NodeIndex i = 0; i < count(); ++i) {
+      if (!is_open(i) || !flow_.writes_input(graph_, i)) continue;
+      give(i, Role::kRecurrence);
+      walk_to_input(i, found);
+    }
+    while (!found.empty()) {
+      const NodeIndex node = found.back();
+      found.pop_back();
+      for (const NodeIndex user : flow_.users(node)) {
+        if (recurs_[user] || !carries_state(user)) continue;
+        recurs_[user] = true;
+        give(user, Role::kRecurrence);
+        if (!is_projection(user)) found.push_back(user);
+        for_each_producer(user, [&](NodeIndex gate) { name_back(gate, Role::kRecurrence); });
+      }
+    }
+  }
+
+  void walk_to_input(NodeIndex written, std::vector<NodeIndex>& found) {
+    std::vector<NodeIndex> open{written};
+    while (!open.empty()) {
+      const NodeIndex node = open.back();
+      open.pop_back();
+      const bool is_inner_norm = roles_[node] == Role::kNorm;
+      for_each_producer(node, [&](NodeIndex before) {
+        const bool enters = is_projection(node) && begins_layer(before);
+        const bool leaves = is_inner_norm && is_sum_of_two(before);
+        if (recurs_[before] || enters || leaves || !carries_state(before)) return;
+        recurs_[before] = true;
+        give(before, Role::kRecurrence);
+        found.push_back(before);
+        open.push_back(before);
+      });
+    }
+  }
+
+  // A norm, a convolution and what nobody has named may lie in a layer that keeps a state.
+  [[nodiscard]] bool carries_state(NodeIndex node) const {
+    return is_open(node) || roles_[node] == Role::kNorm || roles_[node] == Role::kConvolution ||
+           roles_[node] == Role::kRecurrence;
+  }
+
+  // What a layer's first projections read.
+  [[nodiscard]] bool begins_layer(NodeIndex node) const {
+    const NodeIndex from = source(node);
+    return roles_[from] == Role::kNorm || is_sum_of_two(from);
+  }
+
+  [[nodiscard]] bool is_sum_of_two(NodeIndex node) const {
+    const auto operands = flow_.operands(node);
+    return name(node) == "aten::add" && operands.size() == 2 && !is_of_weights(operands[0]) &&
+           !is_of_weights(operands[1]);
   }
 
   // --- mixtures of experts
@@ -848,7 +940,8 @@ class RoleFinder {
   // What is made of embeddings alone, before anything else is done with them.
   void name_embeddings() {
     for (NodeIndex i = 0; i < count(); ++i) {
-      if (family(i) == Family::kEmbedding) {
+      if (family(i) == Family::kEmbedding || (is_open(i) && looks_up(i))) {
+        give(i, Role::kEmbedding);
         const NodeIndex ids = producer(i, 1);
         if (ids != kNoNode) name_back(ids, roles_[i]);
         continue;
@@ -868,6 +961,13 @@ class RoleFinder {
     }
   }
 
+  // Takes rows of a weight.
+  [[nodiscard]] bool looks_up(NodeIndex node) const {
+    const auto operands = flow_.operands(node);
+    return family(node) == Family::kGather && operands.size() == 2 && is_of_weights(operands[0]) &&
+           !is_of_weights(operands[1]);
+  }
+
   // A norm of embeddings is a norm, and what is made of it and others still belongs to them.
   [[nodiscard]] bool is_embedded(NodeIndex node) const {
     node = below_norm(node);
@@ -876,11 +976,7 @@ class RoleFinder {
 
   void name_sums() {
     for (NodeIndex i = 0; i < count(); ++i) {
-      if (!is_open(i) || name(i) != "aten::add") continue;
-      const auto operands = flow_.operands(i);
-      const bool of_two =
-          operands.size() == 2 && !is_of_weights(operands[0]) && !is_of_weights(operands[1]);
-      if (of_two) give(i, Role::kResidual);
+      if (is_sum_of_two(i)) give(i, Role::kResidual);
     }
     for (NodeIndex i = count(); i-- > 0;) {
       if (family(i) == Family::kActivation) give(i, Role::kActivation);
@@ -996,6 +1092,7 @@ class RoleFinder {
   std::vector<NodeIndex> scored_;            // what bounds, scales and masks scores
   std::vector<bool> walked_back_;            // each node: from attention to its projections
   std::vector<bool> walked_on_;              // each node: from attention to its output's projection
+  std::vector<bool> recurs_;                 // each node: walked from a state that is written
   std::unordered_set<uint64_t> table_rows_;  // of embeddings
   bool has_sequence_ = false;
 };

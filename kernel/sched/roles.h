@@ -9,7 +9,8 @@
 //   keys and values, scores, softmax, the product with values,
 //                gates, the output's projection
 //   kv_append    what puts keys and values into a sequence group
-//   mask         what says where attention may look
+//   recurrence   of a layer that keeps a state: its projections, decay, gates, and the state
+//   mask         what says where attention may look, and what it adds for distances
 //   router       of a mixture of experts: who computes which token, and with what weight
 //   mlp          the products and the activation between two norms; experts, their permutations,
 //                gates and sum

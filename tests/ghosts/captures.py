@@ -6,14 +6,16 @@
     captures.forward_written(...)               likewise, of one of FORWARDS: a whole forward pass
 
 Each entry is one model in bfloat16, which has all the casts that a forward may have, one row and no
-padding: what the prompt runs (NAME.prefill.srg), and what each token after it (NAME.decode.srg).
+padding: what the prompt runs (NAME.prefill.srg), and what each token after it (NAME.decode.srg). A
+prompt that the model's own Python computes, with an encoder, an image, sound or by code that is no
+one program, is handed over by NAME.adoption.srg instead.
 Sliding windows are wider than the zoo has them: a loop runs in djinnd where all of it fits in one.
 """
 
 import json
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import children
 import compare
@@ -24,16 +26,15 @@ from private_daemon import ROOT, Daemon
 CAPTURES = ROOT / "tests" / "data" / "captures"
 FORWARD_PASSES = ROOT / "tests" / "data" / "forwards"
 FORWARDS = ("bert", "electra", "vit", "resnet", "convnext", "wav2vec2", "clip", "siglip")
-FAMILIES = ("decoder", "experts", "encoder-decoder")
 DTYPE: zoo.Dtype = "bfloat16"
-TOKENS, NEW_TOKENS = 11, 4
+NEW_TOKENS = 4
 WINDOW, WINDOWS = 64, ("sliding_window", "attention_chunk_size")
 LIMIT_S = 300.0
 
 
 def names() -> list[str]:
     """Of the entries that may have such programs."""
-    return [one.name for one in zoo.ENTRIES if one.family in FAMILIES and one.generates]
+    return [one.name for one in zoo.ENTRIES if one.generates]
 
 
 def forward_written(name: str, daemon: Daemon, scratch: Path) -> str:
@@ -50,7 +51,7 @@ def _write_forward(name: str, daemon: Daemon, scratch: Path, report: Path) -> No
     os.environ["DJINN_HOST"] = daemon.host
     djinn = compare.import_torch_device()
     djinn.enable()
-    texts = _told_texts(in_loop=False)
+    told_of = _told_texts(in_loop=False)
     entry = zoo.entry(name)
     directory = scratch / f"{name}.model"
     zoo.make_checkpoint(name, directory)
@@ -64,7 +65,7 @@ def _write_forward(name: str, daemon: Daemon, scratch: Path, report: Path) -> No
     if told["tier"] != 1:
         report.write_text(told["why"])
         return
-    (FORWARD_PASSES / f"{name}.srg").write_text(texts[0])
+    (FORWARD_PASSES / f"{name}.srg").write_text(told_of[0].text)
     report.write_text("")
 
 
@@ -84,22 +85,30 @@ def _write(name: str, daemon: Daemon, scratch: Path, report: Path) -> None:
     os.environ["DJINN_HOST"] = daemon.host
     djinn = compare.import_torch_device()
     djinn.enable()
-    texts = _told_texts(in_loop=True)
+    told_of, loops = _told_texts(in_loop=True), _told_loops()
     entry = zoo.entry(name)
     directory = scratch / f"{name}.model"
     zoo.make_checkpoint(name, directory)
     _widen_windows(directory / "config.json")
     model = zoo.load(directory, entry, **zoo.in_dtype(DTYPE))
-    ids = zoo.words(1, TOKENS).to(model.device)
-    model.generate(ids, do_sample=False, max_new_tokens=NEW_TOKENS, min_new_tokens=NEW_TOKENS)
+    inputs = compare.fitting(entry.inputs, model, "one")
+    model.generate(**inputs, do_sample=False, max_new_tokens=NEW_TOKENS, min_new_tokens=NEW_TOKENS)
     told = djinn.explain(model)
     if told["tier"] != 2:
         report.write_text(told["why"])
         return
-    assert len(texts) == 2, f"{name} has {len(texts)} programs"
-    for part, text in zip(("prefill", "decode"), texts, strict=True):
+    # Programs that it was refused with came before.
+    for part, template in _parts(loops[-1]).items():
+        (text,) = [one.text for one in told_of if one.template is template]
         (CAPTURES / f"{name}.{part}.srg").write_text(text)
     report.write_text("")
+
+
+def _parts(loop: Any) -> dict[str, Any]:
+    """Its programs, by what they are for."""
+    assert loop.late is None, "it outgrows a window"
+    prompt = "adoption" if loop.prefill.output is type(None) else "prefill"
+    return {prompt: loop.prefill.template, "decode": loop.decode.template}
 
 
 def _widen_windows(path: Path) -> None:
@@ -109,18 +118,39 @@ def _widen_windows(path: Path) -> None:
     path.write_text(json.dumps(json.loads(path.read_text(), object_hook=widened)))
 
 
-def _told_texts(in_loop: bool) -> list[str]:
-    """Grows by the text of each program that is defined from now on: of a loop, or of none."""
+class Told(NamedTuple):
+    template: Any
+    text: str
+
+
+def _told_texts(in_loop: bool) -> list[Told]:
+    """Grows by each program that is defined from now on: of a loop, or of none."""
     from djinn.torch import _device
 
-    texts: list[str] = []
+    told: list[Told] = []
     make_template = _device.make_template
 
     def telling(recordings: Any, points: Any, symbols: Any, numerics: str | None) -> Any:
+        template = make_template(recordings, points, symbols, numerics)
         if bool(symbols) == in_loop:
-            texts.append(_device.graph_text(recordings, points, symbols))
-        return make_template(recordings, points, symbols, numerics)
+            told.append(Told(template, _device.graph_text(recordings, points, symbols)))
+        return template
 
     _device.make_template = telling
     torch.set_num_threads(1)
-    return texts
+    return told
+
+
+def _told_loops() -> list[Any]:
+    """Grows by the programs of each generation that begins from now on."""
+    from djinn.torch.capture import Programs
+
+    loops: list[Any] = []
+    make = Programs.__init__
+
+    def telling(self: Any, *args: Any, **kwargs: Any) -> None:
+        make(self, *args, **kwargs)
+        loops.append(self)
+
+    Programs.__init__ = telling
+    return loops

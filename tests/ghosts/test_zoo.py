@@ -9,7 +9,9 @@ import pytest
 import zoo
 from transformers.models.auto import modeling_auto
 
-RECORD = Path(__file__).resolve().parents[2] / "docs" / "models.json"
+ROOT = Path(__file__).resolve().parents[2]
+RECORD = ROOT / "docs" / "models.json"
+CAPTURES = ROOT / "tests" / "data" / "captures"
 
 
 def classes_of(mapping: str) -> set[str]:
@@ -38,6 +40,13 @@ def test_models_of_the_zoo_run_their_loop_in_djinnd_but_these() -> None:
     generating = [one.name for one in zoo.ENTRIES if one.generates and not one.by_names]
     lower = {name for name in generating if rows[name]["tier"] < 2}
     assert len(generating) == 47 and lower == {"blenderbot", "mpt"}
+
+
+def test_each_model_that_runs_its_loop_in_djinnd_has_captures() -> None:
+    rows = json.loads(RECORD.read_text())["rows"]
+    in_djinnd = {name for name, row in rows.items() if row["tier"] == 2}
+    captured = {path.name.removesuffix(".decode.srg") for path in CAPTURES.glob("*.decode.srg")}
+    assert captured == in_djinnd
 
 
 def test_the_matrix_has_a_row_of_each_model() -> None:

@@ -4,8 +4,8 @@
 //
 //   aten::scaled_dot_product_attention(q, k, v, mask or none, 0.0, false, scale=, enable_gqa=)
 //
-// becomes djinn::attend(q, k, v, mask, scale, enable_gqa), which computes a few tokens, whose mask
-// is bool, by our own kernel, and all else as before.
+// with a scale or without, becomes djinn::attend(q, k, v, mask, scale, enable_gqa), which computes
+// a few tokens, whose mask is bool, by our own kernel, and all else as before.
 #include <algorithm>
 #include <optional>
 #include <string_view>
@@ -19,16 +19,17 @@ namespace {
 
 // Gives why the node stays as it is, or nothing.
 std::string_view why_not(const Node& node) {
-  if (node.arguments.size() != 8 || node.outputs.size() != 1) return "it has other arguments";
+  const ArgumentValue* const scale = argument_named(node, "scale");
+  const size_t count = scale == nullptr ? 7 : 8;
+  if (node.arguments.size() != count || node.outputs.size() != 1) return "it has other arguments";
   for (const size_t position : {0, 1, 2}) {
     if (!value_at(node, position)) return "it has other arguments";
   }
   const ArgumentValue* const causal = argument_at(node, 5);
-  const ArgumentValue* const scale = argument_named(node, "scale");
   const ArgumentValue* const grouped = argument_named(node, "enable_gqa");
   if (number_at(node, 4) != 0.0) return "it drops out weights";
   if (causal == nullptr || *causal != ArgumentValue(false)) return "it is a prompt's";
-  if (scale == nullptr || grouped == nullptr || !std::holds_alternative<bool>(*grouped)) {
+  if (grouped == nullptr || !std::holds_alternative<bool>(*grouped)) {
     return "it has other arguments";
   }
   return {};
@@ -77,12 +78,13 @@ PassReport rewrite_attention(Draft& draft) {
       report.leave(reason);
       continue;
     }
+    const ArgumentValue* const scale = argument_named(node, "scale");
     draft.replace(i, {"djinn::attend",
                       {node.arguments[0],
                        node.arguments[1],
                        node.arguments[2],
                        node.arguments[3],
-                       {"", *argument_named(node, "scale")},
+                       {"", scale == nullptr ? ArgumentValue(None{}) : *scale},
                        {"", *argument_named(node, "enable_gqa")}},
                       node.outputs,
                       {}});

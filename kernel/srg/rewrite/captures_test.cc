@@ -48,6 +48,11 @@ bool is_decode(const Rewritten& one) {
   return one.capture.name.ends_with(".decode");
 }
 
+// Of a prompt that was computed elsewhere.
+bool only_adopts(const Rewritten& one) {
+  return one.capture.name.ends_with(".adoption");
+}
+
 uint32_t left_by(const PassReport& pass) {
   uint32_t left = 0;
   for (const auto& [reason, nodes] : pass.reasons) left += nodes;
@@ -76,6 +81,7 @@ std::string table() {
                         one.capture.graph.nodes.size(), one.rewriting.graph.nodes.size());
     for (const PassReport& pass : one.rewriting.passes) {
       if (pass.fired > 0 || !pass.reasons.empty()) text += lines_of(pass);
+      if (only_adopts(one)) continue;
       add(sums[is_decode(one) ? "all, decode" : "all, prefill"][pass.name], pass);
     }
   }
@@ -95,8 +101,9 @@ TEST(captures, passes_make_of_them_what_the_table_says) {
 TEST(captures, no_product_with_a_constant_matrix_is_left) {
   constexpr std::array<std::string_view, 4> kProducts{"aten::addmm", "aten::linear", "aten::matmul",
                                                       "aten::mm"};
-  size_t made = 0;
+  size_t made = 0, models = 0;
   for (const Rewritten& one : all()) {
+    models += is_decode(one) ? 1 : 0;
     const Draft draft(one.rewriting.graph);
     const ConstantMatrices matrices(draft);
     for (const Node& node : one.rewriting.graph.nodes) {
@@ -107,20 +114,27 @@ TEST(captures, no_product_with_a_constant_matrix_is_left) {
       EXPECT_FALSE(matrices.find(*weight)) << one.capture.name << ": " << node.op;
     }
   }
-  EXPECT_GT(made, 5 * all().size());
+  EXPECT_GT(made, 10 * models);
 }
 
-// Layers are told by the keys and values that they append.
-TEST(captures, nine_of_ten_layers_attend_to_tokens_by_our_kernel) {
+// Cross attention is of an encoder's keys and values, which are an input.
+bool attends_to_tokens(const Graph& graph, const Node& node) {
+  if (node.op != "djinn::attend") return false;
+  const StorageIndex storage = graph.values[*value_at(node, 1)].storage;
+  return storage == kLocalStorage || graph.storages[storage].kind != StorageKind::kInput;
+}
+
+// Layers are told by the keys and values that they append. Those of the others spell attention out.
+TEST(captures, five_of_six_layers_attend_to_tokens_by_our_kernel) {
   size_t appends = 0, attends = 0;
   for (const Rewritten& one : all()) {
     if (!is_decode(one)) continue;
     for (const Node& node : one.rewriting.graph.nodes) {
       appends += node.op == "djinn::kv_append" ? 1 : 0;
-      attends += node.op == "djinn::attend" ? 1 : 0;
+      attends += attends_to_tokens(one.rewriting.graph, node) ? 1 : 0;
     }
   }
-  EXPECT_GE(attends * 10, 9 * appends / 2);
+  EXPECT_GE(attends * 6, 5 * appends / 2) << attends << " of " << appends / 2;
 }
 
 }  // namespace

@@ -123,7 +123,10 @@ FormedWeights matrices_of(const Graph& graph) {
     if (storage.kind != StorageKind::kWeight || !is_named || !is_float) continue;
     if (value.sizes.size() != 2 || !value.sizes[0].is_constant()) continue;
     if (!value.sizes[1].is_constant()) continue;
-    formed[value.storage] = {value.dtype, value.sizes[0].constant, value.sizes[1].constant};
+    const int64_t first = value.sizes[0].constant, second = value.sizes[1].constant;
+    const bool is_turned = !value.strides.empty() && value.strides[0] == Expr(1);
+    formed[value.storage] = is_turned ? FormedWeight{value.dtype, second, first}
+                                      : FormedWeight{value.dtype, first, second};
   }
   return formed;
 }

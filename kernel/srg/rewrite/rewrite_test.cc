@@ -497,14 +497,16 @@ TEST(rewrite_ropes, all_of_a_cast_is_turned_too) {
 }
 
 TEST(rewrite_attention, a_prompts_stays_and_says_so) {
-  const auto attention = [](const std::string& causal) {
+  const auto attention = [](const std::string& causal, const std::string& scale = "scale=0.25, ") {
     return all_passes(
         "%q = aten::as_strided(%x, [1, 4, tokens, 16], [64*tokens, 16, 64, 1], 0)\n"
         "%y = aten::scaled_dot_product_attention(%q, %q, %q, none, 0.0, " +
-        causal + ", scale=0.25, enable_gqa=false)\n");
+        causal + ", " + scale + "enable_gqa=false)\n");
   };
   EXPECT_THAT(print_text(attention("false").graph),
               HasSubstr("%y = djinn::attend(%q, %q, %q, none, 0.25, false)"));
+  EXPECT_THAT(print_text(attention("false", "").graph),
+              HasSubstr("%y = djinn::attend(%q, %q, %q, none, none, false)"));
   const PassReport report = pass(attention("true"), "attend");
   EXPECT_EQ(report.fired, 0u);
   EXPECT_EQ(report.reasons.begin()->first, "it is a prompt's");
