@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The row contract of fast numerics: sessions have the same bytes (tokens, keys and values of every
 layer) alone and among others that come and go, with 1, 2 and 3 threads, while prompts are paused
-and the worker is killed. `differing` counts the positions at which a session had others."""
+and the worker is killed; a model in float32, and the same in bfloat16. `differing` counts the
+positions at which a session had others, `differing_prompts` those of them that prompts have, and
+`kills`, `seen_paused` and `together` how often there was what could have made a difference."""
 
 import hashlib
 import os
@@ -14,6 +16,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -34,10 +37,12 @@ ALONE, CROWDS = 2, (1, 2, 3)  # threads
 Positions = list[bytes]  # a digest of each
 
 
-def model() -> Any:
+def model(dtype: str) -> Any:
+    import torch
     import transformers
 
-    return transformers.LlamaForCausalLM(
+    torch.manual_seed(1)
+    made = transformers.LlamaForCausalLM(
         transformers.LlamaConfig(
             hidden_size=512,
             intermediate_size=1536,
@@ -47,6 +52,12 @@ def model() -> Any:
             vocab_size=4096,
         )
     )
+    return made.to(getattr(torch, dtype))
+
+
+def prompt_of(seed: int) -> int:
+    """Tokens, of each session another number."""
+    return PROMPT + seed
 
 
 def client(commands: Connection, directory: str, seed: int) -> None:
@@ -60,7 +71,7 @@ def client(commands: Connection, directory: str, seed: int) -> None:
     djinn.config.numerics = "fast"
     ghost = transformers.AutoModelForCausalLM.from_pretrained(directory, dtype="auto").eval()
     draw = torch.Generator().manual_seed(seed)
-    ids = torch.randint(3, 4000, (1, PROMPT + seed), generator=draw)
+    ids = torch.randint(3, 4000, (1, prompt_of(seed)), generator=draw)
     while (tokens := commands.recv()) is not None:
         cache = transformers.DynamicCache()
         torch.manual_seed(seed)
@@ -81,13 +92,15 @@ def positions_of(said: Any, cache: Any) -> Positions:
     import torch
 
     layers = [one.cpu() for layer in cache.layers for one in (layer.keys, layer.values)]
-    kept = torch.stack(layers, 0).movedim(-2, 0)[: said.shape[1] - 1].contiguous().numpy()
-    rows = zip(said[0, 1:].tolist(), kept, strict=True)
+    kept = torch.stack(layers, 0).movedim(-2, 0)[: said.shape[1] - 1].contiguous()
+    rows = zip(said[0, 1:].tolist(), kept.view(torch.uint8).numpy(), strict=True)
     return [hashlib.blake2b(b"%d " % token + row.tobytes()).digest() for token, row in rows]
 
 
-def differing(found: Positions, expected: Positions) -> int:
-    return sum(a != b for a, b in zip(found, expected, strict=False))
+def differing(found: Positions, expected: Positions) -> list[int]:
+    """Numbers of positions."""
+    pairs = enumerate(zip(found, expected, strict=False))
+    return [number for number, (a, b) in pairs if a != b]
 
 
 class Sessions:
@@ -100,9 +113,14 @@ class Sessions:
         self.pipes[number].send(tokens)
         return list(self.pipes[number].recv())
 
-    def come_and_go(self, number: int, alone: list[Positions]) -> int:
+    def come_and_go(self, number: int, alone: list[Positions]) -> list[bool]:
+        """Of each position that differs, whether it is the prompt's."""
         order = random.Random(number).sample(SHORT, len(SHORT))
-        return sum(differing(self.generate(number, n), alone[number]) for n in (*order, TOKENS))
+        return [
+            position < prompt_of(number)
+            for tokens in (*order, TOKENS)
+            for position in differing(self.generate(number, tokens), alone[number])
+        ]
 
 
 def kill_workers(daemon: Daemon, done: threading.Event) -> int:
@@ -127,31 +145,29 @@ def crowd(sessions: Sessions, alone: list[Positions], name: str) -> Entry:
             pauses += any(one["paused"] for one in decisions(sessions.daemon))
             time.sleep(0.1)  # style: between two looks
         ended.set()
+    others = [is_prompts for one in work for is_prompts in one.result()]
     return entry(
         name,
         time.monotonic() - begun,
-        differing=sum(one.result() for one in work),
+        differing=len(others),
+        differing_prompts=sum(others),
         kills=killing.result(),
         seen_paused=pauses,
         together=together,
     )
 
 
-def contract() -> Iterator[Entry]:
-    import torch
-
-    torch.manual_seed(1)
+def contract(name: str, dtype: str) -> Iterator[Entry]:
     with tempfile.TemporaryDirectory(prefix="djinn-bench.") as directory:
-        model().save_pretrained(directory)
+        model(dtype).save_pretrained(directory)
         with ExitStack() as stack:
             sessions = Sessions(stack, directory, ALONE)
             alone = [sessions.generate(number, TOKENS) for number in range(SESSIONS)]
         for threads in CROWDS:
             with ExitStack() as stack:
-                yield crowd(
-                    Sessions(stack, directory, threads), alone, f"contract/threads_{threads}"
-                )
+                yield crowd(Sessions(stack, directory, threads), alone, f"{name}_{threads}")
 
 
 if __name__ == "__main__":
-    report({"contract": contract})
+    arms = {"contract/threads": "float32", "contract/bfloat16_threads": "bfloat16"}
+    report({name: partial(contract, name, dtype) for name, dtype in arms.items()})
