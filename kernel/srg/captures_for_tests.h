@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // tests/data/captures: graphs that ghosts of real models define, as ./dev matrix --captures writes
-// them. A prompt's are named "llama.prefill", or "t5.adoption" where it was computed elsewhere, those
-// of each token after it "llama.decode".
+// them. A prompt's are named "llama.prefill", or "t5.adoption" where it was computed elsewhere,
+// those of each token after it "llama.decode".
 #pragma once
 
 #include <algorithm>
