@@ -3,10 +3,10 @@
 // What the nodes of a graph are for. Names and module paths play no part, only operators and how
 // they are joined: a graph that was recorded reads like one that a builder wrote.
 //
-//   embedding    what makes the first layer's input of token ids, positions and kinds, or of
-//   patches norm         of any kind, with the casts into its precision and out of it rope rotary
-//   embedding: its tables, and their use on queries and keys attention    projections of queries,
-//   keys and values, scores, softmax, the product with values,
+//   embedding    what makes the first layer's input: of token ids, positions, kinds, or of patches
+//   norm         of any kind, with the casts into its precision and out of it
+//   rope         rotary embedding: its tables, and their use on queries and keys
+//   attention    projections of queries, keys and values, scores, softmax, the product with values,
 //                gates, the output's projection
 //   kv_append    what puts keys and values into a sequence group
 //   recurrence   of a layer that keeps a state: its projections, decay, gates, and the state
