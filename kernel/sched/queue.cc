@@ -24,8 +24,10 @@ constexpr uint64_t kGapNsMax = 40 * kNsPerMs;
 constexpr uint64_t kGapFades = 4;
 constexpr uint64_t kWaitNsMin = 50'000;
 constexpr int64_t kSliceNsMin = kUnitNs / 4;
-// More is forgotten, on both sides.
-constexpr int64_t kBorrowedNsMax = 64 * static_cast<int64_t>(kUnitNs);
+// Who is owed so much has slices of a unit: products of more with weights would overflow.
+constexpr int64_t kLagNsMax = 64 * static_cast<int64_t>(kUnitNs);
+// A minute: as long as a prompt may take. More is forgotten, on both sides.
+constexpr int64_t kBorrowedNsMax = 60 * static_cast<int64_t>(kNsPerSecond);
 // A longest step is forgotten when lanes have worked for so many times its length since.
 constexpr uint64_t kLongestFades = 64;
 
@@ -97,7 +99,9 @@ void Queue::add(SessionId session, ServiceClass service) {
   DJINN_ASSERT(!accounts_.contains(session));
   Account& account = accounts_[session];
   account.service = service;
-  account.virtual_ns = band_of(account).now_ns();
+  const Band& band = band_of(account);
+  const int64_t v = band.now_ns();
+  account.virtual_ns = std::max(v, std::min(band.left_ns, v + virtual_of(longest_ns_, account)));
 }
 
 void Queue::remove(SessionId session) {
@@ -112,6 +116,8 @@ void Queue::remove(SessionId session) {
     deactivate(account);
   }
   if (session == slicing_) end_slices();
+  Band& band = band_of(account);
+  band.left_ns = std::max(band.left_ns, account.virtual_ns);
   forget_debts(account);
   by_company_.erase({account.company, session});
   accounts_.erase(found);
@@ -237,19 +243,24 @@ void Queue::pay_back(Account& account, int64_t most_ns) {
   account.virtual_ns += paid_ns;
 }
 
-// Who leaves takes neither debts nor loans along: those on the other side have as much less.
+// Who leaves takes neither debts nor loans along: those on the other side have as much less. A
+// virtual nanosecond of a heavier class is more time.
 void Queue::forget_debts(const Account& leaving) {
   if (leaving.borrowed_ns == 0) return;
   const auto is_opposite = [&](const Account& other) {
     return &band_of(other) == &band_of(leaving) && other.borrowed_ns != 0 &&
            (other.borrowed_ns < 0) != (leaving.borrowed_ns < 0);
   };
-  double all_ns = 0;
+  const auto time_of = [](const Account& account) {
+    return static_cast<double>(account.borrowed_ns) *
+           static_cast<double>(sched::weight_of(account.service));
+  };
+  double all = 0;
   for (const auto& [id, other] : accounts_) {
-    if (is_opposite(other)) all_ns += static_cast<double>(other.borrowed_ns);
+    if (is_opposite(other)) all += time_of(other);
   }
-  if (all_ns == 0) return;
-  const double part = std::min(1.0, -static_cast<double>(leaving.borrowed_ns) / all_ns);
+  if (all == 0) return;
+  const double part = std::min(1.0, -time_of(leaving) / all);
   for (auto& [id, other] : accounts_) {
     if (!is_opposite(other)) continue;
     other.borrowed_ns -= static_cast<int64_t>(static_cast<double>(other.borrowed_ns) * part);
@@ -326,7 +337,7 @@ uint64_t Queue::slice_ns() const {
   const Band& band = bands_[band_number(account.service)];
   const int64_t lag_ns = band.now_ns() - account.virtual_ns;
   const int64_t weight = weight_of(account), others = band.weights - weight;
-  if (others <= 0 || lag_ns > kBorrowedNsMax) return kUnitNs;
+  if (others <= 0 || lag_ns > kLagNsMax) return kUnitNs;
   if (lag_ns <= 0) return static_cast<uint64_t>(kSliceNsMin);  // also where it is far ahead
   const int64_t owed_ns = lag_ns * weight / kWeightOfVirtualTime * band.weights / others;
   return static_cast<uint64_t>(std::clamp(owed_ns, kSliceNsMin, static_cast<int64_t>(kUnitNs)));
@@ -546,7 +557,10 @@ void Queue::charge(SessionId session, uint64_t measured_ns, std::optional<uint64
   DJINN_ASSERT(account.place == Place::kPicked);
   add_time(account, measured_ns);
   deactivate(account);
-  if (session == slicing_) end_slices();
+  if (session == slicing_) {
+    end_slices();
+    if (!account.is_long) pay_back(account, 0);  // nobody knew, and so it has not paid
+  }
   account.slept_ns = ended_ns.value_or(account.picked_ns + measured_ns);
   if (account.batch_key != 0) {
     account.keyed_ns = account.slept_ns - std::min(account.slept_ns, account.picked_ns);

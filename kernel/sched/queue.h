@@ -105,7 +105,9 @@ class Queue {
 
   [[nodiscard]] SchedulePolicy policy() const { return policy_; }
 
-  // An account that was owed nothing so far. Precondition: the session has none.
+  // An account that was owed nothing so far. Of what those who left had beyond their shares it owes
+  // the longest of the last steps at most: to come again is no way around that. Precondition: the
+  // session has none.
   void add(SessionId session, ServiceClass service);
   // Also one that is ready or picked. Of a session without account: nothing.
   void remove(SessionId session);
@@ -172,6 +174,7 @@ class Queue {
   [[nodiscard]] std::vector<Decision> decisions() const;
 
  private:
+  friend struct QueueForTests;
   enum class Place : uint8_t { kAsleep, kReady, kPicked, kHeld };
   struct Account {
     ServiceClass service = ServiceClass::kNormal;
@@ -204,6 +207,7 @@ class Queue {
     int64_t base_ns = 0;
     int64_t weights = 0;
     int64_t weighted_ns = 0;
+    int64_t left_ns = 0;  // the latest virtual time of an account that was removed
 
     void enter(int64_t weight, int64_t virtual_ns);
     void leave(int64_t weight, int64_t virtual_ns);

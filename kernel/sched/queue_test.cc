@@ -6,12 +6,15 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <deque>
 #include <functional>
 #include <numeric>
 #include <random>
+#include <utility>
 
 #include "kernel/base/clock_for_tests.h"
+#include "kernel/sched/queue_for_tests.h"
 #include "kernel/sched/step_times.h"
 
 namespace djinn::sched {
@@ -790,6 +793,198 @@ TEST(Queue, whoever_leaves_while_a_run_has_slices_leaves_the_others_in_order) {
   EXPECT_EQ(queue.pick(0), SessionId{2});
   queue.charge(SessionId{2}, kMs);
   EXPECT_FALSE(queue.has_ready());
+}
+
+// --- what is lent
+
+// The first session's run has slices, and the other sessions' long steps are held meanwhile.
+struct Lent {
+  explicit Lent(std::vector<ServiceClass> services) : services_of(std::move(services)) {
+    for (uint64_t id = 1; id <= services_of.size(); ++id) {
+      queue.add(SessionId{id}, services_of[id - 1]);
+      queue.enqueue({SessionId{id}, Arrival::kWoke, kNsPerSecond, 0, true}, 0);
+      if (id > 1) continue;
+      EXPECT_EQ(queue.pick(0), SessionId{1});
+      queue.begin_slices(SessionId{1});
+    }
+  }
+  void compute(uint64_t ns) { queue.charge_running(SessionId{1}, ns); }
+  // In time of the lane; negative: it is owed that.
+  [[nodiscard]] double owes_ms(uint64_t id) const {
+    constexpr std::array<double, kServiceClasses> kWeights{4, 2, 1, 1};
+    const double weight = kWeights[static_cast<size_t>(services_of[id - 1])];
+    return double(QueueForTests::borrowed_ns(queue, SessionId{id})) * weight / 4 / kMs;
+  }
+
+  Queue queue{SchedulePolicy::kFair};
+  std::vector<ServiceClass> services_of;
+};
+
+constexpr double kRoundedMs = 0.001;
+
+TEST(Lent, each_lender_is_owed_by_its_weight_what_the_run_owes) {
+  Lent lent({ServiceClass::kNormal, ServiceClass::kInteractive, ServiceClass::kBatch});
+  lent.compute(70 * kMs);
+  EXPECT_NEAR(lent.owes_ms(1), 50, kRoundedMs);
+  EXPECT_NEAR(lent.owes_ms(2), -40, kRoundedMs);
+  EXPECT_NEAR(lent.owes_ms(3), -10, kRoundedMs);
+}
+
+TEST(Lent, whose_class_runs_after_all_others_neither_lends_to_them_nor_borrows) {
+  Lent lent({ServiceClass::kNormal, ServiceClass::kIdle, ServiceClass::kBatch});
+  lent.compute(30 * kMs);
+  EXPECT_NEAR(lent.owes_ms(1), 10, kRoundedMs);
+  EXPECT_NEAR(lent.owes_ms(2), 0, kRoundedMs);
+  EXPECT_NEAR(lent.owes_ms(3), -10, kRoundedMs);
+}
+
+TEST(Lent, a_lender_that_leaves_takes_what_it_lent_off_the_debt_and_no_more) {
+  Lent lent({ServiceClass::kNormal, ServiceClass::kInteractive, ServiceClass::kBatch});
+  lent.compute(70 * kMs);
+  lent.queue.remove(SessionId{3});
+  EXPECT_NEAR(lent.owes_ms(1), 40, kRoundedMs);
+  EXPECT_NEAR(lent.owes_ms(2), -40, kRoundedMs);
+  lent.compute(60 * kMs);
+  EXPECT_NEAR(lent.owes_ms(1), 80, kRoundedMs) << "4 parts of 6 are lent now";
+}
+
+TEST(Lent, a_run_that_leaves_takes_its_debts_along_and_those_who_lent_share_by_their_weights) {
+  Lent lent({ServiceClass::kNormal, ServiceClass::kInteractive, ServiceClass::kBatch});
+  lent.compute(700 * kMs);
+  lent.queue.remove(SessionId{1});
+  EXPECT_FALSE(lent.queue.has_slices());
+  EXPECT_EQ(lent.owes_ms(2), 0);
+  EXPECT_EQ(lent.owes_ms(3), 0);
+  std::array<uint64_t, 4> given_ms{};
+  for (uint64_t ms = 0; ms < 500; ++ms) {
+    const auto picked = lent.queue.pick(0);
+    ASSERT_TRUE(picked);
+    ++given_ms[picked->value];
+    lent.queue.charge(*picked, kMs);
+    lent.queue.enqueue({*picked, Arrival::kGoesOn, kMs}, 0);
+  }
+  EXPECT_NEAR(double(given_ms[2]), 400, 2);
+  EXPECT_NEAR(double(given_ms[3]), 100, 2);
+}
+
+TEST(Lent, a_long_step_that_is_cancelled_has_lent_nothing_and_is_next) {
+  Lent lent({ServiceClass::kNormal, ServiceClass::kInteractive, ServiceClass::kBatch});
+  lent.compute(70 * kMs);
+  lent.queue.withdraw(SessionId{2});
+  EXPECT_NEAR(lent.owes_ms(1), 10, kRoundedMs);
+  EXPECT_NEAR(lent.owes_ms(2), 0, kRoundedMs);
+  EXPECT_NEAR(lent.owes_ms(3), -10, kRoundedMs);
+  lent.queue.end_slice(SessionId{1});
+  EXPECT_EQ(lent.queue.pick(0), SessionId{2});
+  lent.queue.charge(SessionId{2}, 0);
+  lent.queue.resume(SessionId{1}, 0);
+  lent.compute(30 * kMs);
+  EXPECT_NEAR(lent.owes_ms(1), 20, kRoundedMs) << "1 part of 3 is lent now";
+}
+
+// No long step begins that pays anything back.
+TEST(Lent, whoever_comes_is_cancelled_and_leaves_beside_a_run_all_debts_are_all_loans) {
+  for (uint32_t seed = 1; seed <= 100; ++seed) {
+    std::mt19937 random(seed);
+    const auto some_class = [&] { return static_cast<ServiceClass>(random() % kServiceClasses); };
+    std::vector<ServiceClass> services(8);
+    std::ranges::generate(services, some_class);
+    Lent lent(services);
+    for (int i = 0; i < 60; ++i) {
+      const SessionId id{2 + random() % 7};
+      switch (random() % 4) {
+        case 0:
+          lent.queue.withdraw(id);
+          break;
+        case 1:
+          lent.queue.let_go(id);
+          break;
+        case 2:
+          lent.queue.remove(id);
+          lent.services_of[id.value - 1] = some_class();
+          lent.queue.add(id, lent.services_of[id.value - 1]);
+          lent.queue.enqueue({id, Arrival::kWoke, kNsPerSecond, 0, true}, 0);
+          break;
+        default:
+          lent.compute(random() % 10 * kMs);
+      }
+      double owed_ms = 0;
+      for (uint64_t one = 1; one <= services.size(); ++one) owed_ms += lent.owes_ms(one);
+      ASSERT_NEAR(owed_ms, 0, kRoundedMs) << "seed " << seed << ", turn " << i;
+    }
+  }
+}
+
+// Long and short steps come, are let in, are cancelled and leave, their runs in slices too.
+TEST(FairQueue,
+     whatever_sessions_do_beside_runs_in_slices_each_pick_is_ready_and_none_is_forgotten) {
+  Queue queue(SchedulePolicy::kFair);
+  std::mt19937 random(7);
+  const auto below = [&](uint64_t n) { return random() % n; };
+  struct Party {
+    bool is_here = false;
+    bool is_queued = false;
+    ServiceClass service = ServiceClass::kNormal;
+  };
+  std::vector<Party> parties(30);
+  const auto party_of = [&](SessionId id) -> Party& { return parties[id.value - 1]; };
+  const auto is_ready = [&](SessionId id) {
+    return party_of(id).is_queued && !queue.held().contains(id);
+  };
+  SessionId computed;  // that is picked
+  uint64_t now_ns = 0;
+  for (int i = 0; i < 200'000; ++i) {
+    const SessionId id{1 + below(parties.size())};
+    Party& party = party_of(id);
+    if (!party.is_here) {
+      party = {true, false, static_cast<ServiceClass>(below(kServiceClasses))};
+      queue.add(id, party.service);
+    } else if (below(50) == 0) {
+      queue.remove(id);
+      party = {};
+      if (computed == id) computed = {};
+    } else if (!party.is_queued && id != computed) {
+      party.is_queued = true;
+      queue.enqueue({id, static_cast<Arrival>(below(4)), below(300 * kMs), 0, below(3) == 0},
+                    now_ns);
+    } else if (below(20) == 0) {
+      below(2) == 0 ? queue.withdraw(id) : queue.let_go(id);
+    }
+    size_t accounts = 0, ready = 0;
+    for (uint64_t one = 1; one <= parties.size(); ++one) {
+      accounts += party_of(SessionId{one}).is_here;
+      ready += is_ready(SessionId{one});
+    }
+    ASSERT_EQ(QueueForTests::accounts(queue), accounts);
+    ASSERT_EQ(queue.has_ready(), ready > 0);
+    for (const SessionId one : queue.held()) ASSERT_TRUE(party_of(one).is_queued);
+    now_ns += below(10 * kMs);
+    if (!computed.valid()) {
+      const auto picked = queue.pick(now_ns);
+      ASSERT_EQ(picked.has_value(), ready > 0);
+      if (!picked) continue;
+      ASSERT_TRUE(is_ready(*picked));
+      computed = *picked;
+      party_of(computed).is_queued = false;
+      continue;
+    }
+    const bool has_slices = queue.slicing() == computed;
+    if (!queue.has_slices() && below(2) == 0) {
+      queue.begin_slices(computed);
+    } else if (has_slices && below(8) != 0) {
+      queue.charge_running(computed, below(30 * kMs));
+      if (!queue.has_ready() || below(2) == 0) continue;
+      queue.end_slice(computed);
+      party_of(std::exchange(computed, {})).is_queued = true;
+    } else {
+      queue.charge(std::exchange(computed, {}), below(60 * kMs));
+      ASSERT_FALSE(has_slices && queue.has_slices());
+    }
+  }
+  for (uint64_t id = 1; id <= parties.size(); ++id) queue.remove(SessionId{id});
+  EXPECT_EQ(QueueForTests::accounts(queue), 0u);
+  EXPECT_FALSE(queue.has_ready() || queue.has_slices());
+  EXPECT_TRUE(queue.held().empty());
 }
 
 // --- decisions
