@@ -22,7 +22,10 @@ namespace djinn::daemon::simulation {
 namespace {
 
 constexpr size_t kPendingMax = 12;
+constexpr uint64_t kOpenMax = 24;  // submissions
 constexpr size_t kPublished = offsetof(ipc::SessionControl, submissions_published);
+constexpr size_t kCompleted = offsetof(ipc::SessionControl, submissions_completed);
+constexpr size_t kCancelled = offsetof(ipc::SessionControl, cancelled_through);
 
 template <typename Set>
 auto one_of(Machine& machine, const Set& set) {
@@ -134,7 +137,8 @@ void Client::greet() {
   constexpr const char* kDevices[] = {"", "cpu:0", "fake:0", "fake:0", "fake:1"};
   device_ = kDevices[machine_.below(std::size(kDevices))];
   greeting_ = Greeting::kAsked;
-  ask_for(ipc::Hello{version, name_, staging_bytes, observer_, device_});
+  const auto service = static_cast<ServiceClass>(machine_.below(kServiceClasses));
+  ask_for(ipc::Hello{version, name_, staging_bytes, observer_, device_, service});
 }
 
 void Client::ask(ipc::ClientRequest request, const std::vector<int>& fds) {
@@ -209,7 +213,7 @@ ModelId Client::some_model() {
 
 void Client::do_something() {
   if (is_admin() && machine_.one_in(4)) return administrate();
-  switch (machine_.below(16)) {
+  switch (machine_.below(18)) {
     case 0:
     case 1:
     case 2:
@@ -288,11 +292,19 @@ void Client::administrate() {
   }
 }
 
+// Now and then all that is submitted is cancelled.
 void Client::submit() {
   if (!memory_.valid()) return;
-  ++submitted_;
-  [[maybe_unused]] const ssize_t put =
-      ::pwrite(memory_.get(), &submitted_, sizeof submitted_, kPublished);
+  uint64_t completed = 0;
+  if (::pread(memory_.get(), &completed, sizeof completed, kCompleted) < 0) return;
+  const auto say = [&](size_t offset) {
+    [[maybe_unused]] const ssize_t put =
+        ::pwrite(memory_.get(), &submitted_, sizeof submitted_, static_cast<off_t>(offset));
+  };
+  if (machine_.one_in(6)) return say(kCancelled);
+  if (submitted_ >= completed + kOpenMax) return;
+  submitted_ += machine_.between(1, 12);
+  say(kPublished);
 }
 
 // djinnd ends a session that sends such messages.

@@ -300,7 +300,9 @@ void Invariants::check_programs() {
 void Invariants::check_workers() {
   machine_.processes().for_each([this](const Child& child) {
     const auto* const worker = dynamic_cast<const Worker*>(&child);
-    if (worker != nullptr && !worker->has_lied()) check_worker(*worker);
+    if (worker == nullptr) return;
+    if (const auto& wrong = worker->lane().wrong()) fail(*wrong);
+    if (!worker->has_lied()) check_worker(*worker);
   });
 }
 

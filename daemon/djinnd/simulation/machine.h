@@ -47,6 +47,9 @@ enum class Mistake : uint8_t {
   kDeviceIsMixedUp,      // a model is taken for one of another device
   kStoreForgetsNothing,  // systemd keeps what it was told to forget
   kStopIsLost,           // the loop goes on when it was told to stop
+  kClassIsMixedUp,       // a lane takes sessions of the class idle for interactive ones
+  kTimeIsOvercharged,    // a lane charges some of its sessions for fifty times their steps
+  kAccountOutlives,      // a lane's account of a session stays when it has left
 };
 
 class Machine final : public Clock {

@@ -107,5 +107,17 @@ TEST_F(Simulation, a_lease_that_outlives_its_session_is_found) {
   EXPECT_TRUE(found_with(Mistake::kLeaseOutlives).has_value());
 }
 
+TEST_F(Simulation, a_session_of_the_class_idle_that_computes_while_another_is_ready_is_found) {
+  EXPECT_TRUE(found_with(Mistake::kClassIsMixedUp).has_value());
+}
+
+TEST_F(Simulation, a_session_that_is_passed_over_is_found) {
+  EXPECT_TRUE(found_with(Mistake::kTimeIsOvercharged).has_value());
+}
+
+TEST_F(Simulation, an_account_of_a_lane_that_outlives_its_session_is_found) {
+  EXPECT_TRUE(found_with(Mistake::kAccountOutlives).has_value());
+}
+
 }  // namespace
 }  // namespace djinn::daemon::simulation

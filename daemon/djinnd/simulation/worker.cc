@@ -3,7 +3,6 @@
 #include "daemon/djinnd/simulation/worker.h"
 
 #include <signal.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cstddef>
@@ -15,7 +14,6 @@
 #include "ipc/codec/control_codec.h"
 #include "ipc/exit_status.h"
 #include "ipc/limits.h"
-#include "ipc/session_memory.h"
 #include "kernel/base/assert.h"
 
 namespace djinn::daemon::simulation {
@@ -30,21 +28,6 @@ auto& any_of(Machine& machine, Map& map) {
   return *std::next(map.begin(), static_cast<std::ptrdiff_t>(machine.below(map.size())));
 }
 
-// Reads a word of the memory that a session's client shares with its worker.
-uint64_t read_word(const Fd& memory, size_t offset) {
-  uint64_t word = 0;
-  const ssize_t got = ::pread(memory.get(), &word, sizeof word, static_cast<off_t>(offset));
-  return got == ssize_t{sizeof word} ? word : 0;
-}
-
-void write_word(const Fd& memory, size_t offset, uint64_t word) {
-  [[maybe_unused]] const ssize_t put =
-      ::pwrite(memory.get(), &word, sizeof word, static_cast<off_t>(offset));
-}
-
-constexpr size_t kPublished = offsetof(ipc::SessionControl, submissions_published);
-constexpr size_t kCompleted = offsetof(ipc::SessionControl, submissions_completed);
-
 }  // namespace
 
 Worker::Worker(Machine& machine, Loop& loop, DeviceId device, pid_t pid, Fd channel)
@@ -52,6 +35,7 @@ Worker::Worker(Machine& machine, Loop& loop, DeviceId device, pid_t pid, Fd chan
       machine_(machine),
       device_(device),
       channel_(std::move(channel)),
+      lane_(machine),
       poll_(loop, channel_.get(), [this] { readable(); }),
       work_(loop, [this] { work(); }),
       live_(loop, [this] { live(); }) {
@@ -150,12 +134,13 @@ void Worker::answer_body(const ipc::AttachSession& c, const std::vector<Fd>& fds
   session.state.emplace(*std::move(state));
   const Status recovered = session.state->recover({});
   DJINN_ASSERT(recovered.ok());
+  lane_.add(c.session, c.service, session, c.refusal != ErrorCode::kOk);
   live_.start_once(machine_.between(1, 100));
   say({ipc::Attached{c.session}});
 }
 
 void Worker::answer_body(const ipc::DetachSession& c, const std::vector<Fd>&) {
-  if (in_step_ == c.session) in_step_.reset();
+  lane_.remove(c.session);
   sessions_.erase(c.session);
   say({ipc::Detached{c.session}});
 }
@@ -186,7 +171,7 @@ void Worker::answer_body(const ipc::SpillSequence& c, const std::vector<Fd>& fds
   if (!known || asks_for(c.sequence) || machine_.fault(8)) {
     return say({ipc::SequenceSpilled{c.session, c.sequence, 0, ErrorCode::kIo, "The disk fails."}});
   }
-  Group& group = session->second.groups.at(c.sequence);
+  AttachedGroup& group = session->second.groups.at(c.sequence);
   const uint64_t bytes = std::exchange(group.granted, 0);
   group.spilled = true;
   group.spilled_bytes = bytes;
@@ -306,7 +291,7 @@ void Worker::answer_body(const ipc::TrimRefs& c, const std::vector<Fd>&) {
 void Worker::live() {
   if (hangs_ || dies()) return;
   if (!std::exchange(ready_, true)) say({ipc::WorkerReady{2, 1, true}});
-  run_something();
+  lane_.run();
   if (!ending_ && !sessions_.empty() && machine_.faults()) {
     switch (machine_.below(6)) {
       case 0:
@@ -327,7 +312,7 @@ void Worker::live() {
         break;
     }
   }
-  const bool has_work = in_step_ || (machine_.faults() && !sessions_.empty());
+  const bool has_work = lane_.has_work() || (machine_.faults() && !sessions_.empty());
   if (!ending_)
     live_.start_once(has_work ? machine_.between(1, 100) : machine_.between(2000, 9000));
 }
@@ -541,35 +526,6 @@ ipc::WorkerEvent Worker::some_event() {
                                 machine_.one_in(2),
                                 {{some_bytes(), some_bytes()}}}};
   }
-}
-
-// Begins a step, goes on with it or ends it.
-void Worker::run_something() {
-  if (in_step_) {
-    AttachedSession& session = sessions_.at(*in_step_);
-    if (machine_.faults() && machine_.one_in(3)) return session.state->beat("fake::step");
-    return end_step(*in_step_, session);
-  }
-  for (auto& [id, session] : sessions_) {
-    if (read_word(session.memory, kPublished) == read_word(session.memory, kCompleted)) continue;
-    if (machine_.faults() && machine_.one_in(2)) continue;
-    session.state->begin();
-    in_step_ = id;
-    return;
-  }
-}
-
-void Worker::end_step(SessionId id, AttachedSession& session) {
-  DJINN_ASSERT(in_step_ == id);
-  gc::StepRecord record = session.state->record();
-  record.kind = gc::StepKind::kDone;
-  const uint64_t completed = read_word(session.memory, kCompleted) + 1;
-  record.completed = completed;
-  session.state->stage_record(record);
-  session.state->commit();
-  session.state->set_idle_ref_bytes(machine_.below(session.ref_bytes_granted + 1));
-  write_word(session.memory, kCompleted, completed);
-  in_step_.reset();
 }
 
 }  // namespace djinn::daemon::simulation

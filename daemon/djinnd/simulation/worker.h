@@ -16,34 +16,20 @@
 #include <vector>
 
 #include "daemon/djinnd/loop/loop.h"
+#include "daemon/djinnd/simulation/attached_session.h"
+#include "daemon/djinnd/simulation/lane.h"
 #include "daemon/djinnd/simulation/processes.h"
 #include "ipc/messages.h"
 #include "ipc/socket.h"
 #include "kernel/base/device_id.h"
 #include "kernel/base/fd.h"
 #include "kernel/base/ids.h"
-#include "kernel/gc/session_state.h"
-#include "kernel/pal/memfd.h"
+#include "kernel/gc/fault_points.h"
 
 namespace djinn::daemon::simulation {
 
 class Worker final : public Child {
  public:
-  struct Group {
-    uint64_t granted = 0;
-    bool spilled = false;        // its bytes are in its file
-    uint64_t spilled_bytes = 0;  // and are so many
-  };
-  struct AttachedSession {
-    uint64_t ref_bytes_granted = 0;
-    uint64_t ref_bytes_max = 0;
-    std::map<uint64_t, uint64_t> chunks;  // offset: bytes; where extents have no parts
-    std::map<SequenceHandle, Group> groups;
-    Fd memory;
-    pal::Mapping mapped;
-    std::optional<gc::SessionState> state;
-  };
-
   Worker(Machine& machine, Loop& loop, DeviceId device, pid_t pid, Fd channel);
 
   void end() override;
@@ -51,6 +37,7 @@ class Worker final : public Child {
 
   [[nodiscard]] DeviceId device() const { return device_; }
   [[nodiscard]] const std::map<SessionId, AttachedSession>& sessions() const { return sessions_; }
+  [[nodiscard]] const Lane& lane() const { return lane_; }
   // Of its slab, unless it asks for another: the former serves nothing then.
   [[nodiscard]] uint64_t slab_bytes() const { return asks_for_slab() ? 0 : slab_bytes_; }
   [[nodiscard]] uint64_t heap_bytes() const { return heap_bytes_; }
@@ -115,8 +102,6 @@ class Worker final : public Child {
   [[nodiscard]] ModelId some_model();
   [[nodiscard]] SequenceHandle some_sequence(SessionId session);
   [[nodiscard]] uint64_t some_bytes();
-  void run_something();
-  void end_step(SessionId id, AttachedSession& session);
   void give_back_heap();
   void bring_back();
 
@@ -131,6 +116,7 @@ class Worker final : public Child {
   uint64_t hangs_since_ns_ = 0;
   std::deque<ipc::Datagram> commands_;
   std::map<SessionId, AttachedSession> sessions_;
+  Lane lane_;
   std::set<ModelId> models_;
   std::set<ModelId> parked_;
   std::set<ModelId> wanted_;
@@ -138,7 +124,6 @@ class Worker final : public Child {
   uint64_t last_request_ = 0;
   uint64_t slab_bytes_ = 0;
   uint64_t heap_bytes_ = 0;
-  std::optional<SessionId> in_step_;
   gc::FaultPoints faults_;
   Poll poll_;
   Timer work_;
