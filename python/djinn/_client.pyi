@@ -79,9 +79,7 @@ class Encoder:
     positions: int
     vocabulary: int
     model: dict[str, Any]
-    def __init__(
-        self, session: Session, directory: str, numerics: str, weights: str
-    ) -> None: ...
+    def __init__(self, session: Session, directory: str, numerics: str, weights: str) -> None: ...
     def encode(
         self, ids: Any, mask: Any, types: Any, rows: int, tokens: int, want_hidden: bool
     ) -> tuple[str, bytearray, bytearray]: ...
