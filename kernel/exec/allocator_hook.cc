@@ -172,11 +172,15 @@ HeldBytes::~HeldBytes() {
   if (heap_ != nullptr) heap_->unhold(bytes_);
 }
 
+void Heap::count_anew() {
+  prepared_at_bytes_ = own_of(live_bytes());
+  most_bytes_ = 0;
+}
+
 std::optional<Pending> Heap::prepare(uint64_t bytes) {
   DJINN_ASSERT(held_bytes_ == 0);
   const uint64_t live = live_bytes();
-  prepared_at_bytes_ = own_of(live);
-  most_bytes_ = 0;
+  count_anew();
   const auto own = checked_add(prepared_at_bytes_, bytes);
   const uint64_t likely = std::min(own.value_or(UINT64_MAX), bytes_max_);
   return owner_.prepare(checked_add(likely, live - prepared_at_bytes_).value_or(UINT64_MAX));

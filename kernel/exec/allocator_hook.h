@@ -80,6 +80,8 @@ class Heap {
   void unhold(uint64_t bytes);
   // A run begins that is likely to take so many bytes. Pending: as HeapOwner::prepare().
   [[nodiscard]] std::optional<Pending> prepare(uint64_t bytes);
+  // From now on taken_bytes() is of what follows.
+  void count_anew();
   // The most that was asked for at once since prepare(), beside what lived then.
   [[nodiscard]] uint64_t taken_bytes() const {
     return most_bytes_ - std::min(most_bytes_, prepared_at_bytes_);

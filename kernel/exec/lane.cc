@@ -309,6 +309,7 @@ Outcome<void> CpuLane::run_planned(const Program& program, const RunBindings& bi
     if (!rehearsed && !refused && rehearsed.error().code == ErrorCode::kOutOfMemory) {
       return rehearsed.error();
     }
+    in_->heap.count_anew();  // what the rehearsal took is not the plan's
   }
   if (plan.in_arena) return run_in_arena(admitted(program), bindings, plan);
   if (plan.needs_record) return record_run(admitted(program), bindings, plan);
