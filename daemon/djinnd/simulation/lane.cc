@@ -404,7 +404,7 @@ void Lane::check_shares() {
     const int64_t before_ns = std::exchange(seat.virtual_ns, QueueForTests::virtual_ns(queue_, id));
     const bool was_long = std::exchange(seat.was_long, seat.can_be_paused || seat.step.is_long);
     const int64_t back_ns = time_of(before_ns - seat.virtual_ns);
-    if (back_ns > (was_long || seat.was_long ? 2 * longest_ns : 0)) {
+    if (back_ns > (was_long || seat.was_long ? 4 * longest_ns : 0)) {
       fail(fmt::format("session {:012x}'s virtual time goes back by {} ns", id.value, back_ns));
     }
     if (!is_ready(seat)) continue;

@@ -17,8 +17,8 @@
 //            who came first; and somebody is picked if somebody is ready
 //   share    whoever is ready is due no more than two of the longest steps, or units, since it is;
 //            its virtual time is no farther from that of its kind than four of them
-//   time     no session's virtual time goes back; by two of them at most where it has long runs,
-//            which are held, and paid back
+//   time     no session's virtual time goes back; by four of them at most where it has long runs:
+//            whoever was held is where it was beside the others, of whom some are others now
 //   account  there is one for each session that is here, and no other
 #pragma once
 
