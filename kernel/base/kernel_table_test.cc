@@ -62,13 +62,15 @@ TEST(KernelTable, the_standard_holds_unless_the_other_is_a_quarter_faster) {
   }
 }
 
-TEST(KernelTable, by_standard_float32_is_ours_where_mkl_leaves_instructions_unused) {
+TEST(KernelTable, by_standard_float32_is_ours_where_mkl_is_not_at_its_best) {
   const auto owns = [](IsaLevel level, bool amd) {
     return standard_kernels(level, amd).products[product_index(0, true)].takes_own;
   };
   EXPECT_TRUE(owns(IsaLevel::kAvx512Bf16, true));
   EXPECT_TRUE(owns(IsaLevel::kAvx512, true));
-  EXPECT_FALSE(owns(IsaLevel::kAvx2, true));
+  EXPECT_TRUE(owns(IsaLevel::kAvx2, true));
+  EXPECT_FALSE(owns(IsaLevel::kBase, true));
+  EXPECT_FALSE(owns(IsaLevel::kAvx2, false));
   EXPECT_FALSE(owns(IsaLevel::kAvx512, false));
 }
 

@@ -136,7 +136,7 @@ template <typename T>
 void int8_outputs_first(const Linear& call, int64_t begin, int64_t end) {
   static constexpr BlockKernel kBlocks[kInt8RowsMax] = {&int8_block<T, 1>, &int8_block<T, 2>,
                                                         &int8_block<T, 3>, &int8_block<T, 4>};
-  compute_outputs(kBlocks, call, begin, end);
+  compute_outputs(kBlocks, kInt8RowsMax, call, begin, end);
 }
 
 // --- rows to int8

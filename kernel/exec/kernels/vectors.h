@@ -46,7 +46,7 @@ using Vector = Level::Vector;
 using Ints = Level::Ints;
 constexpr int kLanes = Level::kLanes;
 
-inline int64_t smaller(int64_t a, int64_t b) {
+constexpr int64_t smaller(int64_t a, int64_t b) {
   return a < b ? a : b;
 }
 
