@@ -5,8 +5,8 @@
 //
 // An internal operator: what kernel/srg/rewrite makes of attention over the buffers of a sequence
 // group. query is [rows, heads, tokens, width], key and value are [rows, heads or fewer that are
-// shared, keys, width], mask is bool, [rows, 1, tokens, keys] or broadcast. A few tokens, and many
-// over not too many keys, are computed by our own kernels; all else is
+// shared, keys, width], mask is bool, [rows, 1, tokens, keys] or broadcast. Our own kernels compute
+// that, but for many tokens in bfloat16 where the machine multiplies that itself; all else is
 // aten::scaled_dot_product_attention, as the graph said before.
 #include <ATen/Parallel.h>
 #include <ATen/native/transformers/sdp_utils_cpp.h>
@@ -15,6 +15,7 @@
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/scaled_dot_product_attention.h>
 
+#include <algorithm>
 #include <cmath>
 #include <optional>
 
@@ -27,10 +28,8 @@
 namespace djinn::exec {
 namespace {
 
-// For so many tokens of a row keys and values are read where they lie.
+// A bucket's top (lane.cc) is on the same side of it as the bucket's other runs.
 constexpr int64_t kFewTokens = 32;
-// Beyond that they are copied, as float32, if that takes no more: 2,000 keys of 64 elements or so.
-constexpr int64_t kScratchBytes = 2 << 20;  // of a thread
 
 using Mask = std::optional<at::Tensor>;
 
@@ -78,13 +77,12 @@ at::Tensor empty_out(const at::Tensor& query, const at::Tensor& key, const at::T
   return is_contiguous ? at::empty(query.sizes(), query.options()) : at::empty_like(query);
 }
 
-// Where the machine multiplies bfloat16 itself, PyTorch does so here, and we do not.
-bool is_ours_of_many(const at::Tensor& query, const at::Tensor& key, const Mask& mask) {
-  const auto bytes = static_cast<int64_t>(sizeof(float));
+// Where the machine multiplies bfloat16 itself, PyTorch does so here, and we do not. How many keys
+// there are does not decide: runs of one bucket would allocate otherwise than its top.
+bool is_ours_of_many(const at::Tensor& query, const Mask& mask) {
   const bool is_theirs =
       query.scalar_type() == at::kBFloat16 && fast_isa() == IsaLevel::kAvx512Bf16;
-  return !is_theirs && (!mask || step_of(*mask, 3) == 1) &&
-         kernels::attend_scratch(key.size(2), key.size(3)) * bytes <= kScratchBytes;
+  return !is_theirs && (!mask || step_of(*mask, 3) == 1);
 }
 
 float scale_of(const at::Tensor& query, std::optional<double> scale) {
@@ -100,7 +98,9 @@ void attend_many(const at::Tensor& query, const at::Tensor& key, const at::Tenso
                  const Mask& mask, std::optional<double> scale, const at::Tensor& out) {
   const int64_t heads = query.size(1), group = heads / key.size(1);
   const int64_t each = kernels::attend_scratch(key.size(2), key.size(3));
-  const at::Tensor scratch = at::empty({at::get_num_threads(), each}, at::kFloat);
+  const int64_t items = query.size(0) * heads;
+  const at::Tensor scratch =
+      at::empty({std::min<int64_t>(at::get_num_threads(), items), each}, at::kFloat);
   auto* const scratch_data = scratch.mutable_data_ptr<float>();
   const auto* const query_data = static_cast<const std::byte*>(query.const_data_ptr());
   const auto* const key_data = static_cast<const std::byte*>(key.const_data_ptr());
@@ -109,7 +109,7 @@ void attend_many(const at::Tensor& query, const at::Tensor& key, const at::Tenso
   const auto element = static_cast<size_t>(*element_of(query.scalar_type()));
   const kernels::AttendTokensKernel kernel = fast_kernels().attend.tokens[element];
 
-  at::parallel_for(0, query.size(0) * heads, 1, [&](int64_t begin, int64_t end) {
+  at::parallel_for(0, items, 1, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
       const int64_t row = i / heads, head = i % heads;
       kernels::AttendTokens call;
@@ -178,7 +178,7 @@ at::Tensor attend(const at::Tensor& query, const at::Tensor& key, const at::Tens
     return as_before(query, key, value, mask, scale, grouped);
   }
   const bool are_few = query.size(2) <= kFewTokens;
-  if (!are_few && !is_ours_of_many(query, key, mask)) {
+  if (!are_few && !is_ours_of_many(query, mask)) {
     return as_before(query, key, value, mask, scale, grouped);
   }
   const at::Tensor out = empty_out(query, key, value, mask, scale, grouped);

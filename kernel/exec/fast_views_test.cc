@@ -314,11 +314,11 @@ class RandomGraph {
     const bool are_many = random_.below(4) == 0;  // tokens; then less of the rest
     const int64_t shared = are_many ? 1 : one_of({1, 2});
     const int64_t group = are_many ? one_of({1, 2}) : one_of({1, 2, 3});
-    const int64_t rows = are_many ? 1 : one_of({1, 2});
+    const int64_t rows = one_of({1, 2});
     rows_ = rows;
-    const int64_t tokens = are_many ? one_of({33, 50}) : one_of({1, 2, 5});
+    const int64_t tokens = are_many ? one_of({33, 40}) : one_of({1, 2, 5});
     const int64_t keys = rarely() ? one_of({0, 1}) : one_of({3, 9});
-    const int64_t width = are_many ? one_of({1, 4}) : one_of({1, 4, 8});
+    const int64_t width = are_many ? one_of({1, 3}) : one_of({1, 4, 8});
     const std::string in = rarely() ? any_type() : type();
     Sizes query{rows, shared * group, tokens, width}, key{rows, shared, keys, width};
     if (rarely()) query = broadcast(query);

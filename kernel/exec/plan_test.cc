@@ -84,6 +84,35 @@ TEST(Plan, a_growing_sequence_misses_nothing_after_each_buckets_first_step) {
   }
 }
 
+// Parts of a prompt, behind which are more keys each time; the attention is our own kernel's.
+TEST(Plan, neither_do_parts_of_a_prompt_whose_numerics_are_fast) {
+  const AttentionShape shape{
+      .heads = 2, .kv_heads = 1, .dim = 128, .capacity = 4096, .type = at::kFloat};
+  World plain(attention_weights(shape), true), world(attention_weights(shape), true);
+  srg::Graph graph = attention_graph(shape);
+  graph.numerics = srg::Numerics::kFast;
+  ASSERT_EQ(message_of(plain.admit(graph)), "");
+  for (srg::Node& node : graph.nodes) {
+    if (node.op != "aten::scaled_dot_product_attention") continue;
+    node.arguments.resize(3);
+    for (const srg::ArgumentValue& value :
+         {srg::ArgumentValue(srg::None{}), srg::ArgumentValue(0.0), srg::ArgumentValue(false)}) {
+      node.arguments.push_back({"", value});
+    }
+    node.arguments.push_back({"scale", 0.25});
+    node.arguments.push_back({"enable_gqa", true});
+  }
+  ASSERT_EQ(message_of(world.admit(graph)), "");
+  ASSERT_EQ(world.program->fast_nodes(), plain.program->fast_nodes() + 1);
+  const at::Tensor keys = empty_cache(shape), values = empty_cache(shape);
+  constexpr int64_t kPart = 128;
+  const at::Tensor x = noise({1, kPart, shape.hidden()}, 9);
+  for (int64_t past = 0; past < shape.capacity; past += kPart) {
+    ASSERT_EQ(message_of(world.run({kPart, past}, {x, keys, values}, true)), "");
+    ASSERT_EQ(world.lane->stats().plan_misses, 0u) << past;
+  }
+}
+
 TEST(Plan, a_replayed_step_gives_the_bytes_of_malloc_from_a_poisoned_slab) {
   for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
     const AttentionShape shape{.capacity = 128, .type = type};

@@ -105,9 +105,9 @@ class Queue {
 
   [[nodiscard]] SchedulePolicy policy() const { return policy_; }
 
-  // An account that was owed nothing so far. Of what those who left had beyond their shares it owes
-  // the longest of the last steps at most: to come again is no way around that. Precondition: the
-  // session has none.
+  // An account that was owed nothing so far. Of what steps of those who left had beyond their
+  // shares it owes the longest of the last ones at most: to come again for each is no way around
+  // one's share. What was borrowed for runs goes with who did. Precondition: the session has none.
   void add(SessionId session, ServiceClass service);
   // Also one that is ready or picked. Of a session without account: nothing.
   void remove(SessionId session);

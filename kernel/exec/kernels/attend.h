@@ -39,6 +39,7 @@ struct Attend {
 using AttendKernel = void (*)(const Attend& call);
 
 // Many tokens of one row and head at once: the same function of each, with other bits than above.
+// So a token of a prompt has one's bits or the other's, by how many the call has, padding included.
 // All scores of a token are kept until their greatest is known.
 struct AttendTokens {
   const void* query = nullptr;  // [tokens, width]
@@ -61,14 +62,18 @@ using AttendTokensKernel = void (*)(const AttendTokens& call);
 
 // Keys and elements of a vector are taken in multiples of as many, or fewer.
 inline constexpr int64_t kAttendColumns = 32;
-// Tokens for which keys and values are read once: they stay in the second cache meanwhile.
+constexpr int64_t in_attend_columns(int64_t count) {
+  return (count + kAttendColumns - 1) / kAttendColumns * kAttendColumns;
+}
+// Tokens for which keys and values are read once,
 inline constexpr int64_t kAttendTokens = 32;
+// and as many of those, or of weights, at a time as stay in the first cache.
+inline constexpr int64_t kAttendKeys = 128;
 
 // How many floats that takes.
 constexpr int64_t attend_scratch(int64_t keys, int64_t width) {
-  const int64_t all_keys = (keys + kAttendColumns - 1) / kAttendColumns * kAttendColumns;
-  const int64_t all_width = (width + kAttendColumns - 1) / kAttendColumns * kAttendColumns;
-  return all_keys * (2 * all_width + kAttendTokens) + 2 * kAttendTokens * all_width;
+  const int64_t all_width = in_attend_columns(width);
+  return in_attend_columns(keys) * kAttendTokens + (kAttendKeys + 2 * kAttendTokens) * all_width;
 }
 
 struct AttendKernels {

@@ -12,11 +12,11 @@
 namespace djinn::kernels {
 namespace {
 
-constexpr int kVectorsAtOnce = 2;    // of tokens, or of an output
-constexpr int64_t kKeysMixed = 128;  // as many values, and weights, as stay in the first cache
+constexpr int kVectorsAtOnce = 2;  // of tokens, or of an output
 constexpr int kRowsAtOnce = Level::kRegisters >= 32 ? 8 : 4;
 static_assert(kAttendTokens % (kVectorsAtOnce * kLanes) == 0);
 static_assert(kAttendColumns % (kVectorsAtOnce * kLanes) == 0 && kAttendColumns % kRowsAtOnce == 0);
+static_assert(kAttendKeys % kRowsAtOnce == 0);
 
 // Sums of as many products of an element of a row and vectors.
 struct Sums {
@@ -49,6 +49,12 @@ struct Sums {
   }
 };
 
+// Rows of floats.
+struct Rows {
+  const float* first;
+  int64_t stride;
+};
+
 // Of one head. A vector has the scores of one key with as many tokens, which have their queries
 // side by side for that. All scores of a token are there before their greatest is looked for, and
 // its weights are summed key by key: so where its keys begin in the buffer changes nothing.
@@ -57,48 +63,56 @@ class TokensAttention {
  public:
   explicit TokensAttention(const AttendTokens& call)
       : call_(call),
-        all_keys_(in_columns(call.keys)),
-        width_(in_columns(call.width)),
-        keys_(call.scratch),
-        values_(keys_ + all_keys_ * width_),
-        scores_(values_ + all_keys_ * width_),
-        queries_(scores_ + all_keys_ * kAttendTokens),
+        width_(in_attend_columns(call.width)),
+        copies_(call.scratch),
+        scores_(copies_ + kAttendKeys * width_),
+        queries_(scores_ + in_attend_columns(call.keys) * kAttendTokens),
         mixed_(queries_ + width_ * kAttendTokens) {}
 
   void run() {
-    copy(static_cast<const T*>(call_.key), call_.key_stride, keys_);
-    const bool all_are_finite =
-        copy(static_cast<const T*>(call_.value), call_.value_stride, values_);
+    const bool all_are_finite = are_values_finite();
     for (first_ = 0; first_ < call_.tokens; first_ += kAttendTokens) {
       tokens_ = smaller(call_.tokens - first_, kAttendTokens);
       for (int64_t k = 0; k < call_.width; k += kLanes) take_queries(k);
-      for (int64_t t = 0; t < tokens_; t += kVectorsAtOnce * kLanes) {
-        for (int64_t j = 0; j < call_.keys; j += kRowsAtOnce) score(j, t);
-      }
+      for (int64_t j = 0; j < call_.keys; j += kAttendKeys) score_some(j);
       if (call_.mask != nullptr) hide();
       for (int64_t t = 0; t < tokens_; t += kVectorsAtOnce * kLanes) weigh(t);
       memset(mixed_, 0, static_cast<size_t>(kAttendTokens * width_) * sizeof(float));
-      for (int64_t j = 0; j < call_.keys; j += kKeysMixed) {
-        const int64_t end = smaller(j + kKeysMixed, call_.keys);
-        all_are_finite ? mix<false>(j, end) : mix<true>(j, end);
+      for (int64_t j = 0; j < call_.keys; j += kAttendKeys) {
+        all_are_finite ? mix_some<false>(j) : mix_some<true>(j);
       }
       for (int64_t t = 0; t < tokens_; ++t) put(t);
     }
   }
 
  private:
-  static constexpr int64_t in_columns(int64_t count) {
-    return (count + kAttendColumns - 1) / kAttendColumns * kAttendColumns;
+  [[nodiscard]] const T* row(const void* rows, int64_t stride, int64_t j) const {
+    return static_cast<const T*>(rows) + j * stride;
   }
 
-  // Of each key; behind the last element are zeros. Tells whether all are finite.
-  bool copy(const T* from, int64_t stride, float* to) {
-    Vector differences = Level::zero();  // of a number from itself: zero, or no number
-    for (int64_t j = 0; j < call_.keys; ++j) {
+  // count of them from j on, at most kAttendKeys, where they lie if that serves as it is; else
+  // copies with zeros behind the last element.
+  Rows in_floats(const void* rows, int64_t stride, int64_t j, int64_t count, bool serves) {
+    if constexpr (sizeof(T) == sizeof(float)) {
+      if (serves) return {row(rows, stride, j), stride};
+    }
+    for (int64_t i = 0; i < count; ++i) {
+      const T* const from = row(rows, stride, j + i);
       for (int64_t k = 0; k < width_; k += kLanes) {
         const int64_t left = call_.width - k;
-        const Vector part = left > 0 ? load_part(from + j * stride + k, left) : Level::zero();
-        Level::store_floats(to + j * width_ + k, part);
+        Level::store_floats(copies_ + i * width_ + k,
+                            left > 0 ? load_part(from + k, left) : Level::zero());
+      }
+    }
+    return {copies_, width_};
+  }
+
+  [[nodiscard]] bool are_values_finite() const {
+    Vector differences = Level::zero();  // of a number from itself: zero, or no number
+    for (int64_t j = 0; j < call_.keys; ++j) {
+      const T* const value = row(call_.value, call_.value_stride, j);
+      for (int64_t k = 0; k < call_.width; k += kLanes) {
+        const Vector part = load_part(value + k, call_.width - k);
         differences = Level::add(differences, part - part);
       }
     }
@@ -111,8 +125,7 @@ class TokensAttention {
       Vector rows[kLanes];
       DJINN_UNROLL
       for (int i = 0; i < kLanes; ++i) {
-        const T* const query =
-            static_cast<const T*>(call_.query) + (first_ + t + i) * call_.query_stride;
+        const T* const query = row(call_.query, call_.query_stride, first_ + t + i);
         rows[i] =
             t + i < tokens_ ? load_part(query + k, call_.width - k) * call_.scale : Level::zero();
       }
@@ -143,17 +156,29 @@ class TokensAttention {
     }
   }
 
-  // Of keys behind the last are whatever was there: nobody reads them.
-  void score(int64_t j, int64_t t) {
+  // Of the keys from j on. Scores of keys behind the last are of whatever is in the copies.
+  void score_some(int64_t j) {
+    const int64_t count = smaller(call_.keys - j, kAttendKeys);
+    const Rows keys = in_floats(call_.key, call_.key_stride, j, count, count % kRowsAtOnce == 0);
+    for (int64_t t = 0; t < tokens_; t += kVectorsAtOnce * kLanes) {
+      for (int64_t i = 0; i < count; i += kRowsAtOnce) {
+        score({keys.first + i * keys.stride, keys.stride}, t,
+              scores_ + (j + i) * kAttendTokens + t);
+      }
+    }
+  }
+
+  void score(const Rows& keys, int64_t t, float* scores) {
     Sums sums;
-    const float *const key = keys_ + j * width_, *query = queries_ + t;
+    const float* query = queries_ + t;
     for (int64_t k = 0; k < call_.width; ++k, query += kAttendTokens) {
       Vector queries[kVectorsAtOnce];
       load(queries, query);
       DJINN_UNROLL
-      for (int r = 0; r < kRowsAtOnce; ++r) add(sums.of[r], key[r * width_ + k], queries);
+      for (int r = 0; r < kRowsAtOnce; ++r)
+        add(sums.of[r], keys.first[r * keys.stride + k], queries);
     }
-    sums.store(scores_ + j * kAttendTokens + t, kAttendTokens);
+    sums.store(scores, kAttendTokens);
   }
 
   static void load(Vector (&vectors)[kVectorsAtOnce], const float* from) {
@@ -229,22 +254,24 @@ class TokensAttention {
     for (int v = 0; v < kVectorsAtOnce; ++v) Level::store_floats(sums_ + t + v * kLanes, sums[v]);
   }
 
-  // Of the keys from begin to end. kSkips: a value that is no number counts for those that see its
-  // key alone.
+  // Of the keys from j on. kSkips: a value that is no number counts for those that see its key
+  // alone.
   template <bool kSkips>
-  void mix(int64_t begin, int64_t end) {
-    for (int64_t k = 0; k < width_; k += kVectorsAtOnce * kLanes) {
-      for (int64_t t = 0; t < tokens_; t += kRowsAtOnce) mix<kSkips>(t, k, begin, end);
+  void mix_some(int64_t j) {
+    const int64_t count = smaller(call_.keys - j, kAttendKeys);
+    const bool is_whole = call_.width % (kVectorsAtOnce * kLanes) == 0;
+    const Rows values = in_floats(call_.value, call_.value_stride, j, count, is_whole);
+    for (int64_t k = 0; k < call_.width; k += kVectorsAtOnce * kLanes) {
+      for (int64_t t = 0; t < tokens_; t += kRowsAtOnce) mix<kSkips>(values, t, k, j, j + count);
     }
   }
 
   template <bool kSkips>
-  void mix(int64_t t, int64_t k, int64_t begin, int64_t end) {
+  void mix(const Rows& rows, int64_t t, int64_t k, int64_t begin, int64_t end) {
     float* const mixed = mixed_ + t * width_ + k;
     Sums sums(mixed, width_);
-    const float *weight = scores_ + begin * kAttendTokens + t,
-                *value = values_ + begin * width_ + k;
-    for (int64_t j = begin; j < end; ++j, weight += kAttendTokens, value += width_) {
+    const float *weight = scores_ + begin * kAttendTokens + t, *value = rows.first + k;
+    for (int64_t j = begin; j < end; ++j, weight += kAttendTokens, value += rows.stride) {
       Vector values[kVectorsAtOnce];
       load(values, value);
       DJINN_UNROLL
@@ -265,12 +292,11 @@ class TokensAttention {
   }
 
   const AttendTokens& call_;
-  const int64_t all_keys_, width_;         // in whole columns
-  float* const keys_;                      // [all_keys_, width_]
-  float* const values_;                    // likewise
-  float* const scores_;                    // [all_keys_, kAttendTokens], then their weights
-  float* const queries_;                   // [width_, kAttendTokens]
-  float* const mixed_;                     // [kAttendTokens, width_]
+  const int64_t width_;   // in whole columns
+  float* const copies_;   // [kAttendKeys, width_]: of keys, then of values
+  float* const scores_;   // [keys in whole columns, kAttendTokens], then their weights
+  float* const queries_;  // [width_, kAttendTokens]
+  float* const mixed_;    // [kAttendTokens, width_]
   alignas(64) float sums_[kAttendTokens];  // of weights
   int64_t first_ = 0;                      // of the tokens that are computed now
   int64_t tokens_ = 0;                     // how many

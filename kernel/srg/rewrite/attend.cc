@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Attention of token steps,
+// Attention that is no causal prompt's,
 //
 //   aten::scaled_dot_product_attention(q, k, v, mask or none, 0.0, false, scale=, enable_gqa=)
 //
 // with a scale or without, becomes djinn::attend(q, k, v, mask, scale, enable_gqa), which computes
-// a few tokens, whose mask is bool, by our own kernel, and all else as before.
+// those whose mask is bool, or none, by our own kernels, and all else as before.
 #include <algorithm>
 #include <optional>
 #include <string_view>

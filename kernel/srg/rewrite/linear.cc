@@ -77,8 +77,9 @@ bool is_computable(DType dtype) {
   return dtype == DType::kFloat32 || dtype == DType::kBFloat16 || dtype == DType::kFloat16;
 }
 
-// Tells whether the value has more rows than kernels of 16 bits take, whatever the symbols are. One
-// whose sizes are not known has perhaps fewer.
+// Tells whether the value has so many rows, whatever the symbols are, that the host's table of
+// kernels says who multiplies 16 bits: no graph is fast on one host alone. One whose sizes are not
+// known has perhaps fewer.
 bool has_many_rows(const Value& value) {
   if (value.storage == kLocalStorage && !value.claims_sizes) return false;
   int64_t rows = 1;

@@ -28,7 +28,7 @@ namespace djinn::srg {
 [[nodiscard]] PassReport rewrite_gates(Draft& draft);
 // Rotary position embeddings become djinn::rope(x, cos, sin).
 [[nodiscard]] PassReport rewrite_ropes(Draft& draft);
-// Attention of token steps becomes djinn::attend(query, key, value, mask, scale, grouped).
+// Attention but for causal prompts' becomes djinn::attend(query, key, value, mask, scale, grouped).
 [[nodiscard]] PassReport rewrite_attention(Draft& draft);
 
 // Removes views of weights that are int8 which nobody uses now. Gives what still reads such a
