@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "kernel/base/bytes.h"
 #include "kernel/base/checked.h"
 
 namespace djinn::gc {
@@ -402,9 +403,9 @@ void SessionState::pick_up(uint64_t submission_index, std::span<const std::byte>
   DJINN_ASSERT(descriptor.size() <= sizeof h.in_flight_descriptor);
   DJINN_ASSERT(block.size() <= kInFlightBytesMax);
   DJINN_ASSERT(submission_index == record().completed);  // the one before is complete
-  memcpy(h.in_flight_descriptor, descriptor.data(), descriptor.size());
+  copy_bytes(descriptor, h.in_flight_descriptor);
   faults_->hit();
-  if (!block.empty()) memcpy(memory_.data() + kInFlightOffset, block.data(), block.size());
+  copy_bytes(block, memory_.subspan(kInFlightOffset));
   faults_->hit();
   store(h.in_flight_descriptor_bytes, descriptor.size());
   store(h.in_flight_block_bytes, block.size());
