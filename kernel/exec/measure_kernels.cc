@@ -8,7 +8,6 @@
 #include <ATen/ops/full.h>
 #include <ATen/ops/sum.h>
 #include <sys/mman.h>
-#include <time.h>
 
 #include <algorithm>
 #include <array>
@@ -18,7 +17,7 @@
 #include <numeric>
 #include <vector>
 
-#include "kernel/base/assert.h"
+#include "kernel/base/clock.h"
 #include "kernel/exec/convert.h"
 #include "kernel/exec/cpu_executor.h"
 #include "kernel/exec/fast_linear.h"
@@ -59,21 +58,18 @@ at::Tensor filled(at::IntArrayRef sizes, at::ScalarType type) {
   return at::full(sizes, 0.01, at::TensorOptions().dtype(type));
 }
 
-double thread_seconds() {
-  timespec time{};
-  DJINN_ASSERT(::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time) == 0);
-  return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_nsec) * 1e-9;
-}
-
 // Of processors, which the threads of a region have had. Each is asked by itself: what a thread has
 // that runs on another processor just now, the system knows to the last tick alone, which is longer
 // ago than a product takes.
 double processor_seconds() {
-  std::vector<double> seconds(static_cast<size_t>(at::get_num_threads()));
+  std::vector<uint64_t> of_thread_ns(static_cast<size_t>(at::get_num_threads()));
   at::parallel_for(0, at::get_num_threads(), 1, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) seconds[static_cast<size_t>(i)] = thread_seconds();
+    for (int64_t i = begin; i < end; ++i) {
+      of_thread_ns[static_cast<size_t>(i)] = SystemClock().thread_cpu_ns();
+    }
   });
-  return std::accumulate(seconds.begin(), seconds.end(), 0.0);
+  const uint64_t all_ns = std::accumulate(of_thread_ns.begin(), of_thread_ns.end(), uint64_t{0});
+  return static_cast<double>(all_ns) * 1e-9;
 }
 
 // How long it takes if no other process has the processors of this one's threads meanwhile: what

@@ -334,7 +334,7 @@ void Queue::end_slice(SessionId session) {
 uint64_t Queue::slice_ns() const {
   DJINN_ASSERT(slicing_.valid());
   const Account& account = accounts_.at(slicing_);
-  const Band& band = bands_[band_number(account.service)];
+  const Band& band = band_of(account);
   const int64_t lag_ns = band.now_ns() - account.virtual_ns;
   const int64_t weight = weight_of(account), others = band.weights - weight;
   if (others <= 0 || lag_ns > kLagNsMax) return kUnitNs;
@@ -590,7 +590,7 @@ void Queue::charge_judging(SessionId session, Arrival arrival, uint64_t begun_ns
 
 bool Queue::owes_a_unit(SessionId session) const {
   const Account& account = accounts_.at(session);
-  const int64_t v = bands_[band_number(account.service)].now_ns();
+  const int64_t v = band_of(account).now_ns();
   return account.virtual_ns - v > virtual_of(kUnitNs, account);
 }
 

@@ -217,6 +217,9 @@ class Queue {
 
   static size_t band_number(ServiceClass service) { return service == ServiceClass::kIdle; }
   Band& band_of(const Account& account) { return bands_[band_number(account.service)]; }
+  [[nodiscard]] const Band& band_of(const Account& account) const {
+    return bands_[band_number(account.service)];
+  }
   Account& account_of(SessionId session);
   void place(SessionId session, Account& account);
   void unplace(SessionId session, Account& account);
