@@ -23,18 +23,15 @@ namespace {
 // busy one is met awake.
 constexpr uint64_t kSpinNs = 40'000;
 
-// While there is work to do, rings are looked at so often at most: of a session that had work
-// within kHotNs, and of one that had none. Looking at a ring takes some 10 ns, or 100 where its
-// lines have left the caches; so a thousand idle clients cost the lane a hundredth of its time, and
-// whoever submits is found within a moment that nobody feels.
+// A session that had work within so long is hot. Looking at a ring takes some 10 ns, or 100 where
+// its lines have left the caches. While there is work to do, those of hot sessions are looked at so
+// often at most, and one call asks for the bells of all others: whoever submits is found within a
+// moment that nobody feels, and what that costs does not grow with those that do not.
 constexpr uint64_t kHotNs = 1'000'000;
-constexpr uint64_t kLookAtHotNs = 20'000;
-constexpr uint64_t kLookAtColdNs = 100'000;
-// Without work, or just after some: so many of the cold ones at once, so that the client which the
-// lane spins for does not wait until all are looked at.
-constexpr size_t kColdAtOnce = 2;
+constexpr uint64_t kLookNs = 20'000;
+constexpr uint64_t kListenNs = 100'000;
 constexpr uint64_t kMailboxKey = 0;   // no session has id 0
-constexpr size_t kEventsAtOnce = 64;  // those beyond end the next sleep
+constexpr size_t kEventsAtOnce = 64;  // those beyond are heard next time
 
 // A step that is begun inside a pause has so much time at most at its first try, and a unit of the
 // processor behind that. One that is likely to take longer is held; if it waits for too long, it
@@ -52,14 +49,6 @@ constexpr uint32_t kUnitsOfRun = 2;
 // A client that submits again whatever it is told, and owes more than others have by now, is told
 // in its turn.
 constexpr uint32_t kJudgedInARow = 8;
-
-// Takes the one at that place out, whose place the last one gets.
-template <typename T>
-void move(std::vector<T*>& from, size_t at, std::vector<T*>& to) {
-  to.push_back(from[at]);
-  from[at] = from.back();
-  from.pop_back();
-}
 
 }  // namespace
 
@@ -353,8 +342,8 @@ sched::Backlog LaneLoop::backlog_of(SessionId id) {
 // What a client says of its ring that cannot be is found out when it is looked at.
 uint64_t LaneLoop::count_queued() {
   uint64_t queued = 0;
-  for (const auto& [id, seat] : seats_) {
-    if (seat.session->ring().has_submission()) queued += seat.session->ring().open();
+  for (const Seat* const seat : hot_) {
+    if (seat->session->ring().has_submission()) queued += seat->session->ring().open();
   }
   return queued;
 }
@@ -395,7 +384,7 @@ Status LaneLoop::look_at(Seat& seat, uint64_t now_ns) {
   DJINN_TRY(const bool goes_on, can_go_on(seat, now_ns));
   if (goes_on) {
     const bool was_idle = seat.standing == Standing::kIdle;
-    const auto arrival = seat.is_cold ? sched::Arrival::kWoke : sched::Arrival::kNext;
+    const auto arrival = seat.has_rung ? sched::Arrival::kWoke : sched::Arrival::kNext;
     DJINN_CHECK(enqueue(seat, was_idle ? arrival : sched::Arrival::kResumes, now_ns));
   } else if (seat.standing == Standing::kIdle || seat.standing == Standing::kBlocked) {
     seat.session->progression.could_not_begin_before(now_ns);
@@ -410,49 +399,56 @@ void LaneLoop::look_for_work(uint64_t now_ns) {
       broken.emplace_back(seat.session->id(), looked.error());
     }
   };
-  const bool must_look = !state_.queue.has_ready() || std::exchange(waits_for_client_, false);
-  if (must_look || now_ns >= looked_at_hot_ns_ + kLookAtHotNs) {
-    looked_at_hot_ns_ = now_ns;
-    for (size_t i = 0; i < hot_.size();) {
-      Seat& seat = *hot_[i];
-      look(seat);
-      seat.is_cold = seat.standing == Standing::kIdle && now_ns >= seat.worked_ns + kHotNs;
-      if (seat.is_cold) {
-        move(hot_, i, cold_);
-      } else {
-        ++i;
-      }
-    }
-  }
-  for (size_t count = cold_to_look_at(now_ns); count > 0; --count) {
-    if (next_cold_ >= cold_.size()) next_cold_ = 0;
-    Seat& seat = *cold_[next_cold_];
+  for (size_t i = 0; i < hot_.size();) {
+    Seat& seat = *hot_[i];
     look(seat);
-    if (seat.standing == Standing::kIdle) {
-      ++next_cold_;
+    seat.has_rung = false;
+    if (cools(seat, now_ns)) {
+      hot_[i] = hot_.back();
+      hot_.pop_back();
     } else {
-      seat.is_cold = false;
-      move(cold_, next_cold_, hot_);
+      ++i;
     }
   }
   if (broken.empty()) return;
   std::optional<Runner::Pause> pause;  // what is given up beside a run is not that run's
   if (runner_->is_between_operators() && !runner_->is_paused()) pause.emplace(*runner_);
-  for (const auto& [id, error] : broken) {
-    if (seats_.contains(id)) set_aside(id, error);  // one that has just cooled was looked at twice
-  }
+  for (const auto& [id, error] : broken) set_aside(id, error);
 }
 
-size_t LaneLoop::cold_to_look_at(uint64_t now_ns) {
-  if (now_ns >= looked_at_cold_ns_ + kLookAtColdNs) {
-    looked_at_cold_ns_ = now_ns;
-    return cold_.size();
+// From then on its client rings.
+bool LaneLoop::cools(Seat& seat, uint64_t now_ns) {
+  const bool is_idle = seat.standing == Standing::kIdle && now_ns >= seat.worked_ns + kHotNs;
+  seat.is_cold = is_idle && seat.session->ring().prepare_to_sleep();
+  return seat.is_cold;
+}
+
+// Waits for a bell so long, or for ever (-1). Whoever has rung is hot.
+void LaneLoop::listen(int wait_ms) {
+  std::array<epoll_event, kEventsAtOnce> events;
+  const int count = ::epoll_wait(epoll_.get(), events.data(), events.size(), wait_ms);
+  const uint64_t now_ns = clock_.monotonic_ns();
+  const uint64_t quiet_until_ns = wait_ms == 0 ? listened_ns_ : now_ns;
+  listened_ns_ = now_ns;
+  for (int i = 0; i < count; ++i) {
+    const auto found = seats_.find(SessionId{events[static_cast<size_t>(i)].data.u64});
+    if (found == seats_.end() || !found->second.is_cold) continue;
+    Seat& seat = found->second;
+    seat.is_cold = false;
+    seat.has_rung = true;
+    seat.session->ring().finish_sleep();
+    seat.session->progression.could_not_begin_before(quiet_until_ns);
+    hot_.push_back(&seat);
+    looked_ns_ = 0;
   }
-  return state_.queue.has_ready() ? 0 : std::min(kColdAtOnce, cold_.size());
 }
 
 void LaneLoop::look_around(uint64_t now_ns) {
   if (state_.waits.has_arrivals()) state_.waits.take_arrivals();
+  if (hot_.size() < seats_.size() && now_ns >= listened_ns_ + kListenNs) listen(0);
+  const bool must_look = !state_.queue.has_ready() || std::exchange(waits_for_client_, false);
+  if (!must_look && now_ns < looked_ns_ + kLookNs) return;
+  looked_ns_ = now_ns;
   look_for_work(now_ns);
 }
 
@@ -790,7 +786,6 @@ void LaneLoop::erase_session(SessionId id) {
   }
   if (const auto seat = seats_.find(id); seat != seats_.end()) {
     std::erase(hot_, &seat->second);
-    std::erase(cold_, &seat->second);
     seats_.erase(seat);
   }
   state_.queue.remove(id);
@@ -802,10 +797,11 @@ void LaneLoop::set_aside(SessionId id, const Error& error) {
   broken_(id, error);
 }
 
+// The rings of the others sleep already.
 bool LaneLoop::prepare_to_sleep() {
   bool quiet = true;
-  for (const auto& [id, seat] : seats_) {
-    if (seat.standing == Standing::kIdle) quiet &= seat.session->ring().prepare_to_sleep();
+  for (const Seat* const seat : hot_) {
+    if (seat->standing == Standing::kIdle) quiet &= seat->session->ring().prepare_to_sleep();
   }
   return quiet && !has_mail_.load(std::memory_order_acquire) && !state_.waits.has_arrivals();
 }
@@ -813,9 +809,9 @@ bool LaneLoop::prepare_to_sleep() {
 // Until the first deadline of a submission that waits for memory, if one does; else for ever (-1).
 int LaneLoop::sleep_ms_max() const {
   uint64_t until_ns = UINT64_MAX;
-  for (const auto& [id, seat] : seats_) {
-    const bool may_be_late = seat.standing == Standing::kWaiting && seat.begin_by_ns != 0;
-    if (may_be_late) until_ns = std::min(until_ns, seat.begin_by_ns);
+  for (const Seat* const seat : hot_) {
+    const bool may_be_late = seat->standing == Standing::kWaiting && seat->begin_by_ns != 0;
+    if (may_be_late) until_ns = std::min(until_ns, seat->begin_by_ns);
   }
   if (until_ns == UINT64_MAX) return -1;
   const uint64_t now_ns = clock_.monotonic_ns();
@@ -824,19 +820,16 @@ int LaneLoop::sleep_ms_max() const {
 }
 
 void LaneLoop::sleep() {
-  if (prepare_to_sleep()) {
-    std::array<epoll_event, kEventsAtOnce> events;
-    ::epoll_wait(epoll_.get(), events.data(), events.size(), sleep_ms_max());
-  }
+  if (prepare_to_sleep()) listen(sleep_ms_max());
   const uint64_t now_ns = clock_.monotonic_ns();
-  for (const auto& [id, seat] : seats_) {
-    seat.session->ring().finish_sleep();
+  for (const Seat* const seat : hot_) {
+    seat->session->ring().finish_sleep();
     // A session that awaits something has waited while the lane slept; the others had no work.
-    if (seat.standing != Standing::kWaiting) {
-      seat.session->progression.could_not_begin_before(now_ns);
+    if (seat->standing != Standing::kWaiting) {
+      seat->session->progression.could_not_begin_before(now_ns);
     }
   }
-  looked_at_cold_ns_ = 0;  // whoever woke it may be one of those
+  looked_ns_ = 0;  // whoever woke it may be one of those
 }
 
 }  // namespace djinn::worker

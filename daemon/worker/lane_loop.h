@@ -5,8 +5,10 @@
 //
 //   mailbox   closures from the control thread and wake-ups from the pager, run between steps, or
 //             between two operators of a run, which is set aside meanwhile
-//   look      for sessions that have work: often at those that had some lately, now and then at the
-//             others, so that a hundred idle clients cost a step nothing. Two loads a ring, no call
+//   look      for sessions that have work: often at those that had some lately (hot), two loads a
+//             ring, no call. The rings of the others (cold) say that the lane sleeps: they ring,
+//             and now and then one call asks for all bells. So idle clients cost a step nothing,
+//             however many there are
 //   turn      a step of the session that the queue picks (kernel/sched/queue.h), and of those that
 //             can share it. They are charged for the time: nobody waits for another's generation
 //   slice     of a run by itself that has gone on for a unit, under the policy fair. Between two of
@@ -27,7 +29,7 @@
 // runs while it is set aside.
 //
 // invariant: while the thread sleeps, every session's ring says so, and each was looked at after
-// that.
+// that. Of a cold session both are so whatever the thread does.
 #pragma once
 
 #include <atomic>
@@ -126,7 +128,8 @@ class LaneLoop {
   struct Seat {
     Session* session = nullptr;
     Standing standing = Standing::kIdle;
-    bool is_cold = false;
+    bool is_cold = false;       // its ring is not looked at before it has rung
+    bool has_rung = false;      // it was cold until then, and was not looked at since
     uint64_t worked_ns = 0;     // when it had work last
     StepKind kind;              // of the step that is queued
     StepBatch batch;            // likewise
@@ -165,17 +168,19 @@ class LaneLoop {
   Mail run_mailbox();
   [[nodiscard]] bool is_used_aside(const Subject& subject) const;
   bool run_turn();
-  // Looks for arrivals and work.
+  // Looks for arrivals and work, where it is time to.
   void look_around(uint64_t now_ns);
+  void listen(int wait_ms);
   void take_seat(Session& session);
-  // Queues those of the sessions whose turn it is to be looked at that can go on.
+  // Queues those of the hot sessions that can go on.
   void look_for_work(uint64_t now_ns);
   Status look_at(Seat& seat, uint64_t now_ns);
   Result<bool> can_go_on(Seat& seat, uint64_t now_ns);
   [[nodiscard]] static bool is_late(const Seat& seat, uint64_t now_ns) {
     return seat.begin_by_ns != 0 && now_ns > seat.begin_by_ns;
   }
-  size_t cold_to_look_at(uint64_t now_ns);
+  // Gives whether the session is one of the cold ones now.
+  [[nodiscard]] static bool cools(Seat& seat, uint64_t now_ns);
   Status enqueue(Seat& seat, sched::Arrival arrival, uint64_t now_ns);
   // Ends a submission that has just come and cannot begin in time; gives whether it did.
   Result<bool> refuse_at_once(Seat& seat, const sched::ReadyStep& step, uint64_t now_ns);
@@ -230,13 +235,11 @@ class LaneLoop {
   sched::StepTimes times_;
   Slice slice_;                      // of the step that is being computed
   std::map<SessionId, Seat> seats_;  // of each session
-  // invariant: each seat is in one of these; the cold ones are idle
+  // invariant: those seats that are not cold; the cold ones are idle, and their rings sleep
   std::vector<Seat*> hot_;
-  std::vector<Seat*> cold_;
-  size_t next_cold_ = 0;            // the first that is to be looked at
-  bool waits_for_client_ = false;   // before it takes a long step
-  uint64_t looked_at_hot_ns_ = 0;   // when
-  uint64_t looked_at_cold_ns_ = 0;  // at all of them
+  bool waits_for_client_ = false;  // before it takes a long step
+  uint64_t looked_ns_ = 0;         // when, at all of those
+  uint64_t listened_ns_ = 0;       // when, to the bells of the others
   std::unique_ptr<Runner> runner_;
   Fd epoll_;
   Fd bell_;

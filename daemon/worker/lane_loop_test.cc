@@ -94,7 +94,35 @@ TEST_F(LaneLoopTest, a_session_is_of_the_class_that_it_came_with_and_its_decisio
   }
 }
 
-// Most of them have had no work for so long that the lane looks at them now and then only.
+// However many they are: those that submit nothing cost the steps of the others nothing.
+TEST_F(LaneLoopTest, a_ring_that_was_idle_is_not_looked_at_before_its_client_rings) {
+  std::vector<std::unique_ptr<TestSession>> idle;
+  for (uint64_t id = 2; id <= 20; ++id) idle.push_back(attach(id));
+  const auto busy = attach(1);
+  const auto work = [&] {
+    busy->run(one_operator("fake::nothing"));
+    ASSERT_EQ(busy->completion(), ErrorCode::kOk);
+  };
+  const uint64_t until_ns = clock_.monotonic_ns() + 5 * kNsPerMs;
+  while (clock_.monotonic_ns() < until_ns) work();
+  work();
+  for (const auto& session : idle) {
+    EXPECT_TRUE(session->ring.worker_must_be_woken());
+    ipc::Submission submission;
+    submission.operation = static_cast<uint16_t>(ipc::Operation::kNop);
+    submission.run = ++session->last_run;
+    ASSERT_TRUE(session->ring.publish(submission));
+  }
+  for (int run = 0; run < 200; ++run) work();
+  for (const auto& session : idle) EXPECT_FALSE(*session->ring.take()) << "it has not rung";
+  for (const auto& session : idle) session->run(one_operator("fake::nothing"));
+  for (const auto& session : idle) {
+    EXPECT_EQ(session->completion(), ErrorCode::kOk);
+    EXPECT_EQ(session->completion(), ErrorCode::kOk);
+  }
+}
+
+// Most of them have had no work for so long that the lane does not look at them before they ring.
 TEST_F(LaneLoopTest, each_of_many_idle_sessions_is_found_when_it_submits) {
   std::vector<std::unique_ptr<TestSession>> sessions;
   for (uint64_t id = 1; id <= 40; ++id) sessions.push_back(attach(id));
@@ -117,7 +145,8 @@ TEST_F(LaneLoopTest, an_idle_session_that_breaks_the_protocol_is_told_once) {
   // Long enough for the lane to think of it as one that is idle.
   const uint64_t until_ns = clock_.monotonic_ns() + 5 * kNsPerMs;
   while (clock_.monotonic_ns() < until_ns) std::this_thread::yield();
-  on_lane([&](LaneLoop::State&) { session->control().submissions_published.word = UINT64_MAX; });
+  session->control().submissions_published.word = UINT64_MAX;
+  session->ring_bell();
   EXPECT_EQ(heard<ipc::SessionBroken>().session, session->id);
   on_lane([](LaneLoop::State&) {});
   EXPECT_TRUE(nothing_is_said());

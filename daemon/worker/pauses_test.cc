@@ -558,14 +558,9 @@ class PausedPromptTest : public PausedLaneTest, public ::testing::WithParamInter
     block.prompt = {TestSession::kOutputAt, sizeof(int32_t)};
     block.padding = {0};
     block.max_new_tokens = 5;
-    const std::vector<std::byte> encoded = ipc::encode(block);
-    copy_bytes(encoded, session_->staging());
     ipc::Submission submission;
     submission.operation = static_cast<uint16_t>(ipc::Operation::kGenerate);
-    submission.run = ++session_->last_run;
-    submission.binding_bytes = static_cast<uint32_t>(encoded.size());
-    EXPECT_TRUE(session_->ring.publish(submission));
-    if (session_->ring.worker_must_be_woken()) loop_->wake();
+    session_->submit_bytes(ipc::encode(block), submission);
     await_pause();
   }
   void await_pause() const {

@@ -83,8 +83,9 @@ class TestSession {
     submission.binding_bytes = static_cast<uint32_t>(bytes.size());
     submission.begin_by_ns = begin_by_ns;
     ASSERT_TRUE(ring.publish(submission));
-    if (ring.worker_must_be_woken()) ipc::ring_submission_bell(submission_bell_);
+    if (ring.worker_must_be_woken()) ring_bell();
   }
+  void ring_bell() const { ipc::ring_submission_bell(submission_bell_); }
   // How the next submission to end did so; waits for it on the bell, as clients do.
   ErrorCode completion() {
     for (;;) {
