@@ -175,6 +175,21 @@ TEST_F(ClientTest, with_a_deadline_nobody_waits_for_room_among_the_submissions) 
   EXPECT_EQ(refused.error().code, ErrorCode::kQueueFull);
 }
 
+// Each may stand on the one before, so none of them can be refused for want of room.
+TEST_F(ClientTest, without_a_deadline_a_submission_waits_for_room_and_is_done) {
+  daemon_.set_stuck(true);
+  for (uint32_t run = 0; run < limits::kSubmissionSlots; ++run) {
+    ASSERT_TRUE(client_->submit(SubmissionTarget{}, {}));
+  }
+  std::thread unstick([&] { daemon_.set_stuck(false); });
+  const auto last = client_->submit(SubmissionTarget{}, {});
+  EXPECT_GE(daemon_.runs(), 1u) << "there was no room before";
+  unstick.join();
+  ASSERT_TRUE(last) << last.error().message;
+  EXPECT_TRUE(client_->wait(*last));
+  EXPECT_EQ(daemon_.runs(), limits::kSubmissionSlots + 1);
+}
+
 TEST_F(ClientTest, runs_that_are_done_leave_room_for_one_with_a_deadline) {
   for (uint32_t run = 0; run < limits::kSubmissionSlots; ++run) {
     ASSERT_TRUE(client_->submit(SubmissionTarget{}, {}));
