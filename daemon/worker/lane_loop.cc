@@ -46,6 +46,10 @@ constexpr uint64_t kPatience = 16;
 // Units of the baton that a run has while other workers wait. Whoever comes after it finds cold
 // caches, so a run that ends within two is not cut.
 constexpr uint32_t kUnitsOfRun = 2;
+// Without a deadline a submission waits in its session's ring, which takes as many, and its client
+// for room there. Of each session one step is in the queue.
+static_assert(limits::kSubmissionSlots <= limits::kQueuedSubmissions);
+static_assert(limits::kSessionsPerUser <= limits::kQueuedSubmissions);
 // A client that submits again whatever it is told, and owes more than others have by now, is told
 // in its turn.
 constexpr uint32_t kJudgedInARow = 8;
@@ -230,24 +234,24 @@ void LaneLoop::take_seat(Session& session) {
 
 Status LaneLoop::enqueue(Seat& seat, sched::Arrival arrival, uint64_t now_ns) {
   DJINN_ASSERT(seat.standing != Standing::kQueued);
-  const auto submitted = seat.session->ring().has_submission();
+  // Without a submission it is a look at a session that has just come, or breaks the protocol.
+  auto next = NextStep::of(*seat.session, state_.programs);
   seat.worked_ns = now_ns;
   seat.begin_by_ns = 0;
-  // Without a submission it is a look at a session that has just come, or breaks the protocol.
-  seat.kind = submitted && *submitted ? kind_of_next_step(*seat.session) : StepKind{};
+  seat.kind = next ? next->kind() : StepKind{};
   seat.behind.reset();
   const uint64_t kind = seat.kind.number;
-  if (kind != 0 && !times_.knows(kind)) {
-    if (const auto expected = expected_step(*seat.session, state_.programs)) {
+  if (next && !times_.knows(kind)) {
+    if (const auto expected = next->expected()) {
       times_.expect(kind, expected->work, expected->kernels);
     }
   }
-  seat.batch = batch_of_next_step(*seat.session, state_.programs);
+  seat.batch = next ? next->batch() : StepBatch{};
   seat.predicted_ns = times_.predict_ns(kind);
   seat.is_sure = times_.is_sure(kind);
   const sched::ReadyStep step{seat.session->id(), arrival,       seat.predicted_ns,
                               seat.batch.key,     is_long(seat), seat.is_sure};
-  if (kind != 0) {
+  if (next) {
     DJINN_TRY(const bool refused, refuse_at_once(seat, step, now_ns));
     if (refused) return {};
   }
@@ -323,7 +327,10 @@ sched::Backlog LaneLoop::backlog_of(SessionId id) {
   Seat& seat = seats_.at(id);
   // It is looked at, that is all; or its last step is over, and not charged yet.
   if (seat.kind.number == 0 || seat.session->ring().open() == 0) return {};
-  if (!seat.behind) seat.behind = steps_behind(*seat.session);
+  if (!seat.behind) {
+    auto next = NextStep::of(*seat.session, state_.programs);
+    seat.behind = next ? next->behind() : StepsBehind{};
+  }
   const uint64_t ns = times_.predict_ns(seat.kind.number);
   sched::Backlog backlog{.step_ns = ns,
                          .has_slices = !seat.kind.is_token,
@@ -516,10 +523,7 @@ bool LaneLoop::run_unit(const std::vector<SessionId>& unit, uint64_t begun_ns) {
       shared_ns += ended_ns - begun_ns;
     } else {
       if (*advance == Runner::Advance::kWaiting) state_.waits.suspend(id);
-      StepTime time{begun_ns, ended_ns, ended_ns - slice.since_ns, slice.charged_ns};
-      if (slice.cpu_begun_ns != 0) time.cpu_ns = clock_.thread_cpu_ns() - slice.cpu_begun_ns;
-      time.has_run_out = slice.has_run_out;
-      worked |= end_step(id, *advance, time);
+      worked |= end_step(id, *advance, {begun_ns, ended_ns, ended_ns - slice.since_ns, slice});
     }
     begun_ns = clock_.monotonic_ns();
   }
@@ -543,7 +547,7 @@ bool LaneLoop::run_unit(const std::vector<SessionId>& unit, uint64_t begun_ns) {
   const uint64_t ended_ns = clock_.monotonic_ns();
   shared_ns += ended_ns - begun_ns;
   for (const auto& [id, advance, rows] : ended) {
-    worked |= end_step(id, advance, {begun_ns, ended_ns, shared_ns * rows / all_rows});
+    worked |= end_step(id, advance, {begun_ns, ended_ns, shared_ns * rows / all_rows, Slice{}});
   }
   return worked;
 }
@@ -696,7 +700,7 @@ bool LaneLoop::run_others(Session& session, std::optional<Runner::Pause>& pause)
 void LaneLoop::hold_back(Seat& seat, const StepTime& time) {
   if (!runner_->is_paused()) return;
   seat.is_held_back = true;
-  if (!time.has_run_out) return;
+  if (!time.slice.has_run_out) return;
   if (seat.tries_inside == kTriesInsideMax) {
     seat.long_kind = seat.kind.number;
   } else {
@@ -710,7 +714,7 @@ bool LaneLoop::end_step(SessionId id, Runner::Advance advance, const StepTime& t
   state_.queue.charge(id, time.to_charge_ns, time.ended_ns);
   seat.worked_ns = time.ended_ns;
   note(seat, advance, time.begun_ns);
-  const uint64_t took_ns = time.charged_ns + time.to_charge_ns;
+  const uint64_t took_ns = time.slice.charged_ns + time.to_charge_ns;
   if (advance == Runner::Advance::kAbandoned) {
     hold_back(seat, time);
     if (took_ns > seat.predicted_ns) times_.note(seat.kind.number, took_ns);
@@ -723,7 +727,10 @@ bool LaneLoop::end_step(SessionId id, Runner::Advance advance, const StepTime& t
   if (!waited && advance != Runner::Advance::kWorked) return false;
   seat.is_held_back = false;
   seat.tries_inside = 0;
-  if (time.cpu_ns >= kLongNs) seat.long_kind = seat.kind.number;
+  const uint64_t cpu_begun_ns = time.slice.cpu_begun_ns;
+  if (cpu_begun_ns != 0 && clock_.thread_cpu_ns() - cpu_begun_ns >= kLongNs) {
+    seat.long_kind = seat.kind.number;
+  }
   if (seat.session->was_token) seat.token_kind = seat.kind.number;
   times_.note(seat.kind.number, took_ns);
   if (waited) stop_waiting(id);

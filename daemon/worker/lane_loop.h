@@ -192,10 +192,8 @@ class LaneLoop {
   struct StepTime {
     uint64_t begun_ns = 0;
     uint64_t ended_ns = 0;
-    uint64_t to_charge_ns = 0;  // what of the time is this session's
-    uint64_t charged_ns = 0;    // likewise, and was charged already
-    uint64_t cpu_ns = 0;        // of the thread, where a slice noted when it began; else 0
-    bool has_run_out = false;   // as Slice's
+    uint64_t to_charge_ns = 0;  // what of the time is this session's, beside what was charged
+    Slice slice;                // its last one; of a step that was joined none
   };
   std::vector<SessionId> unit_of(SessionId picked, uint64_t now_ns);
   bool run_unit(const std::vector<SessionId>& unit, uint64_t begun_ns);

@@ -258,8 +258,9 @@ TEST_F(GeneratingLaneTest, steps_that_join_and_lack_memory_wait_each_until_it_ha
       generate(*session, kTokens);
       // What it will compute is known before it begins, of a program that never ran.
       Session& worked = *state.sessions.at(session->id);
-      ASSERT_TRUE(*worked.ring().has_submission());
-      const auto expected = expected_step(worked, state.programs);
+      auto next = NextStep::of(worked, state.programs);
+      ASSERT_TRUE(next);
+      const auto expected = next->expected();
       ASSERT_TRUE(expected);
       EXPECT_EQ(expected->work.operators, generating(0).nodes.size());
     }
@@ -435,6 +436,22 @@ TEST_F(LaneLoopTest, behind_too_many_nobody_with_a_deadline_is_queued) {
   last->run(one_operator("fake::nothing"));
   EXPECT_EQ(last->completion(), ErrorCode::kOk);
   EXPECT_EQ(loop_->counts().read().submissions_refused, 1u);
+}
+
+TEST_F(LaneLoopTest, as_many_sessions_as_a_user_may_have_are_served_where_none_has_a_deadline) {
+  constexpr int kRuns = 3;
+  std::vector<std::unique_ptr<TestSession>> sessions;
+  for (uint64_t id = 1; id <= limits::kSessionsPerUser; ++id) sessions.push_back(attach(id));
+  on_lane([&](LaneLoop::State&) {
+    for (const auto& session : sessions) {
+      for (int run = 0; run < kRuns; ++run) session->run(one_operator("fake::nothing"));
+    }
+  });
+  static_assert(limits::kSessionsPerUser * kRuns > limits::kQueuedSubmissions);
+  for (const auto& session : sessions) {
+    for (int run = 0; run < kRuns; ++run) ASSERT_EQ(session->completion(), ErrorCode::kOk);
+  }
+  EXPECT_EQ(loop_->counts().read().submissions_refused, 0u);
 }
 
 TEST_F(LaneLoopTest, deadlines_that_mean_nothing_harm_nobody_else) {

@@ -55,7 +55,7 @@ class Runner {
   // Error means that the client broke the protocol.
   static Result<bool> is_blocked(Session& session);
   // One step of the session. An Error means that the client broke the protocol. unit: what
-  // batch_of_next_step() said of the session, where others' steps of that key may come before
+  // NextStep::batch() said of the session, where others' steps of that key may come before
   // end_joined(), which is called before anything else is done to a session that has joined. No
   // step is set aside then. None: the step is computed by itself.
   Result<Advance> advance(Session& session, const StepBatch& unit = {});

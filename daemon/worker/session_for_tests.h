@@ -28,6 +28,11 @@ inline constexpr Numbers kInput{1, 2, 3, 4};
 inline constexpr Numbers kInputAndOne{2, 3, 4, 5};
 inline constexpr Numbers kInputAndTwo{3, 4, 5, 6};
 
+inline StepBatch batch_of_next_step(Session& session, const ProgramTable& programs) {
+  auto next = NextStep::of(session, programs);
+  return next ? next->batch() : StepBatch{};
+}
+
 // One more than each element of its input. then: an operator without results that follows.
 inline srg::Graph add_one(std::string_view then = {}, std::vector<srg::Arg> arguments = {}) {
   srg::GraphBuilder g("add_one");
