@@ -89,7 +89,7 @@ endfunction()
 # The test NAME finds the driver of tests/fake_cuda where it looks for CUDA's.
 function(djinn_on_fake_cuda name)
   if(TARGET ${name}-test)
-    add_dependencies(${name}-test fake-cuda-driver)
+    add_dependencies(${name}-test fake-cuda-driver fake-nvml)
     set_tests_properties(${name} PROPERTIES
       ENVIRONMENT "LD_LIBRARY_PATH=${CMAKE_BINARY_DIR}/fake_cuda;DJINN_FAKE_CUDA=")
   endif()

@@ -217,7 +217,9 @@ Json to_json(const ipc::DeviceReport& report) {
           {"state", state_text(report.state)},
           {"huge_bytes", report.huge_bytes},
           {"huge_pages", report.huge_pages.empty() ? Json() : Json(report.huge_pages)},
-          {"isa", report.isa.empty() ? Json() : Json(report.isa)}};
+          {"isa", report.isa.empty() ? Json() : Json(report.isa)},
+          {"driver", report.driver.empty() ? Json() : Json(report.driver)},
+          {"reason", report.reason.empty() ? Json() : Json(report.reason)}};
 }
 
 Json to_json(const ipc::MemoryReport& report) {

@@ -100,7 +100,15 @@ TEST(Json, programs_devices_and_pools) {
   EXPECT_EQ(to_json(device).dump(),
             "{\"device\":\"cpu:0\",\"name\":\"A CPU\",\"used_bytes\":1,\"total_bytes\":2,"
             "\"planned_bytes\":3,\"lanes\":4,\"state\":\"failed\",\"huge_bytes\":5,"
-            "\"huge_pages\":\"never\",\"isa\":\"avx2\"}");
+            "\"huge_pages\":\"never\",\"isa\":\"avx2\",\"driver\":null,\"reason\":null}");
+  const ipc::DeviceReport lost{.device = "cuda:0",
+                               .name = "A GPU",
+                               .state = ipc::DeviceState::kLost,
+                               .driver = "580.1",
+                               .reason = "It is gone."};
+  EXPECT_EQ(to_json(lost)["state"], "lost");
+  EXPECT_EQ(to_json(lost)["driver"], "580.1");
+  EXPECT_EQ(to_json(lost)["reason"], "It is gone.");
   const ipc::MemoryReport pool{"cpu:0", ipc::MemoryPool::kLanes, 1, 2, 3, 4, 5};
   EXPECT_EQ(to_json(pool).dump(),
             "{\"device\":\"cpu:0\",\"pool\":\"lanes\",\"reserved_bytes\":1,\"mapped_bytes\":2,"

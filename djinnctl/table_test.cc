@@ -4,6 +4,8 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
+
 #include "djinnctl/tables.h"
 #include "djinnctl/text.h"
 #include "kernel/base/clock.h"
@@ -273,6 +275,19 @@ TEST(Tables, devices) {
   EXPECT_EQ(device_table({&device, 1}).text(),
             "DEVICE  NAME      USED    TOTAL  PLANNED  LANES  STATE   HUGE  HUGE PAGES  ISA\n"
             "cpu:0   A CPU  1.0 KiB  4.0 KiB    512 B      1  ready  768 B  advise      avx512\n");
+}
+
+TEST(Tables, devices_with_a_gpu_among_them_tell_its_driver_and_what_is_wrong) {
+  const std::array devices{ipc::DeviceReport{.device = "cpu:0", .name = "A CPU"},
+                           ipc::DeviceReport{.device = "cuda:0",
+                                             .name = "A GPU",
+                                             .state = ipc::DeviceState::kFailed,
+                                             .driver = "580.1",
+                                             .reason = "It is used by others alone."}};
+  const std::string text = device_table(devices).text();
+  EXPECT_NE(text.find("DRIVER  REASON\n"), std::string::npos) << text;
+  EXPECT_NE(text.find("failed"), std::string::npos) << text;
+  EXPECT_NE(text.find("580.1   It is used by others alone.\n"), std::string::npos) << text;
 }
 
 TEST(Tables, pools_of_memory) {

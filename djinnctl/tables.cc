@@ -157,22 +157,39 @@ Table program_table(std::span<const ipc::ProgramReport> programs) {
   return table;
 }
 
+// The last two columns are of GPUs.
 Table device_table(std::span<const ipc::DeviceReport> devices) {
-  Table table({{"DEVICE"},
-               {"NAME", kLeft, kShortened},
-               {"USED", kRight},
-               {"TOTAL", kRight},
-               {"PLANNED", kRight, kLeftOutLast},
-               {"LANES", kRight, kLeftOutLast},
-               {"STATE", kLeft, kLeftOutLast},
-               {"HUGE", kRight, kLeftOutLast},
-               {"HUGE PAGES", kLeft, kLeftOutLast},
-               {"ISA", kLeft, kLeftOutLast}});
+  std::vector<Table::Column> columns{{"DEVICE"},
+                                     {"NAME", kLeft, kShortened},
+                                     {"USED", kRight},
+                                     {"TOTAL", kRight},
+                                     {"PLANNED", kRight, kLeftOutLast},
+                                     {"LANES", kRight, kLeftOutLast},
+                                     {"STATE", kLeft, kLeftOutLast},
+                                     {"HUGE", kRight, kLeftOutLast},
+                                     {"HUGE PAGES", kLeft, kLeftOutLast},
+                                     {"ISA", kLeft, kLeftOutLast}};
+  const bool has_drivers = std::ranges::any_of(devices, [](const ipc::DeviceReport& device) {
+    return !device.driver.empty() || !device.reason.empty();
+  });
+  if (has_drivers) {
+    columns.push_back({"DRIVER", kLeft, kLeftOutLast});
+    columns.push_back({"REASON", kLeft, kShortened});
+  }
+  Table table(std::move(columns));
   for (const ipc::DeviceReport& device : devices) {
-    table.add({device.device, device.name, size_text(device.used_bytes),
-               size_text(device.total_bytes), size_text(device.planned_bytes),
-               std::to_string(device.lanes), std::string(state_text(device.state)),
-               size_text(device.huge_bytes), device.huge_pages, device.isa});
+    std::vector<std::string> cells{device.device,
+                                   device.name,
+                                   size_text(device.used_bytes),
+                                   size_text(device.total_bytes),
+                                   size_text(device.planned_bytes),
+                                   std::to_string(device.lanes),
+                                   std::string(state_text(device.state)),
+                                   size_text(device.huge_bytes),
+                                   device.huge_pages,
+                                   device.isa};
+    if (has_drivers) cells.insert(cells.end(), {device.driver, device.reason});
+    table.add(std::move(cells));
   }
   return table;
 }

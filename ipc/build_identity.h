@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Build identity: which djinnd, djinn-worker and djinn-loader belong together.
+// Build identity: which djinnd, djinn-worker, djinn-loader and djinn-mover belong together.
 //
 // They agree on messages, arguments and the layout of shared memory without asking each other, and
 // an upgrade exchanges the files while djinnd runs. So djinnd's first argument to a child is the
@@ -12,7 +12,7 @@
 
 namespace djinn::ipc {
 
-// The version, and a digest of the sources that all three must have in common (ipc/CMakeLists.txt).
+// The version, and a digest of the sources that all must have in common (ipc/CMakeLists.txt).
 [[nodiscard]] std::string_view build_identity();
 
 // Followed by an identity.

@@ -19,6 +19,8 @@ inline constexpr uint32_t kWordBytes = 32;           // of a vocabulary of ours
 inline constexpr uint32_t kMessageTextBytes = 1024;  // an error's sentences with the names in them
 inline constexpr uint32_t kDecisions = 256;          // of a lane: a third of a message
 inline constexpr uint32_t kListPage = 64;  // reports with the longest names still fit a message
+inline constexpr uint32_t kDevices =
+    32;  // with all that is told of each, one message; hosts have 16
 inline constexpr uint32_t kEventTextBytes = 44 * 1024;  // of a page's events, beside their numbers
 inline constexpr uint32_t kProgramOutputs = 1024;       // bindings of 24 bytes stay under a table
 

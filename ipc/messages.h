@@ -6,7 +6,7 @@
 //
 //   ClientRequest  -> DaemonReply     a client and djinnd; the request number pairs them
 //   WorkerCommand  -> WorkerEvent     djinnd and a worker
-//   LoaderCommand  -> LoaderEvent     djinnd and a loader
+//   LoaderCommand  -> LoaderEvent     djinnd and a loader (those of a mover: mover_messages.h)
 //
 // What clients send and may outgrow a datagram (graphs, plans) travels as a sealed memfd, and so do
 // manifests between djinnd and its children. A client gets a manifest in parts: what it is given a
@@ -523,7 +523,12 @@ struct ProgramReport {
   friend bool operator==(const ProgramReport&, const ProgramReport&) = default;
 };
 
-enum class DeviceState : uint8_t { kReady = 0, kFailed = 1 };  // failed: its workers do not start
+enum class DeviceState : uint8_t {
+  kReady = 0,
+  kFailed = 1,    // its workers do not start; a GPU that cannot be used
+  kLost = 2,      // a GPU that could be used, and does not answer any more
+  kStarting = 3,  // a GPU that is looked at
+};
 
 struct DeviceReport {
   std::string device;  // "cpu:0"
@@ -538,6 +543,8 @@ struct DeviceReport {
   std::string isa{};         // what its own kernels are made of: "avx512"; or empty
   // Of its workers; nothing before the first is warm, and where they have no choice of kernels.
   std::optional<KernelTable> kernels{};
+  std::string driver{};  // a GPU's, "580.159.04"; or empty
+  std::string reason{};  // why it is not ready, a GPU's; or empty
   friend bool operator==(const DeviceReport&, const DeviceReport&) = default;
 };
 

@@ -68,6 +68,10 @@ std::string_view state_text(DeviceState state) {
       return "ready";
     case DeviceState::kFailed:
       return "failed";
+    case DeviceState::kLost:
+      return "lost";
+    case DeviceState::kStarting:
+      return "starting";
   }
   return "unknown";
 }

@@ -18,6 +18,7 @@
 #include <memory>
 #include <string>
 
+#include "kernel/base/assert.h"
 #include "kernel/base/fd.h"
 
 namespace djinn::child {
@@ -44,18 +45,38 @@ size_t attribute_bytes(uint32_t abi) {
   return abi >= 6 ? 24 : abi >= 4 ? 16 : 8;
 }
 
-// Applies a ruleset that handles every right and allows none.
-Status restrict_files(uint32_t abi) {
+// The kernel's rule for one file: what may be done with it (landlock_path_beneath_attr).
+struct [[gnu::packed]] PathRule {
+  uint64_t allowed_access = 0;
+  int32_t parent_fd = -1;
+};
+constexpr int kPathRule = 1;
+constexpr uint64_t kWriteFile = 1 << 1;
+constexpr uint64_t kReadFile = 1 << 2;
+constexpr uint64_t kDeviceIoctl = 1 << 15;  // from version 5; before it is not asked
+
+Status allow_node(const Fd& ruleset, const std::string& node, uint32_t abi) {
+  const Fd place(::open(node.c_str(), O_PATH | O_CLOEXEC));
+  const PathRule rule{(kReadFile | kWriteFile | kDeviceIoctl) & file_rights(abi), place.get()};
+  if (place.valid() && ::syscall(SYS_landlock_add_rule, ruleset.get(), kPathRule, &rule, 0) == 0) {
+    return {};
+  }
+  return Error{ErrorCode::kNotConfined, system_error("Landlock: " + node, errno).message};
+}
+
+// Applies a ruleset that handles every right and allows none but those to the nodes.
+Status restrict_files(uint32_t abi, std::span<const std::string> nodes) {
   RulesetAttributes attributes;
   attributes.handled_access_fs = file_rights(abi);
   if (abi >= 4) attributes.handled_access_net = kNetAll;
   if (abi >= 6) attributes.scoped = kScopedAll;
   const Fd ruleset(static_cast<int>(
       ::syscall(SYS_landlock_create_ruleset, &attributes, attribute_bytes(abi), 0)));
-  if (!ruleset.valid() || ::syscall(SYS_landlock_restrict_self, ruleset.get(), 0) != 0) {
-    return Error{ErrorCode::kNotConfined, system_error("Landlock", errno).message};
+  if (ruleset.valid()) {
+    for (const std::string& node : nodes) DJINN_CHECK(allow_node(ruleset, node, abi));
+    if (::syscall(SYS_landlock_restrict_self, ruleset.get(), 0) == 0) return {};
   }
-  return {};
+  return Error{ErrorCode::kNotConfined, system_error("Landlock", errno).message};
 }
 
 // --- seccomp
@@ -120,6 +141,7 @@ constexpr scmp_datum_t kUnifiedMemoryRequests[] = {
 // (asm-generic/ioctl.h).
 constexpr scmp_datum_t kLetterAndNumber = 0xffff;
 constexpr scmp_datum_t kWholeRequest = 0xffffffff;
+constexpr scmp_datum_t kLetterAlone = 0xff00;
 
 // Adds rules to a filter, and keeps the first failure, so that each call need not be checked.
 class Rules {
@@ -150,6 +172,16 @@ constexpr scmp_datum_t datum(int64_t value) {
   return static_cast<scmp_datum_t>(value);
 }
 
+void allow_unified_memory(Rules& rules) {
+  for (const scmp_datum_t request : kUnifiedMemoryRequests)
+    rules.allow_if(SCMP_SYS(ioctl), SCMP_A1(SCMP_CMP_MASKED_EQ, kWholeRequest, request));
+}
+
+// Of roles into which a shared library is not loaded any more.
+bool makes_no_code(Role role) {
+  return role == Role::kLoader || role == Role::kMover;
+}
+
 void add_rules(Rules& rules, Role role) {
   for (const int call : kAllowed) rules.allow(call);
   // These two ask about a descriptor, as glibc's fstat and the loader's statx do. With a path and
@@ -175,16 +207,23 @@ void add_rules(Rules& rules, Role role) {
       rules.allow_if(SCMP_SYS(ioctl),
                      SCMP_A1(SCMP_CMP_MASKED_EQ, kLetterAndNumber, kDriverLetter | number));
     }
-    for (const scmp_datum_t request : kUnifiedMemoryRequests)
-      rules.allow_if(SCMP_SYS(ioctl), SCMP_A1(SCMP_CMP_MASKED_EQ, kWholeRequest, request));
+    allow_unified_memory(rules);
   }
-  if (role != Role::kLoader) {
-    rules.allow(SCMP_SYS(mmap));
-    rules.allow(SCMP_SYS(mprotect));
-  } else {
+  if (role == Role::kMover) {
+    // Export opens a node. Which paths lead there says Landlock.
+    rules.allow(SCMP_SYS(openat));
+    rules.allow_if(SCMP_SYS(ioctl), SCMP_A1(SCMP_CMP_MASKED_EQ, kLetterAlone, kDriverLetter));
+    allow_unified_memory(rules);
+  }
+  if (role == Role::kLoader) {
     rules.allow_if(SCMP_SYS(fcntl), SCMP_A1(SCMP_CMP_EQ, F_SETLEASE));
     rules.allow_if(SCMP_SYS(fcntl), SCMP_A1(SCMP_CMP_EQ, F_SETSIG), SCMP_A2(SCMP_CMP_EQ, SIGURG));
     rules.allow_if(SCMP_SYS(fcntl), SCMP_A1(SCMP_CMP_EQ, F_SETOWN), SCMP_A2(SCMP_CMP_EQ, 0));
+  }
+  if (!makes_no_code(role)) {
+    rules.allow(SCMP_SYS(mmap));
+    rules.allow(SCMP_SYS(mprotect));
+  } else {
     rules.allow_if(SCMP_SYS(mmap), SCMP_A2(SCMP_CMP_MASKED_EQ, PROT_EXEC, 0));
     rules.allow_if(SCMP_SYS(mprotect), SCMP_A2(SCMP_CMP_MASKED_EQ, PROT_EXEC, 0));
   }
@@ -239,15 +278,16 @@ Status become_child() {
   return {};
 }
 
-Result<uint32_t> confine_paths() {
+Result<uint32_t> confine_paths(std::span<const std::string> nodes) {
   const uint32_t abi = landlock_abi();
-  if (abi > 0) DJINN_CHECK(restrict_files(abi));
+  if (abi > 0) DJINN_CHECK(restrict_files(abi, nodes));
   return abi;
 }
 
-Result<Confinement> confine(Role role) {
+Result<Confinement> confine(Role role, std::span<const std::string> nodes) {
+  DJINN_ASSERT(nodes.empty() || role == Role::kMover);
   Confinement done;
-  DJINN_TRY(done.landlock_abi, confine_paths());
+  DJINN_TRY(done.landlock_abi, confine_paths(nodes));
   DJINN_CHECK(restrict_calls(role));
   done.seccomp = true;
   return done;

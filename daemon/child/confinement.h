@@ -13,6 +13,8 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
+#include <string>
 
 #include "kernel/base/result.h"
 
@@ -33,6 +35,8 @@ enum class Role : uint8_t {
   // May also make those requests of NVIDIA's driver that a worker with a context needs, on any
   // descriptor that it has.
   kCudaWorker = 3,
+  // May also open the nodes of NVIDIA's driver, and make any request of it.
+  kMover = 4,
 };
 
 // First thing in main(): not dumpable (no core, no ptrace, no /proc/PID/fd for others), no new
@@ -42,11 +46,14 @@ enum class Role : uint8_t {
 Status become_child();
 
 // Both confinements. Landlock binds this thread and those that it makes later, seccomp all threads.
-// Errors: kNotConfined when a confinement that this kernel has is refused.
-Result<Confinement> confine(Role role);
+// nodes: what can still be opened to be read and written, of a mover alone; where the kernel has no
+// Landlock, a mover opens what its user may. Errors: kNotConfined when a confinement that this
+// kernel has is refused.
+Result<Confinement> confine(Role role, std::span<const std::string> nodes = {});
 
-// The first of the two: no path can be reached any more. Gives Landlock's version; 0 for none.
-Result<uint32_t> confine_paths();
+// The first of the two: no path can be reached any more, but the nodes. Gives Landlock's version; 0
+// for none.
+Result<uint32_t> confine_paths(std::span<const std::string> nodes = {});
 
 // The version of Landlock's interface that this kernel offers; 0 for none.
 [[nodiscard]] uint32_t landlock_abi();

@@ -23,7 +23,9 @@
 #include <charconv>
 #include <functional>
 #include <set>
+#include <string>
 #include <thread>
+#include <vector>
 
 #include "ipc/socket.h"
 #include "kernel/base/fd.h"
@@ -34,10 +36,11 @@ namespace {
 constexpr int kNotConfined = 100;
 
 // Runs body in a confined child; gives the number that body returned, or 1000 + a signal.
-int in_confined_child(Role role, const std::function<int()>& body) {
+int in_confined_child(Role role, const std::function<int()>& body,
+                      const std::vector<std::string>& nodes = {}) {
   const pid_t pid = ::fork();
   if (pid == 0) {
-    if (!become_child() || !confine(role)) ::_exit(kNotConfined);
+    if (!become_child() || !confine(role, nodes)) ::_exit(kNotConfined);
     ::_exit(body());
   }
   int status = 0;
@@ -139,7 +142,8 @@ TEST_P(Confinement, an_abort_still_ends_the_process) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Roles, Confinement,
-                         testing::Values(Role::kLoader, Role::kWorker, Role::kCudaWorker));
+                         testing::Values(Role::kLoader, Role::kWorker, Role::kCudaWorker,
+                                         Role::kMover));
 
 TEST(ConfinementOfRoles, only_a_worker_may_make_pages_executable) {
   const auto make_executable = [] {
@@ -149,6 +153,7 @@ TEST(ConfinementOfRoles, only_a_worker_may_make_pages_executable) {
     return ::mprotect(at, 4096, PROT_READ | PROT_EXEC) == 0 ? 1 : 0;
   };
   EXPECT_EQ(in_confined_child(Role::kLoader, make_executable), 0);
+  EXPECT_EQ(in_confined_child(Role::kMover, make_executable), 0);
   EXPECT_EQ(in_confined_child(Role::kWorker, make_executable), 1);
 }
 
@@ -200,6 +205,38 @@ TEST(ConfinementOfRoles, a_gpus_worker_makes_no_request_that_it_does_not_need) {
     EXPECT_FALSE(is_let_through(FIBMAP));
     EXPECT_FALSE(is_let_through(FIGETBSZ));
   });
+}
+
+TEST(ConfinementOfRoles, a_mover_makes_any_request_of_the_driver_and_of_nobody_else) {
+  const std::set<uint64_t> of_unified_memory{0x17, 0x18, 0x21, 0x22, 0x49};
+  expect_of_requests(Role::kMover, [&] {
+    for (uint64_t number = 0; number < 256; ++number) {
+      EXPECT_TRUE(is_let_through(kLetter | number)) << number;
+      EXPECT_EQ(is_let_through(number), of_unified_memory.contains(number)) << number;
+    }
+    for (const uint64_t request : kAsked)
+      EXPECT_TRUE(is_let_through(request)) << std::hex << request;
+    for (const uint64_t request : {uint64_t{TIOCSTI}, uint64_t{FIBMAP}, uint64_t{FIGETBSZ}})
+      EXPECT_FALSE(is_let_through(request)) << std::hex << request;
+  });
+}
+
+TEST(ConfinementOfRoles, a_mover_opens_the_nodes_that_it_was_given_and_nothing_else) {
+  if (landlock_abi() == 0) GTEST_SKIP() << "this kernel has no Landlock";
+  const int failure = in_confined_child(
+      Role::kMover,
+      [] {
+        const Fd node(::open("/dev/null", O_RDWR | O_CLOEXEC));
+        if (!node.valid()) return 1;
+        return first_failure({
+            refused(::open("/dev/zero", O_RDONLY | O_CLOEXEC), 2),
+            refused(::open("/dev", O_RDONLY | O_CLOEXEC), 3),
+            refused(::open("/dev/nothing", O_RDWR | O_CREAT | O_CLOEXEC, 0600), 4),
+            refused(::open("/proc/self/maps", O_RDONLY | O_CLOEXEC), 5),
+        });
+      },
+      {"/dev/null"});
+  EXPECT_EQ(failure, 0) << "the step with that number was not as it should be";
 }
 
 // The kernel takes a request for 32 bits, whatever the register holds.

@@ -455,6 +455,8 @@ void write_device(wire::DeviceReport::Builder out, const DeviceReport& report) {
   out.setHugePages(text(report.huge_pages));
   out.setIsa(text(report.isa));
   if (report.kernels) write_kernels(out.initKernels(), *report.kernels);
+  out.setDriver(text(report.driver));
+  out.setReason(text(report.reason));
 }
 
 DeviceReport read_device(wire::DeviceReport::Reader in) {
@@ -465,11 +467,13 @@ DeviceReport read_device(wire::DeviceReport::Reader in) {
   report.total_bytes = in.getTotalBytes();
   report.planned_bytes = in.getPlannedBytes();
   report.lanes = in.getLanes();
-  report.state = read_enum(in.getState(), DeviceState::kReady, DeviceState::kFailed);
+  report.state = read_enum(in.getState(), DeviceState::kReady, DeviceState::kStarting);
   report.huge_bytes = in.getHugeBytes();
   report.huge_pages = read_word(in.getHugePages());
   report.isa = read_word(in.getIsa());
   if (in.hasKernels()) report.kernels = read_kernels(in.getKernels());
+  report.driver = read_word(in.getDriver());
+  report.reason = read_name(in.getReason());
   return report;
 }
 
@@ -797,7 +801,7 @@ ReplyBody read_reply_body(wire::DaemonReply::Reader in) {
     case wire::DaemonReply::PROGRAMS:
       return read_programs(in.getPrograms());
     case wire::DaemonReply::DEVICES:
-      return DeviceList{read_list(in.getDevices(), limits::kListPage, read_device)};
+      return DeviceList{read_list(in.getDevices(), limits::kDevices, read_device)};
     case wire::DaemonReply::MEMORY:
       return MemoryList{read_list(in.getMemory(), limits::kListPage, read_pool)};
     case wire::DaemonReply::COLLECTED:

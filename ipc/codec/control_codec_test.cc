@@ -13,6 +13,7 @@
 #include <string>
 
 #include "ipc/codec/djinn.capnp.h"
+#include "ipc/codec/mover_codec.h"
 #include "kernel/base/random.h"
 
 namespace djinn::ipc {
@@ -130,7 +131,7 @@ KernelTable kernel_table() {
 }
 DeviceReport device_report(const std::string& name) {
   const std::string word = name.substr(0, limits::kWordBytes);
-  return {name, name, 1, 2, 3, 4, DeviceState::kFailed, 5, word, word, kernel_table()};
+  return {name, name, 1, 2, 3, 4, DeviceState::kLost, 5, word, word, kernel_table(), word, name};
 }
 MemoryReport memory_report(const std::string& name) {
   return {name, MemoryPool::kLanes, 1, 2, 3, 4, 5};
@@ -303,6 +304,22 @@ std::vector<LoaderEvent> loader_events() {
   };
 }
 
+std::vector<MoverOrder> mover_orders() {
+  return {{1, CreateExtent{2}},
+          {2, ZeroExtent{3}},
+          {3, UploadExtent{4, {{5, 6, 7}, {}}}},
+          {4, ChecksumExtent{8, {9, 10}}},
+          {5, MeasureDevice{}}};
+}
+
+std::vector<MoverEvent> mover_events() {
+  return {{0, MoverReady{6, true, "A GPU", "GPU-1", "580.1", 7}},
+          {0, OrderFailed{ErrorCode::kNotFound, "No driver."}},
+          {1, OrderDone{}},
+          {2, Checksummed{{3, 4}}},
+          {5, DeviceMeasured{6, 7, 79}}};
+}
+
 // --- properties of every kind of message
 
 template <typename Message>
@@ -394,6 +411,23 @@ TEST(ControlCodec, loader_events_survive_the_wire) {
   expect_codec(loader_events(), decode_loader_event);
 }
 
+TEST(ControlCodec, mover_orders_survive_the_wire) {
+  expect_codec(mover_orders(), decode_mover_order);
+}
+TEST(ControlCodec, mover_events_survive_the_wire) {
+  expect_codec(mover_events(), decode_mover_event);
+}
+
+TEST(ControlCodec, the_largest_upload_fits_a_message_and_a_larger_one_is_refused) {
+  UploadExtent upload{1, {kUploadRanges, UploadRange{2, 3, 4}}};
+  const Bytes bytes = encode(MoverOrder{1, upload});
+  EXPECT_LE(bytes.size(), limits::kControlMessageBytes);
+  EXPECT_TRUE(decode_mover_order(bytes));
+  upload.ranges.emplace_back();
+  EXPECT_EQ(decode_mover_order(encode(MoverOrder{1, upload})).error().code,
+            ErrorCode::kLimitExceeded);
+}
+
 TEST(ControlCodec, noise_of_any_length_is_refused_or_decoded_but_never_worse) {
   Random random(2);
   for (int i = 0; i < 5000; ++i) {
@@ -407,6 +441,8 @@ TEST(ControlCodec, noise_of_any_length_is_refused_or_decoded_but_never_worse) {
     (void)decode_worker_event(bytes);
     (void)decode_loader_command(bytes);
     (void)decode_loader_event(bytes);
+    (void)decode_mover_order(bytes);
+    (void)decode_mover_event(bytes);
     (void)number_of_request(bytes);
   }
 }
@@ -432,7 +468,7 @@ TEST(ControlCodec, a_full_page_with_the_longest_names_fits_a_message) {
       {2, ModelList{0, {limits::kListPage, model_report(kLongest)}}},
       {3, status_report(limits::kListPage / 2, kLongest)},  // and as many users
       {4, ProgramList{0, {limits::kListPage, program_report(kLongest)}}},
-      {5, DeviceList{{limits::kListPage, device_report(kLongest)}}},
+      {5, DeviceList{{limits::kDevices, device_report(kLongest)}}},
       {6, MemoryList{{limits::kListPage, memory_report(kLongest)}}},
       {7, fullest_events()},
       {8, UseList{0, {limits::kListPage, use_report(kLongest)}}},
@@ -487,7 +523,7 @@ TEST(ControlCodec, lists_and_names_over_their_limit_are_refused) {
                 encode(DaemonReply{1, UseList{0, {limits::kListPage + 1, UseReport{}}}}))),
             kOver);
   EXPECT_EQ(code_of(decode_daemon_reply(
-                encode(DaemonReply{1, DeviceList{{limits::kListPage + 1, DeviceReport{}}}}))),
+                encode(DaemonReply{1, DeviceList{{limits::kDevices + 1, DeviceReport{}}}}))),
             kOver);
   EXPECT_EQ(code_of(decode_daemon_reply(
                 encode(DaemonReply{1, MemoryList{{limits::kListPage + 1, MemoryReport{}}}}))),

@@ -2,11 +2,12 @@
 @0xb6f20d6c1a7e5c39;
 # The control protocol of djinnd.
 #
-# Three kinds of connection speak it, each a SOCK_SEQPACKET socket of its own:
+# Four kinds of connection speak it, each a SOCK_SEQPACKET socket of its own:
 #
 #   a client and djinnd     ClientRequest ->   <- DaemonReply
 #   djinnd and a worker     WorkerCommand ->   <- WorkerEvent
 #   djinnd and a loader     LoaderCommand ->   <- LoaderEvent
+#   djinnd and a mover      MoverOrder ->      <- MoverEvent
 #
 # One message is one datagram of at most 64 KiB: a Cap'n Proto message with the standard segment
 # table. Descriptors travel beside it as SCM_RIGHTS, at most 64 in one datagram; which message
@@ -37,6 +38,9 @@
 # either the end (the model is resident already, or the client left) or PlanLoad, Planned, and
 # CompareWith, Compared (with a resident model), or ReadInto, Progress (several), Loaded, Hashed.
 # LoadFailed may take the place of any event and ends the load.
+#
+# Movers. A mover says MoverReady, or why it has no device, and then ends. Each order has a number,
+# and one answer with it; they are answered in their order. What an order does may be done twice.
 #
 # Rules of the wire.
 # * Fields and union members are only ever added; a decoder gives absent ones the defaults of
@@ -388,6 +392,8 @@ struct DeviceReport {
   hugePages @8 :Text;
   isa @9 :Text;
   kernels @10 :KernelTable;  # null: nothing
+  driver @11 :Text;
+  reason @12 :Text;
 }
 
 # Rates are 10^6 bytes, or operations, a second.
@@ -766,4 +772,65 @@ struct KeptKeepAlive {
   user @0 :UInt64;
   given @1 :Bool;  # else as djinnd is configured
   ms @2 :UInt64;
+}
+
+# -- djinnd <-> mover ----------------------------------------------------------------------------
+
+struct MoverOrder {
+  number @0 :UInt32;
+  union {
+    createExtent @1 :UInt64;  # bytes
+    zeroExtent @2 :UInt64;    # likewise
+    uploadExtent @3 :UploadExtent;
+    checksumExtent @4 :ChecksumExtent;
+    measureDevice @5 :Void;
+  }
+}
+
+struct UploadExtent {
+  bytes @0 :UInt64;
+  ranges @1 :List(UploadRange);
+}
+
+struct UploadRange {
+  from @0 :UInt64;
+  to @1 :UInt64;
+  bytes @2 :UInt64;
+}
+
+struct ChecksumExtent {
+  bytes @0 :UInt64;
+  key @1 :Checksum;
+}
+
+# Two words: of a key, or of what it gives.
+struct Checksum {
+  first @0 :UInt64;
+  second @1 :UInt64;
+}
+
+struct MoverEvent {
+  number @0 :UInt32;  # of the order that it answers; 0: none
+  union {
+    ready @1 :MoverReady;
+    failed @2 :Failure;
+    done @3 :Void;
+    checksummed @4 :Checksum;
+    measured @5 :DeviceMeasure;
+  }
+}
+
+struct MoverReady {
+  landlockAbi @0 :UInt32;
+  seccomp @1 :Bool;
+  name @2 :Text;
+  uuid @3 :Text;
+  driver @4 :Text;
+  granularityBytes @5 :UInt64;
+}
+
+struct DeviceMeasure {
+  freeBytes @0 :UInt64;
+  totalBytes @1 :UInt64;
+  xid @2 :UInt32;
 }

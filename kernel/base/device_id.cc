@@ -16,7 +16,7 @@ namespace djinn {
 namespace {
 
 // The names stand in the order of DeviceKind.
-constexpr std::array<std::string_view, kDeviceKinds> kKindNames = {"cpu", "fake"};
+constexpr std::array<std::string_view, kDeviceKinds> kKindNames = {"cpu", "fake", "cuda"};
 
 }  // namespace
 

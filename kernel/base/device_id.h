@@ -13,8 +13,8 @@
 namespace djinn {
 
 // kFake: of tests, whose memory is the host's and whose workers have no kernels.
-enum class DeviceKind : uint8_t { kCpu, kFake };
-inline constexpr size_t kDeviceKinds = 2;
+enum class DeviceKind : uint8_t { kCpu, kFake, kCuda };
+inline constexpr size_t kDeviceKinds = 3;
 
 // It has no value of its own accord: who has a device says which.
 struct DeviceId {
@@ -24,7 +24,7 @@ struct DeviceId {
   friend constexpr auto operator<=>(const DeviceId&, const DeviceId&) noexcept = default;
 };
 
-// The host itself, whose memory memfds are; djinnd has no other device yet.
+// The host itself, whose memory memfds are. Nothing computes on another device yet.
 inline constexpr DeviceId kHostDevice{DeviceKind::kCpu, 0};
 
 // As reports, events and metrics write it.

@@ -54,6 +54,9 @@ TEST(cuda_pal, a_device_that_cannot_be_had_is_refused_with_the_reason) {
   expect_refusal("driver_version=12020", ErrorCode::kUnsupported);
   expect_refusal("cuInit@1=SYSTEM_DRIVER_MISMATCH", ErrorCode::kUnsupported);
   expect_refusal("cuDevicePrimaryCtxRetain@1=DEVICE_UNAVAILABLE", ErrorCode::kBusy);
+  expect_refusal("compute_mode=2", ErrorCode::kBusy);
+  expect_refusal("compute_mode=3", ErrorCode::kBusy);
+  expect_refusal("cuInit@1=UNKNOWN", ErrorCode::kSystem);
 }
 
 TEST(cuda_pal, an_extent_costs_one_descriptor_and_its_mappings_none) {

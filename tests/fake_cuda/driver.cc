@@ -315,10 +315,21 @@ Code cuDeviceGetName(char* name, int bytes, Device device) {
   });
 }
 
+Code cuDeviceGetUuid_v2(Uuid* uuid, Device device) {
+  return call(__func__, Needs::kInit, [=] {
+    if (!is_device(device)) return Code::kInvalidDevice;
+    if (uuid == nullptr) return Code::kInvalidValue;
+    ::memcpy(uuid->bytes, driver().options.uuid.data(), sizeof uuid->bytes);
+    return Code::kSuccess;
+  });
+}
+
 Code cuDeviceGetAttribute(int* value, Attribute attribute, Device device) {
   return call(__func__, Needs::kInit, [=] {
     if (!is_device(device)) return Code::kInvalidDevice;
     switch (attribute) {
+      case Attribute::kComputeMode:
+        return give(value, driver().options.compute_mode);
       case Attribute::kVirtualMemoryManagement:
       case Attribute::kPosixFileDescriptors:
         return give(value, 1);

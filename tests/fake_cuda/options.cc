@@ -22,7 +22,7 @@ constexpr auto kSymbols = std::to_array<std::string_view>({
 constexpr std::string_view kDone = "done:";
 
 [[noreturn]] void refuse(std::string_view word) {
-  fmt::print(stderr, "fake libcuda: DJINN_FAKE_CUDA has '{}', which means nothing\n", word);
+  fmt::print(stderr, "fake CUDA: its options have '{}', which means nothing\n", word);
   std::abort();
 }
 
@@ -55,12 +55,12 @@ std::optional<Uuid> uuid_in(std::string_view text) {
   return uuid;
 }
 
-bool is_function(std::string_view name) {
-  return name == "*" || std::ranges::find(kSymbols, name, plain_name) != kSymbols.end();
+bool is_of_driver(std::string_view name) {
+  return std::ranges::find(kSymbols, name, plain_name) != kSymbols.end();
 }
 
 // Reads "cuMemCreate@3=OUT_OF_MEMORY" or "cuMemCreate@3=done:OUT_OF_MEMORY"; the @ stands at `at`.
-std::optional<Fault> fault_in(std::string_view word, size_t at) {
+std::optional<Fault> fault_in(std::string_view word, size_t at, IsFunction* is_function) {
   const size_t equals = word.find('=', at);
   if (equals == word.npos) return {};
   const std::string_view function = plain_name(word.substr(0, at));
@@ -69,7 +69,8 @@ std::optional<Fault> fault_in(std::string_view word, size_t at) {
   const bool is_done = name.starts_with(kDone);
   if (is_done) name.remove_prefix(kDone.size());
   const CodeInfo* const code = find_code(name);
-  if (!is_function(function) || !number || *number == 0 || code == nullptr) return {};
+  if (function != "*" && !is_function(function)) return {};
+  if (!number || *number == 0 || code == nullptr) return {};
   return Fault{std::string(function), *number, code->code, is_done};
 }
 
@@ -79,9 +80,9 @@ bool take(T& to, const std::optional<U>& value) {
   return value.has_value();
 }
 
-bool read_word(Options& options, std::string_view word) {
+bool read_word(Options& options, std::string_view word, IsFunction* is_function) {
   if (const size_t at = word.find('@'); at != word.npos) {
-    const auto fault = fault_in(word, at);
+    const auto fault = fault_in(word, at, is_function);
     if (fault) options.faults.push_back(*fault);
     return fault.has_value();
   }
@@ -92,6 +93,7 @@ bool read_word(Options& options, std::string_view word) {
   if (key == "memory") return take(options.memory_bytes, bytes_in(value));
   if (key == "delay_us") return take(options.delay_us, number_in(value));
   if (key == "driver_version") return take(options.driver_version, number_in(value));
+  if (key == "compute_mode") return take(options.compute_mode, number_in(value));
   if (key == "devices") return take(options.devices, number_in(value)) && options.devices <= 1;
   if (key == "partial_maps")
     return take(options.partial_maps, number_in(value)) && options.partial_maps <= 1;
@@ -107,10 +109,14 @@ std::string_view plain_name(std::string_view symbol) {
 }
 
 Options read_options(std::string_view text) {
+  return read_options(text, is_of_driver);
+}
+
+Options read_options(std::string_view text, IsFunction* is_function) {
   Options options;
   while (!text.empty()) {
     const std::string_view word = text.substr(0, text.find(';'));
-    if (!word.empty() && !read_word(options, word)) refuse(word);
+    if (!word.empty() && !read_word(options, word, is_function)) refuse(word);
     text.remove_prefix(std::min(text.size(), word.size() + 1));
   }
   return options;

@@ -32,6 +32,7 @@ struct Options {
   std::string name = "Fake GPU";
   int driver_version = 13'000;
   int devices = 1;       // 0 or 1
+  int compute_mode = 0;  // as Attribute::kComputeMode
   int partial_maps = 0;  // 1: a mapping may be of the beginning of its memory
 };
 
@@ -41,5 +42,9 @@ struct Options {
 // Ends the process with a message if it does not understand a word: a fault that is not planted
 // would make a test pass.
 [[nodiscard]] Options read_options(std::string_view text);
+
+// The same of another library, which knows its functions.
+using IsFunction = bool(std::string_view name);
+[[nodiscard]] Options read_options(std::string_view text, IsFunction* is_function);
 
 }  // namespace djinn::fake_cuda

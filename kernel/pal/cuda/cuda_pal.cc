@@ -5,7 +5,9 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/eventfd.h>
+#include <unistd.h>
 
+#include <array>
 #include <string>
 #include <utility>
 
@@ -50,6 +52,17 @@ bool means_no_export(Code code) {
   }
 }
 
+constexpr const char* kUnifiedMemoryNode = "/dev/nvidia-uvm";
+
+std::string text_of(const Uuid& uuid) {
+  std::string text = "GPU";
+  for (size_t i = 0; i < sizeof uuid.bytes; ++i) {
+    if (i == 0 || i == 4 || i == 6 || i == 8 || i == 10) text += '-';
+    text += fmt::format("{:02x}", static_cast<unsigned char>(uuid.bytes[i]));
+  }
+  return text;
+}
+
 Error size_error(uint64_t bytes) {
   return {ErrorCode::kOutOfRange,
           fmt::format("the descriptor is not one of an extent of {} bytes", bytes)};
@@ -86,8 +99,36 @@ Result<std::unique_ptr<CudaPal>> CudaPal::make(const DriverApi& api, int ordinal
   return pal;
 }
 
+// A driver whose module for unified memory is not loaded has no code of its own for that.
+Status CudaPal::start_driver() {
+  const Code code = api_.init(0);
+  const bool may_lack_node = code == Code::kUnknown || code == Code::kOperatingSystem;
+  if (may_lack_node && ::access(kUnifiedMemoryNode, F_OK) != 0) {
+    Error error = driver_error(api_, "start the driver", code);
+    error.message = fmt::format(
+        "{} is missing: load the module nvidia-uvm ('nvidia-modprobe -u -c 0', as root). {}",
+        kUnifiedMemoryNode, error.message);
+    return error;
+  }
+  return judge("start the driver", code);
+}
+
+// A worker for each user and the mover have a context each.
+Status CudaPal::check_compute_mode() {
+  int number = 0;
+  DJINN_CHECK(judge("ask for the compute mode",
+                    api_.device_get_attribute(&number, Attribute::kComputeMode, device_)));
+  const auto mode = static_cast<ComputeMode>(number);
+  if (mode != ComputeMode::kExclusiveProcess && mode != ComputeMode::kProhibited) return {};
+  return Error{
+      ErrorCode::kBusy,
+      fmt::format("{} is in {} compute mode, and more than one process has to use it: "
+                  "'nvidia-smi -c DEFAULT', as root, lets them",
+                  properties_.name, mode == ComputeMode::kProhibited ? "prohibited" : "exclusive")};
+}
+
 Status CudaPal::open(int ordinal) {
-  DJINN_CHECK(judge("start the driver", api_.init(0)));
+  DJINN_CHECK(start_driver());
   int version = 0, has_memory_management = 0, has_descriptors = 0;
   DJINN_CHECK(judge("ask the driver's version", api_.driver_get_version(&version)));
   if (version < kDriverVersionMin)
@@ -108,6 +149,7 @@ Status CudaPal::open(int ordinal) {
                  fmt::format("{} cannot give memory to other processes (virtual memory management "
                              "or descriptors are missing)",
                              properties_.name)};
+  DJINN_CHECK(check_compute_mode());
   const AllocationProperties wanted = allocation_properties();
   size_t granularity = 0;
   DJINN_CHECK(judge("ask for the granularity", api_.mem_get_allocation_granularity(
@@ -125,6 +167,26 @@ CudaPal::~CudaPal() {
   if (context_ == nullptr) return;
   if (stream_ != nullptr) (void)api_.stream_destroy(stream_);
   (void)api_.primary_ctx_release(device_);
+}
+
+Result<DeviceNames> CudaPal::names() {
+  DJINN_CHECK(enter());
+  DeviceNames names;
+  std::array<char, 256> name{};
+  Uuid uuid{};
+  DJINN_CHECK(judge("ask for the name", api_.device_get_name(name.data(), name.size(), device_)));
+  DJINN_CHECK(judge("ask for the UUID", api_.device_get_uuid(&uuid, device_)));
+  DJINN_CHECK(judge("ask the driver's version", api_.driver_get_version(&names.cuda_version)));
+  names.name = name.data();
+  names.uuid = text_of(uuid);
+  return names;
+}
+
+Result<DeviceMemory> CudaPal::memory() {
+  DJINN_CHECK(enter());
+  size_t free = 0, total = 0;
+  DJINN_CHECK(judge("ask for free memory", api_.mem_get_info(&free, &total)));
+  return DeviceMemory{free, total};
 }
 
 AllocationProperties CudaPal::allocation_properties() const {

@@ -22,23 +22,39 @@
 
 #include <atomic>
 #include <memory>
+#include <string>
 
 #include "kernel/pal/cuda/driver_api.h"
 #include "kernel/pal/device_pal.h"
 
 namespace djinn::pal::cuda {
 
+// What a device is called. uuid: "GPU-12345678-1234-...", as NVIDIA's tools write it.
+struct DeviceNames {
+  std::string name;
+  std::string uuid;
+  int cuda_version = 0;  // the driver's, 13'000
+};
+
+struct DeviceMemory {
+  uint64_t free_bytes = 0;  // whoever has the rest
+  uint64_t total_bytes = 0;
+};
+
 class CudaPal final : public DevicePal, private Reservation::Owner {
  public:
   // The driver's device of this ordinal, with its primary context, which this process shares with
   // whatever else computes in it. Errors: kNotFound, kUnsupported (an old driver, a device without
-  // virtual memory management), kBusy (exclusive compute mode), kOutOfMemory, kSystem, kDeviceLost.
+  // virtual memory management), kBusy (a compute mode that refuses a second process),
+  // kOutOfMemory, kSystem, kDeviceLost.
   static Result<std::unique_ptr<CudaPal>> make(const DriverApi& api, int ordinal);
   ~CudaPal() override;
   CudaPal(const CudaPal&) = delete;  // reservations point here
   CudaPal& operator=(const CudaPal&) = delete;
 
   [[nodiscard]] const DeviceProperties& properties() const override { return properties_; }
+  [[nodiscard]] Result<DeviceNames> names();
+  [[nodiscard]] Result<DeviceMemory> memory();
   Result<Reservation> reserve(uint64_t bytes) override;
   // Committed and zeroed. The name is lost: the driver has no place for it.
   Result<Extent> create(std::string_view name, uint64_t bytes) override;
@@ -61,11 +77,15 @@ class CudaPal final : public DevicePal, private Reservation::Owner {
   Result<Extent> import_extent(Fd fd, uint64_t bytes, Seals required) override;
 
  private:
+  friend class Staging;
+
   // A handle of the driver's, for as long as one call.
   class Handle;
 
   CudaPal(const DriverApi& api, int ordinal);
   Status open(int ordinal);
+  Status start_driver();
+  Status check_compute_mode();
   void release(std::byte* data, uint64_t bytes,
                const Reservation::Mappings& mapped) noexcept override;
 

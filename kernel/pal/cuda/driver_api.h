@@ -63,8 +63,17 @@ using Function = struct FunctionTag*;
 
 // CUdevice_attribute
 enum class Attribute : int {
+  kComputeMode = 20,
   kVirtualMemoryManagement = 102,
   kPosixFileDescriptors = 103,
+};
+
+// CUcomputemode
+enum class ComputeMode : int { kDefault = 0, kProhibited = 2, kExclusiveProcess = 3 };
+
+// CUuuid
+struct Uuid {
+  char bytes[16];
 };
 
 enum class LocationType : int { kDevice = 1 };
@@ -111,6 +120,7 @@ inline constexpr int kDriverVersionMin = 13'000;    // what PyTorch of CUDA 13.0
   F(get_error_string, cuGetErrorString, (Code code, const char** text))                           \
   F(device_get, cuDeviceGet, (Device * device, int ordinal))                                      \
   F(device_get_name, cuDeviceGetName, (char* name, int bytes, Device device))                     \
+  F(device_get_uuid, cuDeviceGetUuid_v2, (Uuid * uuid, Device device))                            \
   F(device_get_attribute, cuDeviceGetAttribute, (int* value, Attribute attribute, Device device)) \
   F(primary_ctx_retain, cuDevicePrimaryCtxRetain, (Context * context, Device device))             \
   F(primary_ctx_release, cuDevicePrimaryCtxRelease_v2, (Device device))                           \

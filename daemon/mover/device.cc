@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "daemon/mover/device.h"
+
+#include <fmt/format.h>
+
+#include <filesystem>
+#include <system_error>
+#include <utility>
+
+namespace djinn::mover {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::unique_ptr<pal::cuda::DeviceHealth> watch(const std::string& uuid) {
+  auto health = [&]() -> Result<std::unique_ptr<pal::cuda::DeviceHealth>> {
+    DJINN_TRY(const pal::cuda::NvmlApi api, pal::cuda::load_nvml());
+    return pal::cuda::DeviceHealth::watch(api, uuid);
+  }();
+  if (health.ok()) return *std::move(health);
+  fmt::print(stderr, "djinn-mover: nobody tells of faults of {}: {}\n", uuid,
+             health.error().message);
+  return nullptr;
+}
+
+}  // namespace
+
+Result<Device> Device::open(int ordinal) {
+  DJINN_TRY(const pal::cuda::DriverApi api, pal::cuda::load_driver());
+  Device device;
+  DJINN_TRY(device.pal, pal::cuda::CudaPal::make(api, ordinal));
+  DJINN_TRY(device.names, device.pal->names());
+  DJINN_TRY(device.staging, pal::cuda::Staging::make(*device.pal));
+  device.health = watch(device.names.uuid);
+  return device;
+}
+
+std::string Device::driver_version() const {
+  if (health != nullptr) return health->driver_version();
+  return fmt::format("CUDA {}.{}", names.cuda_version / 1000, names.cuda_version % 1000 / 10);
+}
+
+std::vector<std::string> driver_nodes() {
+  std::vector<std::string> nodes;
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator("/dev", error)) {
+    const bool is_drivers = entry.path().filename().string().starts_with("nvidia");
+    if (is_drivers && entry.is_character_file(error)) nodes.push_back(entry.path());
+  }
+  return nodes;
+}
+
+}  // namespace djinn::mover
