@@ -369,14 +369,18 @@ void sum_chunks(const Linear& call, int64_t begin, int64_t end) {
 
 using BlockKernel = void (*)(const Linear& call, int64_t row, int64_t begin, int64_t end);
 
-// blocks: of one row, of two, and so on to most. at_once: how many outputs of a block are computed
-// before those of the next.
+// blocks: of one row, of two, and so on to most. Blocks are as few as can be, and of nearly the
+// same size: on Zen 3 two rows that were left of 128, by six, took 4 % of the time. at_once: how
+// many outputs of a block are computed before those of the next.
 inline void compute_outputs(const BlockKernel* blocks, int64_t most, const Linear& call,
                             int64_t begin, int64_t end, int64_t at_once = kTileOutputs) {
   for (int64_t n = begin; n < end; n += at_once) {
     const int64_t tile_end = smaller(end, n + at_once);
-    for (int64_t row = 0; row < call.rows; row += most) {
-      blocks[smaller(call.rows - row, most) - 1](call, row, n, tile_end);
+    int64_t row = 0;
+    for (int64_t left = (call.rows + most - 1) / most; left > 0; --left) {
+      const int64_t rows = (call.rows - row + left - 1) / left;
+      blocks[rows - 1](call, row, n, tile_end);
+      row += rows;
     }
   }
 }
