@@ -118,7 +118,7 @@ void Queue::remove(SessionId session) {
   if (session == slicing_) end_slices();
   Band& band = band_of(account);
   band.left_ns = std::max(band.left_ns, account.virtual_ns);
-  forget_debts(account);
+  forget_loans(account);
   by_company_.erase({account.company, session});
   accounts_.erase(found);
 }
@@ -243,13 +243,13 @@ void Queue::pay_back(Account& account, int64_t most_ns) {
   account.virtual_ns += paid_ns;
 }
 
-// Who leaves takes neither debts nor loans along: those on the other side have as much less. A
-// virtual nanosecond of a heavier class is more time.
-void Queue::forget_debts(const Account& leaving) {
-  if (leaving.borrowed_ns == 0) return;
-  const auto is_opposite = [&](const Account& other) {
-    return &band_of(other) == &band_of(leaving) && other.borrowed_ns != 0 &&
-           (other.borrowed_ns < 0) != (leaving.borrowed_ns < 0);
+// Who leaves takes its loans along: those who owe have as much less. Who leaves in debt changes
+// nothing: its lenders are owed what they were, as if it were there and idle, so that to come again
+// is no way around that. A virtual nanosecond of a heavier class is more time.
+void Queue::forget_loans(const Account& leaving) {
+  if (leaving.borrowed_ns >= 0) return;
+  const auto owes = [&](const Account& other) {
+    return &band_of(other) == &band_of(leaving) && other.borrowed_ns > 0;
   };
   const auto time_of = [](const Account& account) {
     return static_cast<double>(account.borrowed_ns) *
@@ -257,12 +257,12 @@ void Queue::forget_debts(const Account& leaving) {
   };
   double all = 0;
   for (const auto& [id, other] : accounts_) {
-    if (is_opposite(other)) all += time_of(other);
+    if (owes(other)) all += time_of(other);
   }
   if (all == 0) return;
   const double part = std::min(1.0, -time_of(leaving) / all);
   for (auto& [id, other] : accounts_) {
-    if (!is_opposite(other)) continue;
+    if (!owes(other)) continue;
     other.borrowed_ns -= static_cast<int64_t>(static_cast<double>(other.borrowed_ns) * part);
   }
 }

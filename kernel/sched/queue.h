@@ -107,7 +107,8 @@ class Queue {
 
   // An account that was owed nothing so far. Of what steps of those who left had beyond their
   // shares it owes the longest of the last ones at most: to come again for each is no way around
-  // one's share. What was borrowed for runs goes with who did. Precondition: the session has none.
+  // one's share. What was borrowed for runs its lenders are still owed. Precondition: the session
+  // has none.
   void add(SessionId session, ServiceClass service);
   // Also one that is ready or picked. Of a session without account: nothing.
   void remove(SessionId session);
@@ -229,7 +230,7 @@ class Queue {
   void note_borrowed(Account& account, int64_t virtual_ns);
   void release(const std::vector<SessionId>& sessions, int64_t v);
   void pay_back(Account& account, int64_t most_ns);
-  void forget_debts(const Account& leaving);
+  void forget_loans(const Account& leaving);
   void end_slices();
   void add_time(Account& account, uint64_t measured_ns);
   [[nodiscard]] static int64_t weight_of(const Account& account);

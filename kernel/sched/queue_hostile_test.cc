@@ -249,6 +249,36 @@ TEST(HostileClients, one_that_connects_anew_for_each_step_gets_no_more_than_one_
   }
 }
 
+TEST(HostileClients, one_that_connects_anew_for_each_run_leaves_others_what_one_that_stays_does) {
+  for (const uint64_t run_ms : {200, 1000, 10'000}) {
+    for (const uint64_t away_ms : {0, 1, 5}) {
+      const Deed run = last_of_its_session(run_of(run_ms * kMsec, away_ms * kMsec));
+      for (const Deed& victim : {kToken, kPrompt}) {
+        for (const Deed& other : {run, unforeseen(run)}) {
+          const double share = share_beside(victim, 4 * kHalfAMinute, other);
+          EXPECT_GE(share, 0.4) << run_ms << " ms, away for " << away_ms;
+        }
+      }
+    }
+  }
+}
+
+// That is the price: others' loans are paid by whoever is there.
+TEST(HostileClients, who_comes_after_a_run_that_left_waits_no_longer_than_that_let_others_wait) {
+  for (const uint64_t run_ms : {200, 1000, 10'000}) {
+    for (const Deed& deed : {kToken, kPrompt}) {
+      HostileLane lane;
+      lane.add_always(kPrompt);
+      lane.add_always(last_of_its_session(run_of(run_ms * kMsec, 1000 * kNsPerSecond)));
+      const uint64_t run_ends_ns = run_ms * kMsec + 2 * kPrompt.ns;
+      lane.run_until(run_ends_ns);
+      const size_t comes = lane.add_always(deed);
+      lane.run_until(run_ends_ns + run_ms * kMsec + kPrompt.ns);
+      EXPECT_GT(lane.share_of(comes), 0) << run_ms << " ms";
+    }
+  }
+}
+
 TEST(HostileClients, runs_that_nobody_could_foresee_leave_other_long_runs_their_part) {
   for (const uint64_t run_ms : {200, 1000, 5000}) {
     for (const Deed& victim : {kToken, kPrompt}) {
