@@ -87,8 +87,9 @@ Operator facts_of(c10::OperatorHandle handle, std::string_view qualified) {
 // What kernel/srg/rewrite makes. Their arguments need no guards: each does what the operator does
 // that it stands for, or calls it.
 constexpr auto kInternal = std::to_array<std::string_view>(
-    {"djinn::attend", "djinn::embedding_rows", "djinn::gate", "djinn::layer_norm",
-     "djinn::linear_rows", "djinn::linears", "djinn::rms_norm", "djinn::rope"});
+    {"djinn::attend", "djinn::attend_biased", "djinn::embedding_rows", "djinn::gate",
+     "djinn::layer_norm", "djinn::linear_rows", "djinn::linears", "djinn::rms_norm",
+     "djinn::rope"});
 
 using Table = std::unordered_map<std::string_view, Operator>;
 

@@ -54,7 +54,7 @@ class RandomGraph {
         rope();
         break;
       default:
-        attend();
+        random_.below(2) == 0 ? attend() : spell_attention_out();
     }
     for (uint64_t changes = random_.below(3); changes > 0; --changes) change();
   }
@@ -340,6 +340,106 @@ class RandomGraph {
         "enable_gqa={})\n",
         mask, kScale[random_.below(kScale.size())], grouped);
     result_ = {query[0], query[1], query[2], value[3]};
+  }
+
+  // A node that gives something of these sizes, as it says.
+  void claim(const std::string& name, const std::string& dtype, const Sizes& of,
+             const std::string& node) {
+    body_ += fmt::format("%{} : {}[{}] = {}\n", name, dtype, shape(of), node);
+  }
+
+  // Where a mask hides a key.
+  std::string least(const std::string& name, const std::string& dtype) {
+    claim(name, dtype, {},
+          fmt::format("aten::full([], {}, dtype={})",
+                      dtype == "float16" ? "-65504.0" : "-3.3895313892515355e+38", dtype));
+    return "%" + name;
+  }
+
+  // Of scores of that dtype; gives the dtype that they have then.
+  std::string change_scores(const std::string& from, const std::string& to, const std::string& in,
+                            const Sizes& of) {
+    const std::string wide = in == "float64" ? in : "float32";
+    switch (random_.below(6)) {
+      case 0:
+        claim(to, in, of, fmt::format("aten::div.Tensor(%{}, 4.0)", from));
+        return in;
+      case 1:
+        view(to + "b", wide, broadcast({of[0], 1, of[2], of[3]}));
+        claim(to, wide, of, fmt::format("aten::add.Tensor(%{0}, %{1}b, alpha=1)", from, to));
+        return wide;
+      case 2:
+        view(to + "b", "bool", broadcast({1, of[1], of[2], of[3]}));
+        body_ += fmt::format("%{0}s = aten::as_strided(%in_{1}, [], [], 2)\n", to, in);
+        claim(to, in, of,
+              fmt::format("aten::where.self(%{0}b, %{1}, {2})", to, from,
+                          random_.below(2) == 0 ? "%" + to + "s" : least(to + "l", in)));
+        return in;
+      case 3: {
+        const Sizes hidden = broadcast({of[0], 1, 1, of[3]});
+        view(to + "b", "bool", hidden);
+        claim(to + "n", in, {}, fmt::format("aten::zeros([], dtype={})", in));
+        const std::string number = least(to + "l", in);
+        claim(to + "m", in, hidden, fmt::format("aten::where.self(%{0}b, %{0}n, {1})", to, number));
+        claim(to, in, of, fmt::format("aten::add.Tensor(%{0}, %{1}m, alpha=1)", from, to));
+        return in;
+      }
+      case 4:
+        make_cast(to, from, "float32", of);
+        return "float32";
+      default:
+        claim(to, in, of,
+              fmt::format("aten::mul.Tensor(%{}, {})", from, rarely() ? "-1.0" : "0.5"));
+        return in;
+    }
+  }
+
+  void spell_attention_out() {
+    const bool are_many = random_.below(4) == 0;
+    const int64_t heads = one_of({1, 2}), tokens = are_many ? 33 : one_of({1, 3});
+    const int64_t rows = are_many ? 1 : one_of({1, 2});
+    const int64_t keys = one_of({1, 3, 7}), width = are_many ? one_of({1, 3}) : one_of({1, 4, 8});
+    rows_ = rows;
+    const bool is_merged = !is_symbolic_ && random_.below(2) == 0;
+    const std::string in = type();
+    const Sizes key{rows, heads, keys, width};
+    const auto matrix = [&](int64_t count, int64_t columns) {
+      return is_merged ? Sizes{rows * heads, count, columns} : Sizes{rows, heads, count, columns};
+    };
+    view("q", in, matrix(tokens, width));
+    view("k0", in, key);
+    view("v0", in, key);
+    make_cast("k", "k0", in, key);
+    make_cast("v", "v0", in, key);
+    Sizes turned_lie = is_merged ? Sizes{keys * width, 1, width}
+                                 : Sizes{heads * keys * width, keys * width, 1, width};
+    if (rarely()) turned_lie.back() = rarely() ? 0 : 1;
+    body_ += fmt::format("%kt = aten::as_strided(%k, [{}], [{}], 0)\n", shape(matrix(width, keys)),
+                         fmt::join(turned_lie, ", "));
+    const auto reshape = [&](const std::string& to, const std::string& from, const Sizes& of) {
+      body_ += fmt::format("%{} = aten::as_strided(%{}, [{}], [{}], 0)\n", to, from, shape(of),
+                           contiguous(of));
+    };
+    const Sizes scores{rows, heads, tokens, keys};
+    claim("p", in, matrix(tokens, keys),
+          is_merged ? "aten::bmm(%q, %kt)" : "aten::matmul(%q, %kt)");
+    if (is_merged) reshape("s0", "p", scores);
+    std::string from = is_merged ? "s0" : "p", dtype = in;
+    for (uint64_t i = 1 + random_.below(3); i > 0; --i) {
+      const std::string to = fmt::format("s{}", i);
+      dtype = change_scores(from, to, dtype, scores);
+      from = to;
+    }
+    claim("w", dtype, scores, fmt::format("aten::_softmax(%{}, -1, false)", from));
+    make_cast("ww", "w", in, scores);
+    if (!is_merged) {
+      claim("y", in, matrix(tokens, width), "aten::matmul(%ww, %v)");
+    } else {
+      reshape("w3", "ww", matrix(tokens, keys));
+      reshape("v3", "v", matrix(keys, width));
+      claim("y", in, matrix(tokens, width), "aten::bmm(%w3, %v3)");
+    }
+    result_ = matrix(tokens, width);
   }
 
   Random random_;

@@ -167,6 +167,7 @@ constexpr auto kKeepBits = std::to_array<std::string_view>({
     "aten::zeros",
     "aten::zeros_like",
     "djinn::attend",
+    "djinn::attend_biased",
     "djinn::embedding_rows",
     "djinn::gate",
     "djinn::kv_append",

@@ -246,6 +246,7 @@ constexpr auto kTable = std::to_array<Row>({
     {"aten::zeros", Family::kFill},
     {"aten::zeros_like", Family::kFill},
     {"djinn::attend", Family::kAttention},
+    {"djinn::attend_biased", Family::kAttention},
     {"djinn::attention", Family::kAttention},
     {"djinn::embedding_rows", Family::kEmbedding},
     {"djinn::gate", Family::kGate},

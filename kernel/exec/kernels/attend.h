@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Attend: a query of one row, head and token over the keys and values of its row, as they lie in
-// the buffers of a sequence group. Heads of queries that share keys go together.
+// Attend: queries of one row over its keys and values, as they lie in the buffers of a sequence
+// group: those of one token, by heads that share keys, or those of one head, by tokens.
 //
 // invariant (the row contract): what a query gets depends on the keys that it sees, in order, and
 // on the instruction level alone: keys before the first that it sees, as padding has them, change
@@ -17,48 +17,31 @@ namespace djinn::kernels {
 inline constexpr int64_t kHeadWidthMax = 512;
 
 // out = sum over j of softmax_j(scale * (query . key[j]) + bias[j]) * value[j], for the keys j that
-// the mask lets through; zeros where it lets none through, or all scores are -inf. Elements of a
-// vector are dense; strides are elements. Sums are float32, in blocks whose greatest score is known
-// (Milakov and Gimelshein, 2018).
+// are seen; zeros where none is, or all scores are -inf. Elements of a vector are dense; strides
+// are elements. Sums are float32.
 struct Attend {
-  const void* query = nullptr;  // [heads, width]
+  const void* query = nullptr;  // [queries, width]
   int64_t query_stride = 0;
-  const void* key = nullptr;  // [keys, width]
+  bool query_is_float32 = false;  // whatever keys, values and results are
+  const void* key = nullptr;      // [keys, width]
   int64_t key_stride = 0;
   const void* value = nullptr;  // [keys, width]
   int64_t value_stride = 0;
-  const uint8_t* mask = nullptr;  // [keys], 0: not seen; or none: all are seen
-  int64_t mask_stride = 0;
-  void* out = nullptr;  // [heads, width]
+  bool values_are_finite = false;  // asked for by `tokens`: AttendKernels::are_finite
+  const uint8_t* mask = nullptr;   // [queries, keys], 0: not seen; or none: all are seen
+  int64_t mask_stride = 0;         // between queries
+  int64_t mask_step = 0;           // between keys
+  const float* bias = nullptr;     // [queries, keys], -inf: not seen; or none
+  int64_t bias_stride = 0;         // between queries; keys are side by side
+  void* out = nullptr;             // [queries, width]
   int64_t out_stride = 0;
-  int64_t heads = 0;  // that share keys and values
+  int64_t queries = 0;
   int64_t keys = 0;
   int64_t width = 0;  // at most kHeadWidthMax
   float scale = 1;
+  float* scratch = nullptr;  // asked for by `tokens`: attend_scratch(keys, width)
 };
 using AttendKernel = void (*)(const Attend& call);
-
-// Many tokens of one row and head at once: the same function of each, with other bits than above.
-// So a token of a prompt has one's bits or the other's, by how many the call has, padding included.
-// All scores of a token are kept until their greatest is known.
-struct AttendTokens {
-  const void* query = nullptr;  // [tokens, width]
-  int64_t query_stride = 0;
-  const void* key = nullptr;  // [keys, width]
-  int64_t key_stride = 0;
-  const void* value = nullptr;  // [keys, width]
-  int64_t value_stride = 0;
-  const uint8_t* mask = nullptr;  // [tokens, keys], those of a token side by side; or none
-  int64_t mask_stride = 0;        // between tokens
-  void* out = nullptr;            // [tokens, width]
-  int64_t out_stride = 0;
-  int64_t tokens = 0;  // at least 1
-  int64_t keys = 0;
-  int64_t width = 0;  // at most kHeadWidthMax
-  float scale = 1;
-  float* scratch = nullptr;  // attend_scratch(keys, width)
-};
-using AttendTokensKernel = void (*)(const AttendTokens& call);
 
 // Keys and elements of a vector are taken in multiples of as many, or fewer.
 inline constexpr int64_t kAttendColumns = 32;
@@ -77,8 +60,16 @@ constexpr int64_t attend_scratch(int64_t keys, int64_t width) {
 }
 
 struct AttendKernels {
-  AttendKernel attend[kElements];  // by Element
-  AttendTokensKernel tokens[kElements];
+  // Heads of a token, which see the same keys: mask and bias are of the first query. In blocks of
+  // keys whose greatest score is known (Milakov and Gimelshein, 2018).
+  AttendKernel heads[kElements];  // by Element
+  // Tokens of a head: the same function of each, with other bits than above. So a token of a prompt
+  // has one's bits or the other's, by how many the call has, padding included. All scores of a
+  // token are kept until their greatest is known; mask_step is 1.
+  AttendKernel tokens[kElements];
+  // Whether no value of the call is infinite or no number. What the tokens do not see counts for
+  // nothing either way, and takes longer to leave out where one is.
+  bool (*are_finite[kElements])(const Attend& call);
 };
 
 }  // namespace djinn::kernels

@@ -15,7 +15,21 @@ namespace {
 constexpr int kHeadsAtOnce = 8;
 constexpr int kKeysAtOnce = 64;
 constexpr int kChunk = 4;  // vectors of an output that are in registers
-static_assert(kKeysAtOnce % kLanes == 0 && kHeadWidthMax % (kChunk * kLanes) == 0);
+static_assert(kKeysAtOnce == 64 && kKeysAtOnce % kLanes == 0 &&
+              kHeadWidthMax % (kChunk * kLanes) == 0);
+
+// Of a query that starts with that element, as many as fill a vector, or `left`.
+template <typename T>
+inline Vector load_query(const Attend& call, int64_t query, int64_t k) {
+  const int64_t from = query * call.query_stride + k, left = call.width - k;
+  if (call.query_is_float32) return load_part(static_cast<const float*>(call.query) + from, left);
+  return load_part(static_cast<const T*>(call.query) + from, left);
+}
+
+[[nodiscard]] inline bool sees(const Attend& call, int64_t key) {
+  if (call.mask != nullptr && call.mask[key * call.mask_step] == 0) return false;
+  return call.bias == nullptr || call.bias[key] != -__builtin_inff();
+}
 
 // Some heads, over the keys from the first that they see.
 template <typename T>
@@ -24,7 +38,7 @@ class HeadsAttention {
   HeadsAttention(const Attend& call, int64_t head, int64_t first)
       : call_(call),
         head_(head),
-        heads_(static_cast<int>(smaller(call.heads - head, kHeadsAtOnce))),
+        heads_(static_cast<int>(smaller(call.queries - head, kHeadsAtOnce))),
         first_(first) {}
 
   void run() {
@@ -32,6 +46,7 @@ class HeadsAttention {
     for (int64_t begin = first_; begin < call_.keys; begin += kKeysAtOnce) {
       const int count = static_cast<int>(smaller(call_.keys - begin, kKeysAtOnce));
       score(begin, count);
+      if (call_.bias != nullptr) add_biases(call_.bias + begin, count);
       for (int h = 0; h < heads_; ++h) weigh(h, in_vectors(count));
       for (int h = 0; h < heads_; ++h) mix(h, begin, count);
     }
@@ -43,17 +58,12 @@ class HeadsAttention {
     const size_t mixed = static_cast<size_t>(call_.width + kChunk * kLanes - 1) / (kChunk * kLanes);
     for (int h = 0; h < heads_; ++h) {
       memset(sums_[h], 0, mixed * kChunk * sizeof(Vector));
-      const T* const query = static_cast<const T*>(call_.query) + (head_ + h) * call_.query_stride;
       for (int64_t k = 0; k < call_.width; k += kLanes) {
-        Level::store_floats(queries_[h] + k, load_part(query + k, call_.width - k) * call_.scale);
+        Level::store_floats(queries_[h] + k, load_query<T>(call_, head_ + h, k) * call_.scale);
       }
       greatest_[h] = -__builtin_inff();
       weights_of_[h] = Level::zero();
     }
-  }
-
-  [[nodiscard]] bool is_seen(int64_t key) const {
-    return call_.mask == nullptr || call_.mask[key * call_.mask_stride] != 0;
   }
 
   // As many scores as fill whole vectors: those behind the last key are -inf.
@@ -61,11 +71,23 @@ class HeadsAttention {
 
   void score(int64_t begin, int count) {
     const int all = in_vectors(count);
+    seen_ = 0;
     for (int j = 0; j < all; ++j) {
-      if (j < count && is_seen(begin + j)) {
+      if (j < count && sees(call_, begin + j)) {
+        seen_ |= uint64_t{1} << j;
         score_key(static_cast<const T*>(call_.key) + (begin + j) * call_.key_stride, j);
       } else {
         for (int h = 0; h < heads_; ++h) scores_[h][j] = -__builtin_inff();
+      }
+    }
+  }
+
+  void add_biases(const float* bias, int count) {
+    for (int j = 0; j < count; j += kLanes) {
+      const Vector some = load_part(bias + j, count - j);
+      for (int h = 0; h < heads_; ++h) {
+        float* const scores = scores_[h] + j;
+        Level::store_floats(scores, Level::add(Level::load_floats(scores), some));
       }
     }
   }
@@ -119,11 +141,12 @@ class HeadsAttention {
 
   template <bool kIsPart>
   void mix_chunk(int h, int64_t k, int64_t begin, int count) {
+    const bool all_are_seen = seen_ == ~uint64_t{0} >> (kKeysAtOnce - count);
     Vector sums[kChunk];
     DJINN_UNROLL
     for (int c = 0; c < kChunk; ++c) sums[c] = Level::load_floats(sums_[h] + k + c * kLanes);
     for (int j = 0; j < count; ++j) {
-      if (!is_seen(begin + j)) continue;
+      if (!all_are_seen && (seen_ >> j & 1) == 0) continue;
       const T* const value =
           static_cast<const T*>(call_.value) + (begin + j) * call_.value_stride + k;
       const Vector weight = Level::broadcast(scores_[h][j]);
@@ -153,6 +176,7 @@ class HeadsAttention {
   const int64_t head_;
   const int heads_;
   const int64_t first_;
+  uint64_t seen_ = 0;  // of the block's keys, by bits
   float greatest_[kHeadsAtOnce];
   Vector weights_of_[kHeadsAtOnce];  // sums of weights, lane by lane
   alignas(64) float queries_[kHeadsAtOnce][kHeadWidthMax];
@@ -163,15 +187,14 @@ class HeadsAttention {
 template <typename T>
 void attend(const Attend& call) {
   int64_t first = 0;
-  while (first < call.keys && call.mask != nullptr && call.mask[first * call.mask_stride] == 0)
-    ++first;
+  while (first < call.keys && !sees(call, first)) ++first;
   if (first < call.keys) {
-    for (int64_t head = 0; head < call.heads; head += kHeadsAtOnce) {
+    for (int64_t head = 0; head < call.queries; head += kHeadsAtOnce) {
       HeadsAttention<T>(call, head, first).run();
     }
     return;
   }
-  for (int64_t head = 0; head < call.heads; ++head) {
+  for (int64_t head = 0; head < call.queries; ++head) {
     memset(static_cast<T*>(call.out) + head * call.out_stride, 0,
            static_cast<size_t>(call.width) * sizeof(T));
   }

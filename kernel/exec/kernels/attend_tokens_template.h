@@ -61,7 +61,7 @@ struct Rows {
 template <typename T>
 class TokensAttention {
  public:
-  explicit TokensAttention(const AttendTokens& call)
+  explicit TokensAttention(const Attend& call)
       : call_(call),
         width_(in_attend_columns(call.width)),
         copies_(call.scratch),
@@ -70,16 +70,16 @@ class TokensAttention {
         mixed_(queries_ + width_ * kAttendTokens) {}
 
   void run() {
-    const bool all_are_finite = are_values_finite();
-    for (first_ = 0; first_ < call_.tokens; first_ += kAttendTokens) {
-      tokens_ = smaller(call_.tokens - first_, kAttendTokens);
+    for (first_ = 0; first_ < call_.queries; first_ += kAttendTokens) {
+      tokens_ = smaller(call_.queries - first_, kAttendTokens);
       for (int64_t k = 0; k < call_.width; k += kLanes) take_queries(k);
       for (int64_t j = 0; j < call_.keys; j += kAttendKeys) score_some(j);
       if (call_.mask != nullptr) hide();
+      if (call_.bias != nullptr) add_biases();
       for (int64_t t = 0; t < tokens_; t += kVectorsAtOnce * kLanes) weigh(t);
       memset(mixed_, 0, static_cast<size_t>(kAttendTokens * width_) * sizeof(float));
       for (int64_t j = 0; j < call_.keys; j += kAttendKeys) {
-        all_are_finite ? mix_some<false>(j) : mix_some<true>(j);
+        call_.values_are_finite ? mix_some<false>(j) : mix_some<true>(j);
       }
       for (int64_t t = 0; t < tokens_; ++t) put(t);
     }
@@ -107,27 +107,14 @@ class TokensAttention {
     return {copies_, width_};
   }
 
-  [[nodiscard]] bool are_values_finite() const {
-    Vector differences = Level::zero();  // of a number from itself: zero, or no number
-    for (int64_t j = 0; j < call_.keys; ++j) {
-      const T* const value = row(call_.value, call_.value_stride, j);
-      for (int64_t k = 0; k < call_.width; k += kLanes) {
-        const Vector part = load_part(value + k, call_.width - k);
-        differences = Level::add(differences, part - part);
-      }
-    }
-    return Level::sum(differences) == 0;
-  }
-
   // kLanes elements of each query, from k on; those of tokens behind the last are zeros.
   void take_queries(int64_t k) {
     for (int64_t t = 0; t < kAttendTokens; t += kLanes) {
       Vector rows[kLanes];
       DJINN_UNROLL
       for (int i = 0; i < kLanes; ++i) {
-        const T* const query = row(call_.query, call_.query_stride, first_ + t + i);
         rows[i] =
-            t + i < tokens_ ? load_part(query + k, call_.width - k) * call_.scale : Level::zero();
+            t + i < tokens_ ? load_query<T>(call_, first_ + t + i, k) * call_.scale : Level::zero();
       }
       turn(rows);
       for (int i = 0; i < kLanes; ++i) {
@@ -197,18 +184,45 @@ class TokensAttention {
   }
 
   [[nodiscard]] bool is_seen(int64_t t, int64_t j) const {
-    return t >= tokens_ || call_.mask[(first_ + t) * call_.mask_stride + j] != 0;
+    if (t >= tokens_) return true;
+    if (call_.mask != nullptr && mask_of(t)[j] == 0) return false;
+    return call_.bias == nullptr || bias_of(t)[j] != -__builtin_inff();
+  }
+  [[nodiscard]] const uint8_t* mask_of(int64_t t) const {
+    return call_.mask + (first_ + t) * call_.mask_stride;
+  }
+  [[nodiscard]] const float* bias_of(int64_t t) const {
+    return call_.bias + (first_ + t) * call_.bias_stride;
   }
 
   void hide() {
     constexpr int64_t kBytes = sizeof(uint64_t);
     for (int64_t t = 0; t < tokens_; ++t) {
-      const uint8_t* const mask = call_.mask + (first_ + t) * call_.mask_stride;
+      const uint8_t* const mask = mask_of(t);
       for (int64_t j = 0; j < call_.keys; j += kBytes) {
         const int64_t count = smaller(call_.keys - j, kBytes);
         if (count == kBytes && !has_zero(mask + j)) continue;
         for (int64_t i = j; i < j + count; ++i) {
           if (mask[i] == 0) scores_[i * kAttendTokens + t] = -__builtin_inff();
+        }
+      }
+    }
+  }
+
+  // Those of kLanes keys and as many tokens are turned, as the queries were.
+  void add_biases() {
+    for (int64_t j = 0; j < call_.keys; j += kLanes) {
+      const int64_t keys = smaller(call_.keys - j, kLanes);
+      for (int64_t t = 0; t < tokens_; t += kLanes) {
+        Vector rows[kLanes];
+        DJINN_UNROLL
+        for (int i = 0; i < kLanes; ++i) {
+          rows[i] = t + i < tokens_ ? load_part(bias_of(t + i) + j, keys) : Level::zero();
+        }
+        turn(rows);
+        for (int64_t i = 0; i < keys; ++i) {
+          float* const scores = scores_ + (j + i) * kAttendTokens + t;
+          Level::store_floats(scores, Level::add(Level::load_floats(scores), rows[i]));
         }
       }
     }
@@ -276,7 +290,7 @@ class TokensAttention {
       load(values, value);
       DJINN_UNROLL
       for (int r = 0; r < kRowsAtOnce; ++r) {
-        if (kSkips && call_.mask != nullptr && !is_seen(t + r, j)) continue;
+        if (kSkips && !is_seen(t + r, j)) continue;
         add(sums.of[r], weight[r], values);
       }
     }
@@ -291,7 +305,7 @@ class TokensAttention {
     }
   }
 
-  const AttendTokens& call_;
+  const Attend& call_;
   const int64_t width_;   // in whole columns
   float* const copies_;   // [kAttendKeys, width_]: of keys, then of values
   float* const scores_;   // [keys in whole columns, kAttendTokens], then their weights
@@ -303,13 +317,27 @@ class TokensAttention {
 };
 
 template <typename T>
-void attend_tokens(const AttendTokens& call) {
+void attend_tokens(const Attend& call) {
   TokensAttention<T>(call).run();
+}
+
+template <typename T>
+bool are_values_finite(const Attend& call) {
+  Vector differences = Level::zero();  // of a number from itself: zero, or no number
+  for (int64_t j = 0; j < call.keys; ++j) {
+    const T* const value = static_cast<const T*>(call.value) + j * call.value_stride;
+    for (int64_t k = 0; k < call.width; k += kLanes) {
+      const Vector part = load_part(value + k, call.width - k);
+      differences = Level::add(differences, part - part);
+    }
+  }
+  return Level::sum(differences) == 0;
 }
 
 constexpr AttendKernels kAttendOfThisLevel = {
     {&attend<float>, &attend<BFloat16>, &attend<Float16>},
-    {&attend_tokens<float>, &attend_tokens<BFloat16>, &attend_tokens<Float16>}};
+    {&attend_tokens<float>, &attend_tokens<BFloat16>, &attend_tokens<Float16>},
+    {&are_values_finite<float>, &are_values_finite<BFloat16>, &are_values_finite<Float16>}};
 
 }  // namespace
 }  // namespace djinn::kernels

@@ -4,13 +4,15 @@
 //
 //   aten::scaled_dot_product_attention(q, k, v, mask or none, 0.0, false, scale=, enable_gqa=)
 //
-// with a scale or without, becomes djinn::attend(q, k, v, mask, scale, enable_gqa), which computes
-// those whose mask is bool, or none, by our own kernels, and all else as before.
+// with a scale or without, becomes djinn::attend(q, k, v, mask, scale, enable_gqa); what is spelled
+// out becomes djinn::attend_biased (attend_biased.h).
 #include <algorithm>
 #include <optional>
 #include <string_view>
+#include <utility>
+#include <variant>
 
-#include "kernel/srg/operands.h"
+#include "kernel/srg/rewrite/attend_biased.h"
 #include "kernel/srg/rewrite/match.h"
 #include "kernel/srg/rewrite/passes.h"
 
@@ -35,33 +37,15 @@ std::string_view why_not(const Node& node) {
   return {};
 }
 
-bool is_product(std::string_view op) {
-  return op == "aten::matmul" || op == "aten::bmm";
-}
-
-// One that took a reader's place reads something else, and may even make the value.
-bool still_reads(const Draft& draft, NodeIndex reader, ValueId value) {
-  bool reads = false;
-  for_each_operand(draft.node(reader), [&](ValueId id) { reads = reads || id == value; });
-  return draft.is_there(reader) && reads;
-}
-
-// Tells whether the node is a softmax by which something is multiplied, as views of it, or in
-// another dtype. Routers of experts have softmaxes, too.
-bool is_composed(const Draft& draft, const Node& softmax) {
-  if (softmax.op != "aten::_softmax" || softmax.outputs.size() != 1) return false;
-  ValueId value = softmax.outputs[0];
-  while (draft.uses(value) == 1) {
-    const auto reader = std::ranges::find_if(
-        draft.readers(value), [&](NodeIndex index) { return still_reads(draft, index, value); });
-    if (reader == draft.readers(value).end()) return false;
-    const Node& next = draft.node(*reader);
-    if (is_product(next.op)) return true;
-    const bool passes_on = next.op == "aten::as_strided" || next.op == "aten::_to_copy";
-    if (!passes_on || next.outputs.size() != 1) return false;
-    value = next.outputs[0];
+void fuse_spelled(Draft& draft, PassReport& report, NodeIndex softmax) {
+  auto found = spelled_attention(draft, softmax);
+  if (const auto* const reason = std::get_if<std::string_view>(&found)) {
+    report.leave(*reason);
+    return;
   }
-  return false;
+  auto& it = std::get<SpelledAttention>(found);
+  draft.fuse(it.nodes, it.last, std::move(it.made));
+  ++report.fired;
 }
 
 }  // namespace
@@ -70,10 +54,12 @@ PassReport rewrite_attention(Draft& draft) {
   PassReport report{"attend", 0, {}};
   for (NodeIndex i = 0; i < draft.node_count(); ++i) {
     const Node& node = draft.node(i);
-    if (draft.is_there(i) && is_composed(draft, node)) {
-      report.leave("it is composed of products and a softmax");
+    if (!draft.is_there(i)) continue;
+    if (is_spelled_attention(draft, i)) {
+      fuse_spelled(draft, report, i);
+      continue;
     }
-    if (!draft.is_there(i) || node.op != "aten::scaled_dot_product_attention") continue;
+    if (node.op != "aten::scaled_dot_product_attention") continue;
     if (const std::string_view reason = why_not(node); !reason.empty()) {
       report.leave(reason);
       continue;

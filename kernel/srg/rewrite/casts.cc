@@ -48,6 +48,7 @@ std::optional<Expr> count_of_zeros(const Node& zeros) {
 
 std::optional<std::vector<Expr>> sizes_of(const Draft& draft, ValueId value) {
   if (auto view = view_of(draft, value)) return std::move(view->sizes);
+  if (const auto* const sizes = draft.contiguous_sizes(value)) return *sizes;  // an earlier cast
   const Value& claimed = draft.value(value);
   const bool is_known = claimed.storage != kLocalStorage || claimed.claims_sizes;
   return is_known ? std::optional(claimed.sizes) : std::nullopt;
@@ -63,10 +64,17 @@ struct FilledZeros {
   DType dtype = DType::kInvalid;
 };
 
-// The readers of the copy's target come after it, and write nothing.
+// A copy of it elsewhere writes there.
+bool writes(const Draft& draft, NodeIndex reader, ValueId target) {
+  const Node& node = draft.node(reader);
+  const bool copies_it = node.op == "aten::copy_" && value_at(node, 0) != target;
+  return draft.is_writer(reader) && !copies_it;
+}
+
+// The readers of the copy's target come after it, and do not write it.
 bool is_only_read_after(const Draft& draft, ValueId target, NodeIndex copy) {
   return std::ranges::all_of(draft.readers(target), [&](NodeIndex reader) {
-    return reader == copy || (reader > copy && !draft.is_writer(reader));
+    return reader == copy || (reader > copy && !writes(draft, reader, target));
   });
 }
 

@@ -76,6 +76,12 @@ std::optional<Cast> cast_to(const Node& node, DType dtype) {
   return from ? std::optional(Cast{*from, format != nullptr}) : std::nullopt;
 }
 
+std::optional<DType> dtype_of_cast(const Node& node) {
+  const ArgumentValue* const dtype = argument_named(node, "dtype");
+  const auto* const to = dtype == nullptr ? nullptr : std::get_if<DType>(dtype);
+  return to != nullptr && cast_to(node, *to) ? std::optional(*to) : std::nullopt;
+}
+
 std::optional<View> view_of(const Draft& draft, ValueId value) {
   const auto maker = draft.maker(value);
   if (!maker || draft.node(*maker).op != "aten::as_strided") return {};
@@ -91,8 +97,10 @@ std::optional<View> view_of(const Draft& draft, ValueId value) {
 }
 
 DType dtype_of(const Draft& draft, ValueId value) {
-  const auto view = view_of(draft, value);
-  return draft.value(view ? view->base : value).dtype;
+  if (const auto view = view_of(draft, value)) value = view->base;
+  const auto maker = draft.maker(value);
+  const auto cast = maker ? dtype_of_cast(draft.node(*maker)) : std::nullopt;
+  return cast.value_or(draft.value(value).dtype);
 }
 
 bool has_kernels(DType dtype) {

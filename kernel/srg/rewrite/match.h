@@ -45,6 +45,8 @@ struct Cast {
   bool is_contiguous = false;
 };
 [[nodiscard]] std::optional<Cast> cast_to(const Node& node, DType dtype);
+// Nothing where it is none.
+[[nodiscard]] std::optional<DType> dtype_of_cast(const Node& node);
 
 // Of a value, or of what it is a view of; kInvalid where nothing tells it.
 [[nodiscard]] DType dtype_of(const Draft& draft, ValueId value);

@@ -263,6 +263,21 @@ TEST(rewrite_casts, a_vector_is_cast_without_a_view_of_it) {
       << "no tensor is copied";
 }
 
+TEST(rewrite_casts, what_was_cast_may_be_cast_again) {
+  const auto fired = [](const std::string& copies) {
+    return pass(all_passes("%z = aten::zeros([64*tokens], dtype=bfloat16)\n"
+                           "%h = aten::as_strided(%z, [1, tokens, 64], [64*tokens, 64, 1], 0)\n"
+                           "%c = aten::copy_(%h, %x, false)\n"
+                           "%zz = aten::zeros([64*tokens], dtype=float32)\n"
+                           "%hh = aten::as_strided(%zz, [1, tokens, 64], [64*tokens, 64, 1], 0)\n" +
+                           copies + "%y = aten::relu(%hh)\n"),
+                "casts")
+        .fired;
+  };
+  EXPECT_EQ(fired("%cc = aten::copy_(%hh, %h, false)\n"), 2u);
+  EXPECT_EQ(fired("%cc = aten::copy_(%h, %x, false)\n"), 0u) << "it is filled twice";
+}
+
 TEST(rewrite_casts, views_of_what_was_filled_become_views_of_the_cast) {
   const Rewriting cast = all_passes(kToFloat +
                                     "%v1 = aten::as_strided(%z, [64], [1], 0)\n"
@@ -519,7 +534,7 @@ TEST(rewrite_attention, a_softmax_by_which_nothing_is_multiplied_is_none) {
   EXPECT_EQ(reasons("%t = aten::_to_copy(%s, dtype=bfloat16)\n%y = aten::matmul(%t, %w)\n")
                 .begin()
                 ->first,
-            "it is composed of products and a softmax");
+            "its scores are of another form");
   EXPECT_TRUE(reasons("%y = aten::relu(%s)\n").empty());
 }
 
@@ -532,8 +547,7 @@ TEST(rewrite_attention, a_softmax_whose_cast_was_made_one_node_is_followed_to_it
       "%c = aten::copy_(%t, %s, false)\n"
       "%y = aten::matmul(%t, %w)\n");
   EXPECT_EQ(pass(rewriting, "casts").fired, 1u);
-  EXPECT_EQ(pass(rewriting, "attend").reasons.begin()->first,
-            "it is composed of products and a softmax");
+  EXPECT_EQ(pass(rewriting, "attend").reasons.begin()->first, "its scores are of another form");
 }
 
 }  // namespace

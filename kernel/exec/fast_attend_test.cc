@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Attention to whose scores something is added, spelled out or not: it is as near to float64's as
+// PyTorch's is, rows and tokens are as they are alone, and rows that see nothing have the mean.
+#include <ATen/ops/mean.h>
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "kernel/exec/cpu_executor.h"
+#include "kernel/exec/executor_for_tests.h"
+#include "kernel/exec/program.h"
+#include "kernel/srg/text.h"
+
+namespace djinn::exec {
+namespace {
+
+constexpr int64_t kRows = 3;
+constexpr int64_t kKeys = 40;
+
+// Of so many rows and tokens.
+struct AddedTo {
+  at::ScalarType type;
+  int64_t tokens;
+  bool is_spelled;
+
+  [[nodiscard]] srg::Graph graph(int64_t rows, srg::Numerics numerics) const {
+    const std::string of = fmt::format("{}[{}, 4, ", name_of(from_torch(type)), rows);
+    const std::string keys = of + fmt::format("{}, 16]", kKeys);
+    const std::string queries = of + fmt::format("{}, 16]", tokens);
+    const std::string scores = of + fmt::format("{}, {}]", tokens, kKeys);
+    std::string text = "srg 1 \"added\"\ninput %q : " + queries + "\ninput %k0 : " + keys +
+                       "\ninput %v : " + keys + "\n";
+    text += fmt::format("input %mask : {}[{}, 1, {}, {}]\n", name_of(from_torch(type)), rows,
+                        tokens, kKeys);
+    text += fmt::format("input %heads : {}[1, 4, 1, {}]\n", name_of(from_torch(type)), kKeys);
+    if (is_spelled) {
+      text += fmt::format("%z = aten::zeros([{}], dtype={})\n", rows * 64 * kKeys,
+                          name_of(from_torch(type)));
+      text += fmt::format("%k = aten::as_strided(%z, [{0}, 4, {1}, 16], [{2}, {3}, 16, 1], 0)\n",
+                          rows, kKeys, 64 * kKeys, 16 * kKeys);
+      text += "%c = aten::copy_(%k, %k0, false)\n";
+      text += fmt::format("%kt = aten::as_strided(%k, [{0}, 4, 16, {1}], [{2}, {3}, 1, 16], 0)\n",
+                          rows, kKeys, 64 * kKeys, 16 * kKeys);
+      text += "%p : " + scores + " = aten::matmul(%q, %kt)\n";
+      text += "%s : " + scores + " = aten::mul.Tensor(%p, 0.25)\n";
+      text += "%a : " + scores + " = aten::add.Tensor(%s, %heads, alpha=1)\n";
+      text += "%b : " + scores + " = aten::add.Tensor(%a, %mask, alpha=1)\n";
+      text += "%w : " + scores + " = aten::_softmax(%b, -1, false)\n";
+      text += "%y : " + queries + " = aten::matmul(%w, %v)\noutput %y\n";
+    } else {
+      text += "%b = aten::add.Tensor(%heads, %mask, alpha=1)\n";
+      text +=
+          "%y = aten::scaled_dot_product_attention(%q, %k0, %v, %b, 0.0, false, scale=0.25, "
+          "enable_gqa=false)\noutput %y\n";
+    }
+    Result<srg::Graph> graph = srg::parse_text(text);
+    EXPECT_TRUE(graph.ok()) << graph.error().message;
+    graph->numerics = numerics;
+    return *std::move(graph);
+  }
+
+  // Rows [begin, begin + rows) of some. Each token sees the keys up to its own, behind padding of
+  // another length in each row; the first row's first token sees nothing.
+  [[nodiscard]] std::vector<at::Tensor> inputs(int64_t begin, int64_t rows) const {
+    const double least = type == at::kHalf ? -65504.0 : -3.3895313892515355e+38;
+    const at::Tensor mask = at::zeros({kRows, 1, tokens, kKeys}, at::kFloat);
+    float* const numbers = mask.mutable_data_ptr<float>();
+    for (int64_t i = 0; i < kRows * tokens * kKeys; ++i) {
+      const int64_t row = i / kKeys / tokens, token = i / kKeys % tokens, key = i % kKeys;
+      const bool is_seen = key >= row * 3 && key <= kKeys - tokens + token;
+      if (!is_seen || (row == 0 && token == 0)) numbers[i] = static_cast<float>(least);
+    }
+    std::vector<at::Tensor> all = {noise({kRows, 4, tokens, 16}, 1, type),
+                                   noise({kRows, 4, kKeys, 16}, 2, type),
+                                   noise({kRows, 4, kKeys, 16}, 3, type), mask.to(type)};
+    for (at::Tensor& one : all) one = one.narrow(0, begin, rows).clone();
+    all.push_back(noise({1, 4, 1, kKeys}, 4, type));
+    return all;
+  }
+
+  [[nodiscard]] at::Tensor run(World& world, int64_t begin, int64_t rows,
+                               srg::Numerics numerics) const {
+    EXPECT_EQ(message_of(world.admit(graph(rows, numerics))), "");
+    EXPECT_EQ(message_of(world.run({}, inputs(begin, rows))), "");
+    return world.output(0);
+  }
+
+  // In float64, of the same numbers.
+  [[nodiscard]] at::Tensor wanted() const {
+    World world({});
+    EXPECT_EQ(message_of(world.admit(
+                  AddedTo{at::kDouble, tokens, is_spelled}.graph(kRows, srg::Numerics::kExact))),
+              "");
+    std::vector<at::Tensor> given = inputs(0, kRows);
+    for (at::Tensor& one : given) one = one.to(at::kDouble);
+    EXPECT_EQ(message_of(world.run({}, given)), "");
+    return world.output(0);
+  }
+};
+
+class FastAttend : public ::testing::TestWithParam<std::tuple<at::ScalarType, int64_t, bool>> {
+ protected:
+  FastAttend()
+      : it_{std::get<0>(GetParam()), std::get<1>(GetParam()), std::get<2>(GetParam())},
+        world_({}) {}
+
+  AddedTo it_;
+  World world_;
+};
+
+TEST_P(FastAttend, is_as_near_to_the_double_as_pytorch_is) {
+  const auto seeing = [](const at::Tensor& all) { return all.narrow(0, 1, kRows - 1); };
+  const at::Tensor exact = seeing(it_.run(world_, 0, kRows, srg::Numerics::kExact));
+  const at::Tensor fast = seeing(it_.run(world_, 0, kRows, srg::Numerics::kFast));
+  EXPECT_EQ(dynamic_cast<const CpuProgram&>(*world_.program).fast_nodes(), 1u);
+  const at::Tensor wanted = seeing(it_.wanted());
+  EXPECT_GT(distance(fast, exact), 0) << "it is not ours";
+  EXPECT_LE(distance(fast, wanted), 1.5 * distance(exact, wanted));
+}
+
+// The row contract.
+TEST_P(FastAttend, a_row_is_the_same_alone_and_among_others) {
+  const at::Tensor together = it_.run(world_, 0, kRows, srg::Numerics::kFast);
+  for (int64_t row = 0; row < kRows; ++row) {
+    const at::Tensor alone = it_.run(world_, row, 1, srg::Numerics::kFast);
+    EXPECT_TRUE(same_bytes(alone, together.narrow(0, row, 1))) << row;
+  }
+}
+
+TEST_P(FastAttend, who_is_hidden_everything_from_has_the_mean) {
+  const at::Tensor fast = it_.run(world_, 0, 1, srg::Numerics::kFast);
+  const at::Tensor values = it_.inputs(0, 1)[2].to(at::kDouble);
+  const at::Tensor first = fast.narrow(2, 0, 1).to(at::kDouble);
+  EXPECT_LT(distance(first, at::mean(values, 2, true)), 0.01);
+}
+
+INSTANTIATE_TEST_SUITE_P(Forms, FastAttend,
+                         ::testing::Combine(::testing::Values(at::kFloat, at::kBFloat16, at::kHalf),
+                                            ::testing::Values(1, 5, 33), ::testing::Bool()),
+                         [](const auto& one) {
+                           return fmt::format("{}_{}_{}",
+                                              name_of(from_torch(std::get<0>(one.param))),
+                                              std::get<1>(one.param),
+                                              std::get<2>(one.param) ? "spelled" : "in_one");
+                         });
+
+}  // namespace
+}  // namespace djinn::exec
