@@ -77,6 +77,8 @@ Daemon::Daemon(Loop& loop, const Clock& clock, const Options& options, ReloadOpt
       spare_workers_({loop, spawner_, deferred_close_, stragglers_}, devices_of(options),
                      [this](DeviceId device) { return spare_kinds_.workers(device); }),
       spare_loaders_({loop, spawner_, deferred_close_, stragglers_}, spare_kinds_.loaders()),
+      movers_({loop, spawner_, deferred_close_, stragglers_}, memory_work_, events_, options.gpus,
+              options.mover, seed),
       devices_(memories_of(options, host_extents_, fake_extents_), options.session_quota_bytes,
                quotas_),
       refusals_(clock, events_),
@@ -93,7 +95,7 @@ Daemon::Daemon(Loop& loop, const Clock& clock, const Options& options, ReloadOpt
       programs_(ids_, domains_, models_, sessions_, events_),
       stats_(loop, domains_),
       reports_(loop, clock, devices_, quotas_, domains_, models_, programs_, sessions_, events_,
-               stats_, deferred_close_, turns_),
+               stats_, movers_, deferred_close_, turns_),
       schedules_(domains_, sessions_, reports_),
       service_(loop, clock, notifier_, *this),
       drain_(loop, clock, sessions_, events_, service_, options.drain_timeout_ms.value_or(0)),
@@ -104,8 +106,8 @@ Daemon::Daemon(Loop& loop, const Clock& clock, const Options& options, ReloadOpt
       manager_(loop, clock, turns_, authority_, inquiries_, devices_, sessions_, models_, programs_,
                reports_, reload_, drain_, options.bus,
                options.user_mode ? std::optional(Owner::of_user(::geteuid())) : std::nullopt),
-      requests_(devices_, domains_, sessions_, models_, programs_, reports_, schedules_, user_work_,
-                turns_, drain_),
+      requests_(devices_, movers_, domains_, sessions_, models_, programs_, reports_, schedules_,
+                user_work_, turns_, drain_),
       fd_store_(notifier_, devices_, events_, store_size()),
       metrics_(loop, clock, events_, traffic_, devices_, domains_, models_, programs_,
                sessions_.sequences().spill(), stats_, reports_, drain_, service_, fd_store_,
@@ -143,6 +145,7 @@ Status Daemon::start(ActivationFds passed) {
   if (options_.measures_kernels) kernels_.read();
   spare_loaders_.start();
   spare_workers_.start();
+  movers_.start();
   const std::string path = listener_->path();
   emit(EventKind::kDaemonStarted,
        fmt::format("version {} serves {}{}: {} a lane, {}", kVersion, whom_it_serves(options_),

@@ -45,6 +45,7 @@
 #include "daemon/djinnd/workers/batons.h"
 #include "daemon/djinnd/workers/domains.h"
 #include "daemon/djinnd/workers/lane_memory.h"
+#include "daemon/djinnd/workers/mover.h"
 #include "daemon/djinnd/workers/spare_pool.h"
 #include "daemon/djinnd/workers/spare_workers.h"
 #include "daemon/djinnd/workers/stats_rounds.h"
@@ -123,6 +124,7 @@ class Daemon final : public WorkerListener,
   SpareKinds spare_kinds_;
   SpareWorkers spare_workers_;
   SparePool spare_loaders_;
+  Movers movers_;
   Quotas quotas_;
   Devices devices_;
   QuotaRefusals refusals_;

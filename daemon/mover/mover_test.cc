@@ -224,7 +224,7 @@ Life live(const std::string& fault) {
   constexpr uint64_t kSmall = uint64_t{2} << 20;
   const std::vector<std::byte> content = pal::pattern(kSmall), zeros(kSmall);
   const Fd memfd = memfd_with(content);
-  MoverProcess mover({"DJINN_FAKE_CUDA=" + fault});
+  MoverProcess mover({"DJINN_FAKE_CUDA=delay_us=0;" + fault});
   Life life;
   Fd extent;
   const auto tell = [&](const std::optional<MoverProcess::Answer>& answer) {

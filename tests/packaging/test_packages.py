@@ -48,7 +48,7 @@ def need_tools() -> None:
 
 def need_a_build() -> None:
     need_tools()
-    installed = ("djinnd", "djinnctl", "djinn-loader", "djinn-worker")
+    installed = ("djinnd", "djinnctl", "djinn-loader", "djinn-worker", "djinn-mover")
     if absent := [name for name in installed if not (BIN / name).exists()]:
         pytest.skip(f"{', '.join(absent)} not built")
 
@@ -92,7 +92,9 @@ def test_units_are_where_the_package_enables_and_starts_them(
     packages: dict[str, Path], tmp_path: Path
 ) -> None:
     units = {path.removeprefix(UNITS) for path in files(packages["djinnd"]) if UNITS in path}
-    assert units - {""} == {path.name for path in (ROOT / "packaging/systemd").glob("djinnd*.*")}
+    assert units - {""} == {
+        path.name for path in (ROOT / "packaging/systemd").glob("djinnd*.*") if path.is_file()
+    }
     # It runs djinnctl.
     assert f"{UNITS}djinn-load@.service" in files(packages["djinnctl"])
     postinst = script(packages["djinnd"], "postinst", tmp_path)
@@ -162,6 +164,21 @@ def test_clients_need_neither_libtorch_nor_cuda(
                 is_program = start.read(4) == b"\x7fELF"
             if is_program:
                 assert not HEAVY.search(said("readelf", "--dynamic", str(path))), path.name
+
+
+@pytest.mark.ci
+def test_what_gpus_need_is_in_a_package_of_its_own_and_nothing_of_nvidias(
+    packages: dict[str, Path], tmp_path: Path
+) -> None:
+    mine = {path for path in files(packages["djinn-cuda"]) if not path.endswith("/")}
+    mover = "./usr/libexec/djinn/djinn-mover"
+    drop_in = f"{UNITS}djinnd.service.d/cuda.conf"
+    assert {path for path in mine if "/doc/" not in path} == {mover, drop_in}
+    others = [files(package) for name, package in packages.items() if name != "djinn-cuda"]
+    assert [path for listed in others for path in listed if path in (mover, drop_in)] == []
+    root = extracted(packages["djinn-cuda"], tmp_path)
+    assert not HEAVY.search(said("readelf", "--dynamic", str(root / mover)))
+    assert not HEAVY.search(field(packages["djinn-cuda"], "Depends"))
 
 
 @pytest.mark.ci
@@ -311,9 +328,9 @@ def test_the_example_configuration_has_every_setting_and_is_accepted(tmp_path: P
     table, found = "", []
     for line in example.splitlines():
         if heading := re.fullmatch(r"\[(\w+)\]", line):
-            table = heading[1]
+            table = f"{heading[1]}."
         elif setting := re.match(r"# (\w+) = ", line):
-            found.append(f"{table}.{setting[1]}")
+            found.append(f"{table}{setting[1]}")
     assert sorted(found) == sorted(keys)
     # What is commented out is what holds.
     standards = dict(re.findall(r"^(\S+) = (.*)  # standard$", shown, re.MULTILINE))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""djinnd and the client library link neither LibTorch nor CUDA."""
+"""djinnd, its mover and the client library link neither LibTorch nor CUDA."""
 
 import os
 import re
@@ -28,7 +28,9 @@ def needed(path: Path) -> list[str]:
     return re.findall(r"\(NEEDED\).*\[(.+)\]", dynamic.stdout)
 
 
-@pytest.mark.parametrize("pattern", ["djinnd", "libdjinn-client.so*"])
+@pytest.mark.parametrize(
+    "pattern", ["djinnd", "djinn-mover", "djinn-loader", "libdjinn-client.so*"]
+)
 def test_links_neither_torch_nor_cuda(pattern: str) -> None:
     libraries = needed(built(pattern))
     assert any(name.startswith("libc.so") for name in libraries), "readelf said nothing"

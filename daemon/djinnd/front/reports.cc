@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <array>
+#include <iterator>
 #include <memory>
 #include <string_view>
 #include <utility>
@@ -112,8 +113,8 @@ std::vector<Item> page_of(std::vector<Item> items, uint32_t first,
 
 Reports::Reports(Loop& loop, const Clock& clock, const Devices& devices, const Quotas& quotas,
                  Domains& domains, Models& models, Programs& programs, Sessions& sessions,
-                 Events& events, StatsRounds& stats, const DeferredClose& deferred_close,
-                 Turns& turns)
+                 Events& events, StatsRounds& stats, Movers& movers,
+                 const DeferredClose& deferred_close, Turns& turns)
     : loop_(loop),
       clock_(clock),
       devices_(devices),
@@ -124,6 +125,7 @@ Reports::Reports(Loop& loop, const Clock& clock, const Devices& devices, const Q
       sessions_(sessions),
       events_(events),
       stats_(stats),
+      movers_(movers),
       deferred_close_(deferred_close),
       turns_(turns),
       started_wall_ns_(clock.wall_ns()),
@@ -593,6 +595,8 @@ ipc::DeviceReport Reports::report_of(const Memory& memory) const {
 void Reports::devices(const Waiter& waiter) {
   ipc::DeviceList list;
   for (const auto& memory : devices_.all()) list.devices.push_back(report_of(*memory));
+  std::ranges::move(movers_.reports(), std::back_inserter(list.devices));
+  DJINN_ASSERT(list.devices.size() <= limits::kDevices);
   sessions_.reply(waiter, {waiter.number, std::move(list)});
 }
 

@@ -14,6 +14,7 @@
 #include "daemon/djinnd/programs/programs.h"
 #include "daemon/djinnd/sessions/sessions.h"
 #include "daemon/djinnd/workers/domains.h"
+#include "daemon/djinnd/workers/mover.h"
 #include "daemon/djinnd/workers/stats_rounds.h"
 #include "ipc/codec/control_codec.h"
 #include "kernel/base/owner.h"
@@ -24,7 +25,7 @@ class Reports {
  public:
   Reports(Loop& loop, const Clock& clock, const Devices& devices, const Quotas& quotas,
           Domains& domains, Models& models, Programs& programs, Sessions& sessions, Events& events,
-          StatsRounds& stats, const DeferredClose& deferred_close, Turns& turns);
+          StatsRounds& stats, Movers& movers, const DeferredClose& deferred_close, Turns& turns);
 
   // Asks the workers for their counts first.
   void status(const Waiter& waiter, const Caller& caller, const ipc::GetStatus& request);
@@ -109,6 +110,7 @@ class Reports {
   Sessions& sessions_;
   Events& events_;
   StatsRounds& stats_;
+  Movers& movers_;
   const DeferredClose& deferred_close_;
   Turns& turns_;
   uint64_t started_wall_ns_;

@@ -145,7 +145,10 @@ void Requests::fulfil_with(SessionId id, const ipc::ClientRequest& request,
   fulfil_any(call, request);
 }
 
+// Nothing computes on a GPU yet. Who names one is told so, and computes nowhere else.
 void Requests::fulfil(Call& call, const ipc::Hello& body) {
+  const Mover* const mover = movers_.find(body.device);
+  if (mover != nullptr) return sessions_.refuse(call.waiter, mover->refusal());
   sessions_.hello(call.session, call.waiter.number, body);
 }
 

@@ -18,6 +18,7 @@
 #include "daemon/djinnd/models/models.h"
 #include "daemon/djinnd/programs/programs.h"
 #include "daemon/djinnd/sessions/sessions.h"
+#include "daemon/djinnd/workers/mover.h"
 #include "ipc/messages.h"
 
 namespace djinn::daemon {
@@ -30,10 +31,11 @@ Status check_turn(const Session& session, const ipc::ClientRequest& request, siz
 
 class Requests {
  public:
-  Requests(const Devices& devices, Domains& domains, Sessions& sessions, Models& models,
-           Programs& programs, Reports& reports, Schedules& schedules, UserQueues& payloads,
-           Turns& turns, Drain& drain)
+  Requests(const Devices& devices, const Movers& movers, Domains& domains, Sessions& sessions,
+           Models& models, Programs& programs, Reports& reports, Schedules& schedules,
+           UserQueues& payloads, Turns& turns, Drain& drain)
       : devices_(devices),
+        movers_(movers),
         domains_(domains),
         sessions_(sessions),
         models_(models),
@@ -90,6 +92,7 @@ class Requests {
   bool has_data_path(const Call& call);
 
   const Devices& devices_;
+  const Movers& movers_;
   Domains& domains_;
   Sessions& sessions_;
   Models& models_;

@@ -49,6 +49,7 @@ constexpr std::string_view kAllCores = "all cores";
 constexpr std::string_view kBestIsa = "the best that the machine has";
 constexpr std::string_view kMeasured = "measured";  // the other is "standard"
 constexpr std::string_view kAsLimit = "as memory.limit";
+constexpr std::string_view kNoDevices = "none";
 
 Error expected(std::string_view what) {
   return Error{ErrorCode::kInvalidArgument, fmt::format("write {}", what)};
@@ -94,6 +95,40 @@ Status set_pin_quota(std::string_view text, Options& options) {
   const auto amount = amount_of(text);
   if (!amount) return expected_bytes("bytes like \"8GiB\", or a share of the limit like \"50%\"");
   options.pin_quota = *amount;
+  return {};
+}
+
+// A driver with more devices than this has not been heard of.
+constexpr uint32_t kGpusMax = 16;
+static_assert(kGpusMax + 2 <= limits::kDevices);
+
+std::string_view without_spaces(std::string_view text) {
+  const size_t begin = text.find_first_not_of(' ');
+  if (begin == text.npos) return {};
+  return text.substr(begin, text.find_last_not_of(' ') + 1 - begin);
+}
+
+Status set_devices(std::string_view text, Options& options) {
+  options.gpus.clear();
+  if (text == kNoDevices) return {};
+  for (bool more = true; more;) {
+    const size_t comma = text.find(',');
+    const std::string_view name = without_spaces(text.substr(0, comma));
+    const std::optional<DeviceId> device = device_from(name);
+    const bool is_gpu = device && device->kind == DeviceKind::kCuda && device->index < kGpusMax;
+    if (!is_gpu) {
+      return expected(
+          fmt::format("GPUs like [\"cuda:0\", \"cuda:1\"], up to cuda:{}; cpu:0 is "
+                      "always there",
+                      kGpusMax - 1));
+    }
+    if (std::ranges::find(options.gpus, *device) != options.gpus.end()) {
+      return expected(fmt::format("{} once", name));
+    }
+    options.gpus.push_back(*device);
+    more = comma != text.npos;
+    if (more) text.remove_prefix(comma + 1);
+  }
   return {};
 }
 
@@ -198,7 +233,10 @@ Status set_spill_limit(std::string_view text, Options& options) {
 constexpr std::string_view kEvictAll = "memory.evict_all_above";
 constexpr std::string_view kEvictIdle = "memory.evict_idle_above";
 
+constexpr std::string_view kDevices = "devices";
+
 constexpr std::array kSettings{
+    Setting{kDevices, kNoDevices, false, set_devices},
     Setting{"lane.isa", kBestIsa, false, set_isa},
     Setting{"lane.kernels", kMeasured, false, set_kernels},
     Setting{"lane.numerics", "exact", true, set_numerics},
@@ -458,8 +496,20 @@ std::optional<std::string> contents(const std::string& path, Config& config) {
   return text;
 }
 
-// Gives a setting's value as text; nothing for kinds of TOML that no setting has.
-std::optional<std::string> string_in(const toml::node& node) {
+// Gives a list of strings as one with commas; nothing for any other list.
+std::optional<std::string> joined(const toml::array& list) {
+  std::string text;
+  for (const toml::node& node : list) {
+    const auto* const string = node.as_string();
+    if (string == nullptr) return std::nullopt;
+    text += (text.empty() ? "" : ", ") + string->get();
+  }
+  return list.empty() ? std::string(kNoDevices) : text;
+}
+
+// Gives a setting's value as text; nothing for kinds of TOML that the setting has not.
+std::optional<std::string> string_in(std::string_view key, const toml::node& node) {
+  if (const auto* list = node.as_array(); list != nullptr && key == kDevices) return joined(*list);
   if (const auto* string = node.as_string()) return string->get();
   if (const auto* number = node.as_integer()) return std::to_string(number->get());
   return std::nullopt;
@@ -541,9 +591,11 @@ class Reader {
     const uint32_t line = node.source().begin.line;
     const bool is_strange = limits_strange_device(key);
     if (!is_strange && !is_known_key(key)) return take_unknown(key, line);
-    const auto text = string_in(node);
+    const auto text = string_in(key, node);
     if (!text) {
-      return say(true, line, fmt::format("{}: write a string or a whole number", key));
+      return say(true, line,
+                 fmt::format("{}: write {}", key,
+                             key == kDevices ? "a list of strings" : "a string or a whole number"));
     }
     Options nowhere;
     if (is_strange) {

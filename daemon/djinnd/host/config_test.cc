@@ -62,7 +62,8 @@ TEST_F(ConfigTest, nothing_written_changes_nothing) {
 
 TEST_F(ConfigTest, every_setting_is_taken_from_the_main_file) {
   write(kMain,
-        "[memory]\nlimit = \"12GiB\"\nsession_quota = \"512 MiB\"\nevict_idle_above = 70\n"
+        "devices = [\"cuda:0\"]\n[memory]\nlimit = \"12GiB\"\nsession_quota = \"512 "
+        "MiB\"\nevict_idle_above = 70\n"
         "evict_all_above = \"90%\"\nspill_after = \"3s\"\nspill_directory = \"/spill\"\n"
         "spill_limit = \"1GiB\"\npin_quota = \"3GiB\"\n[lane]\nthreads = 3\npolicy = \"fifo\"\n"
         "isa = \"avx2\"\nkernels = \"standard\"\n"
@@ -72,6 +73,7 @@ TEST_F(ConfigTest, every_setting_is_taken_from_the_main_file) {
   const Options found = options();
   EXPECT_EQ(found.memory_bytes, uint64_t{12} << 30);
   EXPECT_EQ(found.session_quota_bytes, uint64_t{512} << 20);
+  EXPECT_EQ(found.gpus, (std::vector{DeviceId{DeviceKind::kCuda, 0}}));
   EXPECT_EQ(found.threads, 3u);
   EXPECT_EQ(found.policy, SchedulePolicy::kFifo);
   EXPECT_EQ(found.isa, IsaLevel::kAvx2);
@@ -167,16 +169,36 @@ TEST_F(ConfigTest, a_limit_of_a_device_that_cannot_be_is_told_with_what_to_write
 
 TEST_F(ConfigTest, a_limit_of_a_device_of_another_kind_is_ignored_by_a_start_and_by_a_reload) {
   for (const UnknownKeys unknown : {UnknownKeys::kRefused, UnknownKeys::kIgnored}) {
-    write(kMain, "[device.\"cuda:0\"]\nlimit = \"1GiB\"\n");
+    write(kMain, "[device.\"tpu:0\"]\nlimit = \"1GiB\"\n");
     const Config config = read_config(root_, unknown);
     ASSERT_EQ(config.problems.size(), 1u);
     EXPECT_FALSE(config.problems[0].is_error);
     EXPECT_THAT(config.problems[0].text,
-                HasSubstr("djinnd.conf:2: warning: device.cuda:0.limit is ignored: djinnd has no "
+                HasSubstr("djinnd.conf:2: warning: device.tpu:0.limit is ignored: djinnd has no "
                           "such device"));
-    write(kMain, "[device.\"cuda:0\"]\nlimit = \"lots\"\n");
+    write(kMain, "[device.\"tpu:0\"]\nlimit = \"lots\"\n");
     EXPECT_FALSE(read_config(root_, unknown).is_valid());
   }
+}
+
+TEST_F(ConfigTest, gpus_are_a_list_of_names_each_once) {
+  const auto gpus_of = [&](const std::string& text) {
+    write(kMain, text);
+    Options found;
+    const Config config = read_config(root_, UnknownKeys::kRefused);
+    if (config.is_valid()) apply_config(config, found);
+    return config.is_valid() ? std::optional(found.gpus) : std::nullopt;
+  };
+  const DeviceId first{DeviceKind::kCuda, 0}, second{DeviceKind::kCuda, 1};
+  EXPECT_EQ(gpus_of(""), std::vector<DeviceId>{});
+  EXPECT_EQ(gpus_of("devices = []\n"), std::vector<DeviceId>{});
+  EXPECT_EQ(gpus_of("devices = \"cuda:1\"\n"), std::vector{second});
+  EXPECT_EQ(gpus_of("devices = [\"cuda:1\", \"cuda:0\"]\n"), (std::vector{second, first}));
+  for (const char* wrong : {"[\"cuda:0\", \"cuda:0\"]", "[\"cpu:0\"]", "[\"cuda:16\"]",
+                            "[\"cuda\"]", "[0]", "[\"\"]", "[\"cuda:0,\"]", "\"\"", "true"}) {
+    EXPECT_EQ(gpus_of(std::string("devices = ") + wrong + "\n"), std::nullopt) << wrong;
+  }
+  EXPECT_EQ(gpus_of("lane.threads = [\"4\"]\n"), std::nullopt) << "no other key has a list";
 }
 
 TEST_F(ConfigTest, a_limit_or_a_place_that_will_hardly_do_is_a_warning) {
@@ -414,9 +436,10 @@ TEST_F(ConfigTest, a_wrong_value_is_an_error_that_says_what_to_write) {
                        "\"60min\""));
 }
 
-TEST_F(ConfigTest, a_value_is_a_string_or_a_whole_number) {
+TEST_F(ConfigTest, a_value_is_a_string_or_a_whole_number_but_for_devices) {
   for (const char* const value : {"true", "false", "1.5", "2026-01-01", "[]", "[\"/spill\"]"}) {
     for (const Setting& setting : settings()) {
+      if (setting.key == "devices") continue;
       write(kMain, fmt::format("\n{} = {}\n", setting.key, value));
       const ConfigProblem found = problem();
       EXPECT_TRUE(found.is_error) << found.text;

@@ -36,11 +36,16 @@ std::string own_directory() {
 }
 
 // Finds a program that djinnd starts: at the path that was given, else where packages put it, else
-// beside djinnd, as it is built. Error: kNotFound if it cannot be executed.
-Status find_program(std::string& path, const std::string& name, const char* option) {
+// beside djinnd, as it is built.
+void guess_program(std::string& path, const std::string& name) {
   const std::string beside = own_directory() + name;
   const std::string installed = own_directory() + "../libexec/djinn/" + name;
   if (path.empty()) path = ::access(installed.c_str(), X_OK) == 0 ? installed : beside;
+}
+
+// Error: kNotFound if it cannot be executed.
+Status find_program(std::string& path, const std::string& name, const char* option) {
+  guess_program(path, name);
   if (::access(path.c_str(), X_OK) == 0) return {};
   return Error{ErrorCode::kNotFound, "djinnd starts " + path + ", which is no program (" +
                                          std::strerror(errno) + "). Say where it is with " +
@@ -104,6 +109,8 @@ void add_options(CLI::App& app, Options& options) {
                  "service mode: group that sees and steers what is others' [djinn-admin]")
       ->type_name("GROUP")
       ->excludes(user);
+  add_setting(app, options, "--devices", "devices", "NAMES",
+              "GPUs to look after beside cpu:0, like cuda:0,cuda:1 [none]");
   add_setting(app, options, "--policy", "lane.policy", "NAME",
               "whose step a lane takes next: fair, or fifo [fair]");
   add_setting(app, options, "--threads", "lane.threads", "NUMBER", "threads of a lane [all cores]");
@@ -127,6 +134,8 @@ void add_options(CLI::App& app, Options& options) {
   app.add_option("--worker", options.worker, "worker program [beside djinnd, or ../libexec/djinn]")
       ->type_name("PROGRAM");
   app.add_option("--loader", options.loader, "loader program [beside djinnd, or ../libexec/djinn]")
+      ->type_name("PROGRAM");
+  app.add_option("--mover", options.mover, "mover program [beside djinnd, or ../libexec/djinn]")
       ->type_name("PROGRAM");
   add_time(app, options, "--hang-timeout", "worker.hang_timeout",
            "a worker with work that does nothing for so long is replaced [10s]");
@@ -272,6 +281,7 @@ Status fill_in(Options& options) {
 }
 
 Status find_programs(Options& options) {
+  guess_program(options.mover, "djinn-mover");
   DJINN_CHECK(find_program(options.worker, "djinn-worker", "--worker"));
   return find_program(options.loader, "djinn-loader", "--loader");
 }

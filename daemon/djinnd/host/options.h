@@ -46,6 +46,7 @@ struct Options {
   srg::Numerics numerics = srg::Numerics::kExact;  // where a program's are not chosen
   uint64_t memory_bytes = 0;                       // of the host, to grant
   std::map<DeviceId, Amount> device_limits;        // of other devices, where one is written
+  std::vector<DeviceId> gpus;                      // that djinnd looks after beside the host
   uint64_t session_quota_bytes = 0;
   Amount pin_quota{50, true};
   std::vector<NamedQuota> quotas;  // of users and groups
@@ -57,6 +58,7 @@ struct Options {
   std::string cache_directory;  // empty: there is none
   std::string worker;           // paths of the programs
   std::string loader;
+  std::string mover;
   uint64_t hang_timeout_ms = 10'000;
   uint64_t keep_alive_ms = 300'000;  // of models whose openers do not say
   Thresholds thresholds;             // of memory pressure
@@ -98,7 +100,8 @@ std::optional<Options> parse_options(int argc, char** argv, int& exit_code, Opti
 // Fills in what is left out: runtime directory, threads and memory from the machine. Errors:
 // kInvalidArgument when there is no runtime directory to guess, and those of limit_of().
 Status fill_in(Options& options);
-// The programs that djinnd starts, where they are left out. Errors: kNotFound when one is none.
+// The programs that djinnd starts, where they are left out. Errors: kNotFound when one is none;
+// that there is no mover is told of each GPU.
 Status find_programs(Options& options);
 
 // The options with bytes in place of shares of the memory that may be granted, where no bytes were

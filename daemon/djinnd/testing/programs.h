@@ -25,4 +25,18 @@ inline std::string fake_worker_program() {
   return program_beside_this("djinnd-fake-worker-test");
 }
 
+inline std::string mover_program() {
+  return program_beside_this("djinn-mover");
+}
+
+// testing/lying_mover.cc
+inline std::string lying_mover_program() {
+  return program_beside_this("djinnd-lying-mover-test");
+}
+
+// The folder of the fake driver, for LD_LIBRARY_PATH.
+inline std::string fake_cuda_directory() {
+  return std::filesystem::path(program_beside_this("x")).parent_path().parent_path() / "fake_cuda";
+}
+
 }  // namespace djinn::daemon::testing

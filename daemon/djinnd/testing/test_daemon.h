@@ -58,6 +58,7 @@ inline bool eventually(const std::function<bool()>& condition) {
 struct ChildPrograms {
   std::string worker = fake_worker_program();
   std::string loader = loader_program();
+  std::string mover = mover_program();
 };
 
 // A graph that does what one operator of the worker's executor does
@@ -88,7 +89,7 @@ class TestDaemon {
     directory_ = ::mkdtemp(directory);
     std::vector<std::string> arguments{djinnd_program(), "--runtime-dir", directory_ + "/run",
                                        "--worker",       children.worker, "--loader",
-                                       children.loader};
+                                       children.loader,  "--mover",       children.mover};
     arguments.insert(arguments.end(), mode.begin(), mode.end());
     arguments.insert(arguments.end(), more.begin(), more.end());
     std::vector<char*> pointers;

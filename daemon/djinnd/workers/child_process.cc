@@ -2,9 +2,11 @@
 
 #include "daemon/djinnd/workers/child_process.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <signal.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -25,8 +27,20 @@ namespace {
 // The messages to a stopped child wait here. It is killed as hung long before this many do.
 constexpr size_t kBacklogMax = 1 << 16;
 
+// What NVIDIA's driver exports is its control node (seen on an H200, driver 580.159). Nothing is
+// asked of the file system that has the node.
+bool is_of_gpu(const Fd& fd) {
+  constexpr uint32_t kDriverMajor = 195, kControlMinor = 255;
+  struct statx info {};
+  if (::statx(fd.get(), "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, STATX_TYPE, &info) != 0)
+    return false;
+  return S_ISCHR(info.stx_mode) && info.stx_rdev_major == kDriverMajor &&
+         info.stx_rdev_minor == kControlMinor;
+}
+
 bool is_of_kind(const Fd& fd, SentFds kind) {
-  return kind == SentFds::kMemory && pal::has_seals(fd, pal::Seals::kNone).ok();
+  if (kind == SentFds::kNone) return false;
+  return pal::has_seals(fd, pal::Seals::kNone).ok() || (kind == SentFds::kExtents && is_of_gpu(fd));
 }
 
 std::vector<std::string> arguments_of(const ChildProgram& program) {
@@ -141,6 +155,10 @@ void ChildProcess::reap() {
 
 bool ChildProcess::refused_our_build() const {
   return reaped_ && WIFEXITED(wait_status_) && WEXITSTATUS(wait_status_) == ipc::kOtherBuildStatus;
+}
+
+bool ChildProcess::lost_its_device() const {
+  return reaped_ && WIFEXITED(wait_status_) && WEXITSTATUS(wait_status_) == ipc::kDeviceLostStatus;
 }
 
 std::optional<ipc::AdmissionDesk> ChildProcess::crashed_at() const {

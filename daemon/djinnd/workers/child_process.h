@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// ChildProcess: a worker or a loader: a process that djinnd started, and the channel to it.
+// ChildProcess: a worker, a loader or a mover: a process that djinnd started, and the channel to
+// it.
 //
 // invariant: what is heard of it comes with the descriptors that whoever listens expects of it, and
 // no others; a child that sends any is killed.
@@ -48,7 +49,8 @@ struct ChildHost {
 // file system, since it may be a client's.
 enum class SentFds : uint8_t {
   kNone,
-  kMemory,  // memfds
+  kMemory,   // memfds
+  kExtents,  // memfds, and memory of GPUs
 };
 
 class ChildProcess {
@@ -87,6 +89,8 @@ class ChildProcess {
   [[nodiscard]] std::string how_it_ended() const;
   // Where it admitted a program as it crashed of that.
   [[nodiscard]] std::optional<ipc::AdmissionDesk> crashed_at() const;
+  // It said by its end that its device is lost (ipc/exit_status.h).
+  [[nodiscard]] bool lost_its_device() const;
   // It ended because it is of another build than we are (ipc/build_identity.h).
   [[nodiscard]] bool refused_our_build() const;
 

@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// A mover of which somebody took hold: it says what DJINN_LIE names, and else what an honest one
+// would whose device has a few bytes. One of:
+//
+//   garbage       no message                    unasked   an answer to no order
+//   ready-twice   again what was said first     flood     the same a hundred thousand times
+//   granules      of three bytes                huge-granules   of half of all memory
+//   early-extent  a descriptor with the first word
+//   no-extent     none with the extent          two-extents     one too many
+//   file          an extent that is a file      pipe            one that is a pipe
+//   wrong-number  an answer to another order    wrong-kind      to another kind of order
+//   wrong-sum     bytes that nobody wrote       more-free       memory than there is
+//   name          what would steer a terminal   endless         a refusal of half a message's
+//   length dies          it ends without a word
+//
+// Only --channel-fd of its arguments counts.
+
+#include <fcntl.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include <array>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "daemon/child/channel.h"
+#include "ipc/build_identity.h"
+#include "ipc/codec/mover_codec.h"
+#include "kernel/pal/memfd.h"
+
+namespace djinn::daemon {
+namespace {
+
+class LyingMover {
+ public:
+  LyingMover(Fd socket, std::string_view lie) : channel_(std::move(socket)), lie_(lie) {}
+
+  int run() {
+    if (lie_ == "dies") return 11;
+    greet();
+    for (;;) {
+      auto datagram = channel_.receive();
+      if (!datagram) return 0;
+      const auto order = ipc::decode_mover_order(datagram->bytes);
+      if (!order) return 1;
+      answer(*order, datagram->fds);
+    }
+  }
+
+ private:
+  bool lies(std::string_view lie) const { return lie_ == lie; }
+
+  void say(uint32_t number, decltype(ipc::MoverEvent::body) body, const std::vector<Fd>& fds = {}) {
+    std::vector<int> numbers;
+    for (const Fd& fd : fds) numbers.push_back(fd.get());
+    (void)channel_.send(ipc::encode(ipc::MoverEvent{number, std::move(body)}), numbers);
+  }
+
+  static std::vector<Fd> memory(size_t count) {
+    std::vector<Fd> fds;
+    while (fds.size() < count) fds.push_back(*pal::make_memfd("extent", 4096));
+    return fds;
+  }
+
+  void greet() {
+    const std::array<std::byte, 24> noise{std::byte{255}, std::byte{1}};
+    if (lies("garbage")) (void)channel_.send(noise);
+    if (lies("unasked")) say(7, ipc::OrderDone{});
+    if (lies("endless")) say(0, ipc::OrderFailed{ErrorCode::kSystem, std::string(30'000, '\a')});
+    ipc::MoverReady ready{6, true, "A GPU", "GPU-1", "580.1", 4096};
+    if (lies("granules")) ready.granularity_bytes = 3;
+    if (lies("huge-granules")) ready.granularity_bytes = uint64_t{1} << 63;
+    if (lies("name")) ready.name = "\x1b[2J";
+    say(0, ready, memory(lies("early-extent") ? 1 : 0));
+    const int more = lies("flood") ? 100'000 : lies("ready-twice") ? 1 : 0;
+    for (int i = 0; i < more; ++i) say(0, ready);
+  }
+
+  std::vector<Fd> extent() const {
+    std::vector<Fd> fds;
+    std::array<int, 2> ends{};
+    if (lies("no-extent")) return fds;
+    if (lies("file")) {
+      fds.emplace_back(::open("/dev/null", O_RDWR | O_CLOEXEC));
+    } else if (lies("pipe") && ::pipe2(ends.data(), O_CLOEXEC) == 0) {
+      fds.emplace_back(ends[0]);
+      ::close(ends[1]);
+    } else {
+      return memory(lies("two-extents") ? 2 : 1);
+    }
+    return fds;
+  }
+
+  void answer(const ipc::MoverOrder& order, const std::vector<Fd>& fds) {
+    const uint32_t number = order.number + (lies("wrong-number") ? 1 : 0);
+    if (const auto* created = std::get_if<ipc::CreateExtent>(&order.body)) {
+      content_.resize(created->bytes);
+      return say(number, ipc::OrderDone{}, extent());
+    }
+    if (const auto* asked = std::get_if<ipc::ChecksumExtent>(&order.body)) {
+      KeyedChecksum sum(asked->key);
+      sum.add(content_);
+      return say(number, ipc::Checksummed{lies("wrong-sum") ? Checksum{} : sum.value()});
+    }
+    if (std::holds_alternative<ipc::MeasureDevice>(order.body)) {
+      return say(number, ipc::DeviceMeasured{lies("more-free") ? 2u : 1u, 1, 0});
+    }
+    if (lies("wrong-kind")) return say(number, ipc::DeviceMeasured{});
+    const bool uploads = std::holds_alternative<ipc::UploadExtent>(order.body);
+    content_ = uploads ? *pal::read_memfd(fds[0], content_.size())
+                       : std::vector<std::byte>(content_.size());
+    say(number, ipc::OrderDone{});
+  }
+
+  child::Channel channel_;
+  std::string_view lie_;
+  std::vector<std::byte> content_;  // of the one extent
+};
+
+}  // namespace
+}  // namespace djinn::daemon
+
+int main(int argc, char** argv) {
+  if (djinn::ipc::started_by_other_build(argc, argv)) return djinn::ipc::kOtherBuildStatus;
+  ::signal(SIGPIPE, SIG_IGN);
+  const char* const lie = ::getenv("DJINN_LIE");
+  int fd = -1;
+  for (int i = 1; i + 1 < argc; ++i) {
+    if (std::string_view(argv[i]) == "--channel-fd") fd = std::stoi(argv[i + 1]);
+  }
+  return djinn::daemon::LyingMover(djinn::Fd(fd), lie == nullptr ? "" : lie).run();
+}
