@@ -804,9 +804,10 @@ void LaneLoop::set_aside(SessionId id, const Error& error) {
   broken_(id, error);
 }
 
-// The rings of the others sleep already.
+// The rings of the others sleep already. Of what others say and ring for, the ring may have been
+// heard while there was work.
 bool LaneLoop::prepare_to_sleep() {
-  bool quiet = true;
+  bool quiet = !stopping_.load(std::memory_order_acquire);
   for (const Seat* const seat : hot_) {
     if (seat->standing == Standing::kIdle) quiet &= seat->session->ring().prepare_to_sleep();
   }
