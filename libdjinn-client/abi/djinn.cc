@@ -20,6 +20,7 @@
 #include "libdjinn-client/models/bundle.h"
 #include "libdjinn-client/models/encoder.h"
 #include "libdjinn-client/models/generator.h"
+#include "libdjinn-client/models/vocabulary.h"
 #include "libdjinn-client/operations.h"
 #include "libdjinn-client/run_builder.h"
 #include "libdjinn-client/transfer.h"
@@ -77,6 +78,13 @@ struct djinn_program : djinn_opened {
       : djinn_opened(on), leased(std::move(lease)), graph(std::move(of)) {}
   djinn::client::LeasedProgram leased;
   djinn::srg::Graph graph;
+};
+struct djinn_tokenizer {
+  djinn::text::Tokenizer tokenizer;
+};
+struct djinn_text {
+  djinn::text::Tokenizer::Stream stream;
+  std::string part;  // that was given last
 };
 
 djinn_client::~djinn_client() {
@@ -322,6 +330,30 @@ Result<std::vector<std::vector<int32_t>>> rows_of(std::span<const djinn_prompt> 
     rows.emplace_back(prompt.tokens, prompt.tokens + prompt.count);
   }
   return rows;
+}
+
+// --- text
+
+text::SpecialTokens special_of(int given) {
+  return given != 0 ? text::SpecialTokens::kWith : text::SpecialTokens::kWithout;
+}
+
+// Writes as much as there is room for, and how much there is.
+template <typename List, typename Element>
+Status give(const List& list, Element* out, size_t room, size_t* count) {
+  DJINN_CHECK(given(count, "the count"));
+  if (room != 0) DJINN_CHECK(given(out, "where the result goes"));
+  std::copy_n(list.begin(), std::min(room, list.size()), out);
+  *count = list.size();
+  return {};
+}
+
+Status give_part(djinn_text& text, std::string part, const char** out, size_t* out_bytes) {
+  DJINN_CHECK(given(out, "out"));
+  text.part = std::move(part);
+  *out = text.part.c_str();
+  if (out_bytes != nullptr) *out_bytes = text.part.size();
+  return {};
 }
 
 // --- programs
@@ -645,6 +677,75 @@ djinn_code djinn_generator_generate(djinn_generator* generator, const djinn_prom
     DJINN_TRY(const auto done, generator->generator->generate(rows, chosen, tell_token));
     if (next_random_offset != nullptr) *next_random_offset = done.random_offset;
     return {};
+  });
+}
+
+// --- text
+
+djinn_code djinn_tokenizer_open(const char* directory, djinn_tokenizer** out, djinn_error* error) {
+  return guarded(error, [&]() -> Status {
+    DJINN_CHECK(given(directory, "directory"));
+    DJINN_CHECK(given(out, "out"));
+    DJINN_TRY(auto tokenizer, djinn::client::open_tokenizer(directory));
+    *out = new djinn_tokenizer{std::move(tokenizer)};
+    return {};
+  });
+}
+
+void djinn_tokenizer_close(djinn_tokenizer* tokenizer) {
+  delete tokenizer;
+}
+
+djinn_code djinn_tokenizer_encode(const djinn_tokenizer* tokenizer, const char* text,
+                                  size_t text_bytes, int special, int32_t* tokens, size_t room,
+                                  size_t* count, djinn_error* error) {
+  return guarded(error, [&]() -> Status {
+    DJINN_CHECK(given(tokenizer, "tokenizer"));
+    if (text_bytes != 0) DJINN_CHECK(given(text, "text"));
+    DJINN_TRY(const auto encoded,
+              tokenizer->tokenizer.encode({text, text_bytes}, djinn::special_of(special)));
+    return djinn::give(encoded, tokens, room, count);
+  });
+}
+
+djinn_code djinn_tokenizer_decode(const djinn_tokenizer* tokenizer, const int32_t* tokens,
+                                  size_t count, int special, char* text, size_t room,
+                                  size_t* text_bytes, djinn_error* error) {
+  return guarded(error, [&]() -> Status {
+    DJINN_CHECK(given(tokenizer, "tokenizer"));
+    if (count != 0) DJINN_CHECK(given(tokens, "tokens"));
+    const std::string decoded =
+        tokenizer->tokenizer.decode({tokens, count}, djinn::special_of(special));
+    return djinn::give(decoded, text, room, text_bytes);
+  });
+}
+
+djinn_code djinn_text_open(const djinn_tokenizer* tokenizer, djinn_text** out, djinn_error* error) {
+  return guarded(error, [&]() -> Status {
+    DJINN_CHECK(given(tokenizer, "tokenizer"));
+    DJINN_CHECK(given(out, "out"));
+    *out = new djinn_text{tokenizer->tokenizer.stream(djinn::text::SpecialTokens::kWithout), {}};
+    return {};
+  });
+}
+
+void djinn_text_close(djinn_text* text) {
+  delete text;
+}
+
+djinn_code djinn_text_next(djinn_text* text, int32_t token, const char** out, size_t* out_bytes,
+                           djinn_error* error) {
+  return guarded(error, [&]() -> Status {
+    DJINN_CHECK(given(text, "text"));
+    return djinn::give_part(*text, text->stream.next(token), out, out_bytes);
+  });
+}
+
+djinn_code djinn_text_finish(djinn_text* text, const char** out, size_t* out_bytes,
+                             djinn_error* error) {
+  return guarded(error, [&]() -> Status {
+    DJINN_CHECK(given(text, "text"));
+    return djinn::give_part(*text, text->stream.finish(), out, out_bytes);
   });
 }
 

@@ -5,6 +5,7 @@
  *   djinn_client     a session with djinnd. Closing it gives back everything that it held
  *   djinn_encoder    a bert model and its programs: token ids in, sentence embeddings out
  *   djinn_generator  a llama model: prompts in, tokens out as they are made
+ *   djinn_tokenizer  text to token ids and back, by a model's tokenizer.json; needs no session
  *   djinn_program    a graph of your own (SRG text) that runs on buffers
  *   djinn_ref        bytes that stay in djinnd between runs
  *
@@ -315,6 +316,41 @@ DJINN_API djinn_code djinn_generator_generate(djinn_generator* generator,
                                               const djinn_generate_options* options,
                                               djinn_on_token on_token, void* context,
                                               uint64_t* next_random_offset, djinn_error* error);
+
+/* ---------------------------------------------------------------- text */
+
+typedef struct djinn_tokenizer djinn_tokenizer;
+typedef struct djinn_text djinn_text;
+
+/* Text to token ids and back, as Hugging Face's tokenizers do it by the directory's tokenizer.json.
+ * Several threads may use one at a time. DJINN_UNSUPPORTED for what is not known of such files
+ * here; the error names it. */
+DJINN_API djinn_code djinn_tokenizer_open(const char* directory, djinn_tokenizer** out,
+                                          djinn_error* error);
+DJINN_API void djinn_tokenizer_close(djinn_tokenizer* tokenizer);
+/* text: UTF-8, text_bytes of it. special: not 0: with the tokens that the file puts before and
+ * behind a text. At most `room` ids are written to tokens; *count is how many there are. */
+DJINN_API djinn_code djinn_tokenizer_encode(const djinn_tokenizer* tokenizer, const char* text,
+                                            size_t text_bytes, int special, int32_t* tokens,
+                                            size_t room, size_t* count, djinn_error* error);
+/* special: not 0: special tokens are written, too. At most `room` bytes of UTF-8 are written to
+ * text, with no 0 behind; *text_bytes is how many there are. Ids of no token are passed over. */
+DJINN_API djinn_code djinn_tokenizer_decode(const djinn_tokenizer* tokenizer, const int32_t* tokens,
+                                            size_t count, int special, char* text, size_t room,
+                                            size_t* text_bytes, djinn_error* error);
+
+/* The text of tokens that come one by one, of one row; without special tokens. May outlive the
+ * tokenizer. One thread at a time. */
+DJINN_API djinn_code djinn_text_open(const djinn_tokenizer* tokenizer, djinn_text** out,
+                                     djinn_error* error);
+DJINN_API void djinn_text_close(djinn_text* text);
+/* What the token adds, as far as it is whole characters: *out_bytes of it, and a 0 behind, good
+ * until the next call on text. out_bytes: NULL if not wanted. */
+DJINN_API djinn_code djinn_text_next(djinn_text* text, int32_t token, const char** out,
+                                     size_t* out_bytes, djinn_error* error);
+/* What had to wait for a token that did not come. */
+DJINN_API djinn_code djinn_text_finish(djinn_text* text, const char** out, size_t* out_bytes,
+                                       djinn_error* error);
 
 /* ---------------------------------------------------------------- refs */
 

@@ -25,6 +25,8 @@
 #include <span>
 #include <stdexcept>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 namespace djinn {
@@ -214,6 +216,79 @@ class Generator {
   };
 
   std::unique_ptr<djinn_generator, detail::Closer<djinn_generator_close>> handle_;
+};
+
+// Text to token ids and back, by the directory's tokenizer.json.
+class Tokenizer {
+ public:
+  explicit Tokenizer(const std::string& directory) {
+    djinn_tokenizer* made = nullptr;
+    detail::call(djinn_tokenizer_open, directory.c_str(), &made);
+    handle_.reset(made);
+  }
+
+  [[nodiscard]] const djinn_tokenizer* handle() const noexcept { return handle_.get(); }
+  // special: with the tokens that the file puts before and behind a text.
+  [[nodiscard]] std::vector<int32_t> encode(std::string_view text, bool special = true) const {
+    std::vector<int32_t> tokens(text.size() + 16);
+    const auto fill = [&] {
+      size_t count = 0;
+      detail::call(djinn_tokenizer_encode, handle(), text.data(), text.size(), special ? 1 : 0,
+                   tokens.data(), tokens.size(), &count);
+      return count;
+    };
+    return whole(tokens, fill);
+  }
+  // special: special tokens are written, too.
+  [[nodiscard]] std::string decode(std::span<const int32_t> tokens, bool special = false) const {
+    std::string text(tokens.size() * 8 + 16, '\0');
+    const auto fill = [&] {
+      size_t bytes = 0;
+      detail::call(djinn_tokenizer_decode, handle(), tokens.data(), tokens.size(), special ? 1 : 0,
+                   text.data(), text.size(), &bytes);
+      return bytes;
+    };
+    return whole(text, fill);
+  }
+
+ private:
+  // Fills list, once more where its room was not enough.
+  template <typename List, typename Fill>
+  static List whole(List& list, const Fill& fill) {
+    const size_t room = list.size();
+    const size_t count = fill();
+    list.resize(count);
+    if (count > room) fill();
+    return std::move(list);
+  }
+
+  std::unique_ptr<djinn_tokenizer, detail::Closer<djinn_tokenizer_close>> handle_;
+};
+
+// The text of tokens that come one by one: next() gives whole characters, finish() the rest.
+class Text {
+ public:
+  explicit Text(const Tokenizer& tokenizer) {
+    djinn_text* made = nullptr;
+    detail::call(djinn_text_open, tokenizer.handle(), &made);
+    handle_.reset(made);
+  }
+
+  std::string next(int32_t token) {
+    const char* part = nullptr;
+    size_t bytes = 0;
+    detail::call(djinn_text_next, handle_.get(), token, &part, &bytes);
+    return {part, bytes};
+  }
+  std::string finish() {
+    const char* part = nullptr;
+    size_t bytes = 0;
+    detail::call(djinn_text_finish, handle_.get(), &part, &bytes);
+    return {part, bytes};
+  }
+
+ private:
+  std::unique_ptr<djinn_text, detail::Closer<djinn_text_close>> handle_;
 };
 
 class Program {

@@ -2,7 +2,10 @@
 
 #include "libdjinn-client/models/vocabulary.h"
 
-#include <string>
+#include <filesystem>
+
+#include "libdjinn-client/regular_file.h"
+#include "libdjinn-client/text/tokenizer_file.h"
 
 namespace djinn::client {
 
@@ -11,6 +14,12 @@ Status check_token(const char* what, int64_t token, int64_t vocabulary) {
   return Error{ErrorCode::kOutOfRange,
                std::string(what) + " " + std::to_string(token) + " is not in the vocabulary of " +
                    std::to_string(vocabulary) + ". Is it of another model's tokenizer?"};
+}
+
+Result<text::Tokenizer> open_tokenizer(const std::string& directory) {
+  const std::string path = std::filesystem::path(directory) / "tokenizer.json";
+  DJINN_TRY(const std::string json, read_regular_file(path, text::kFileBytesMax));
+  return text::Tokenizer::read(json);
 }
 
 }  // namespace djinn::client

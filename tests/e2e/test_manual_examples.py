@@ -30,6 +30,7 @@ SAID = {
     "djinn_model_load.3.scd": ("byte_model", r"[0-9a-f]{12}\n"),
     "djinn_program_define.3.scd": (None, r"2 4 6\n"),
     "djinn_ref_put.3.scd": (None, r"djinnd\n"),
+    "djinn_tokenizer_open.3.scd": ("minilm", r"101\n7592\n2088\n1012\n102\n"),
 }
 
 

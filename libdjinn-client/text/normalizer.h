@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Normalizer: what changes a piece before it is split, as normalizers of `tokenizers` do.
+#pragma once
+
+#include <memory>
+
+#include "libdjinn-client/text/piece.h"
+#include "libdjinn-client/text/settings.h"
+
+namespace djinn::text {
+
+class Normalizer {
+ public:
+  virtual ~Normalizer() = default;
+  // Errors: of Regex::find_all(). Any thread.
+  virtual Status normalize(Piece& piece) const = 0;
+};
+
+// Errors: kUnsupported for one that is not known, kMalformed.
+Result<std::unique_ptr<Normalizer>> make_normalizer(const Json& json);
+
+}  // namespace djinn::text
