@@ -215,7 +215,7 @@ HEADERS = {
     **{"ATen/": "PyTorch", "c10/": "PyTorch", "torch/": "PyTorch"},
 }
 # The system's, which are linked with: Depends names their packages.
-SYSTEM = re.compile(r"[a-z_]+(\.h|\.hpp)?|(linux|sys|systemd|openssl|arpa|netinet)/.*")
+SYSTEM = re.compile(r"[a-z0-9_]+(\.h|\.hpp)?|(linux|sys|systemd|openssl|arpa|netinet)/.*")
 # CPython's, which are declarations but for a few lines, and what tests alone have.
 LOADED_BY = ("Python.h", "gtest/", "gmock/", "benchmark/")
 
