@@ -72,14 +72,42 @@ class HeadsAttention {
   void score(int64_t begin, int count) {
     const int all = in_vectors(count);
     seen_ = 0;
-    for (int j = 0; j < all; ++j) {
-      if (j < count && sees(call_, begin + j)) {
-        seen_ |= uint64_t{1} << j;
-        score_key(static_cast<const T*>(call_.key) + (begin + j) * call_.key_stride, j);
-      } else {
-        for (int h = 0; h < heads_; ++h) scores_[h][j] = -__builtin_inff();
+    for (int j = 0; j < count; ++j) seen_ |= uint64_t{sees(call_, begin + j)} << j;
+    for (int j = 0; j < all; j += kLanes) {
+      constexpr uint64_t kAll = (uint64_t{1} << kLanes) - 1;
+      if ((seen_ >> j & kAll) == kAll) {
+        for (int h = 0; h < heads_; ++h) score_keys(h, key_at(begin + j), j);
+        continue;
+      }
+      for (int i = j; i < j + kLanes; ++i) {
+        if ((seen_ >> i & 1) != 0) {
+          score_key(key_at(begin + i), i);
+        } else {
+          for (int h = 0; h < heads_; ++h) scores_[h][i] = -__builtin_inff();
+        }
       }
     }
+  }
+
+  [[nodiscard]] const T* key_at(int64_t j) const {
+    return static_cast<const T*>(call_.key) + j * call_.key_stride;
+  }
+
+  // As many of one head as a vector has lanes, with the bits of each alone: one after the other
+  // they would wait for their sums.
+  void score_keys(int h, const T* keys, int j) {
+    Vector products[kLanes];
+    DJINN_UNROLL
+    for (Vector& product : products) product = Level::zero();
+    for (int64_t k = 0; k < call_.width; k += kLanes) {
+      const Vector query = Level::load_floats(queries_[h] + k);
+      DJINN_UNROLL
+      for (int i = 0; i < kLanes; ++i) {
+        const Vector part = load_part(keys + i * call_.key_stride + k, call_.width - k);
+        products[i] = Level::fma(query, part, products[i]);
+      }
+    }
+    Level::store_floats(scores_[h] + j, Level::sums(products));
   }
 
   void add_biases(const float* bias, int count) {
