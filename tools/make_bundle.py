@@ -25,12 +25,13 @@ from tempfile import TemporaryDirectory
 import tree
 
 SOURCES = tree.ROOT / "packaging" / "bundle"
-PROGRAMS = ("djinnd", "djinn-worker", "djinn-loader", "djinnctl")
+PROGRAMS = ("djinnd", "djinn-worker", "djinn-loader", "djinn-mover", "djinnctl")
 MODULES = ("djinn-python", "djinn-device")  # as targets of the build
 # Those that need no file of the tree, and tell something of a host.
 TESTS = (
     *("pal-test", "vmu-test", "gc-test", "executor-test", "exec-test", "worker-test"),
-    *("djinnd-test", "djinnd-fake-worker-test", "exec-bench", "session-bench"),
+    *("djinnd-test", "djinnd-fake-worker-test", "djinnd-lying-mover-test"),
+    *("exec-bench", "session-bench"),
     *("cuda-survive", "cuda-vmm", "cuda-confinement", "pal-cuda-test"),
 )
 # Every host has them: an older copy of ours would stand before what its other libraries need.

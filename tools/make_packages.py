@@ -29,7 +29,7 @@ TOOLS = {"dpkg-buildpackage": "dpkg-dev", "dh": "debhelper", "dh_python3": "dh-p
 TOOLS |= {"scdoc": "scdoc", "ninja": "ninja-build"}
 PACKAGES = (
     *("djinnd", "djinnctl", "libdjinn-client1", "libdjinn-client-dev", "python3-djinn"),
-    "djinn-torch",
+    *("djinn-cuda", "djinn-torch"),
 )
 
 

@@ -42,6 +42,24 @@ def test_the_service_may_open_no_device_that_djinnd_does_not_use() -> None:
     assert re.findall(r"^Device.*$", unit, re.MULTILINE) == ["DevicePolicy=closed"]
 
 
+def test_the_service_with_gpus_may_open_the_drivers_nodes_and_its_exposure_is_low(
+    tmp_path: Path,
+) -> None:
+    unit = tmp_path / "djinnd.service"
+    drop_in = (UNITS / "cuda.conf").read_text()
+    devices = re.findall(r"^Device.*$", drop_in, re.MULTILINE)
+    assert devices and all(one.startswith("DeviceAllow=char-nvidia") for one in devices)
+    unit.write_text((UNITS / "djinnd.service").read_text())
+    (tmp_path / "djinnd.service.d").mkdir()
+    shutil.copy(UNITS / "cuda.conf", tmp_path / "djinnd.service.d")
+    said = analyze("security", "--offline=true", str(unit))
+    level = re.search(r"Overall exposure level for djinnd.service: ([0-9.]+)", said)
+    assert level is not None, said
+    assert float(level[1]) <= EXPOSURE_MAX, said
+    complaints = analyze("verify", "--man=no", str(unit)).splitlines()
+    assert [line for line in complaints if "cuda.conf" in line] == []
+
+
 def test_a_reload_asks_first_whether_the_configuration_can_be() -> None:
     unit = (UNITS / "djinnd.service").read_text()
     first, second = re.findall(r"^ExecReload=(.*)$", unit, re.MULTILINE)

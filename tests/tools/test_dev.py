@@ -82,7 +82,8 @@ def test_bundle_builds_what_it_takes_and_makes_the_folder_where_the_caller_is(co
     write_program(copy.parent / "bin/cmake", '#!/bin/sh\necho cmake "$@"\n')
     done = run_bundle(copy, "new")
     assert done.returncode == 0, done.stderr
-    assert " --target djinnd djinn-worker djinn-loader djinnctl djinn-python " in done.stderr
+    programs = "djinnd djinn-worker djinn-loader djinn-mover djinnctl djinn-python"
+    assert f" --target {programs} " in done.stderr
     assert done.stdout == f"{copy.parent} {copy}/tools/make_bundle.py new\n"
 
 
