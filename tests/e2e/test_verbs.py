@@ -197,6 +197,8 @@ DEVICE: dict[str, Shape] = {
     "huge_bytes": "integer",
     "huge_pages": "string or null",
     "isa": "string or null",
+    "driver": "null",  # a string of a GPU, as the next
+    "reason": "null",
 }
 KERNELS: dict[str, Shape] = {
     "device": "string",
