@@ -3,7 +3,6 @@
 #include "djinnctl/byte_tokens.h"
 
 #include <algorithm>
-#include <array>
 #include <charconv>
 #include <filesystem>
 
@@ -22,12 +21,14 @@ std::optional<char> byte_of(int32_t token) {
   return static_cast<char>(token);
 }
 
-bool has_tokenizer(const std::string& directory) {
-  std::error_code ignored;
-  const std::filesystem::path path(directory);
-  return std::ranges::any_of(
-      std::array{"tokenizer.json", "tokenizer.model", "vocab.txt"},
-      [&](const char* name) { return std::filesystem::exists(path / name, ignored); });
+TokenizerFile tokenizer_in(const std::string& directory) {
+  const auto has = [&](const char* name) {
+    std::error_code ignored;
+    return std::filesystem::exists(std::filesystem::path(directory) / name, ignored);
+  };
+  if (has("tokenizer.json")) return TokenizerFile::kJson;
+  return has("tokenizer.model") || has("vocab.txt") || has("vocab.json") ? TokenizerFile::kOther
+                                                                         : TokenizerFile::kNone;
 }
 
 Result<std::vector<int32_t>> tokens_from(std::string_view text) {

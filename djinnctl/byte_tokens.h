@@ -21,8 +21,9 @@ inline constexpr int64_t kByteVocabulary = 258;
 // Nothing for tokens that stand for no byte.
 [[nodiscard]] std::optional<char> byte_of(int32_t token);
 
-// Whether a directory has a tokenizer of its own, which djinnctl does not run.
-[[nodiscard]] bool has_tokenizer(const std::string& directory);
+// What tokenizer a directory has. One in another file than tokenizer.json is for other libraries.
+enum class TokenizerFile { kNone, kJson, kOther };
+[[nodiscard]] TokenizerFile tokenizer_in(const std::string& directory);
 
 // Token ids of a text like "12, 7 40". Errors: kInvalidArgument for anything else, and for none.
 Result<std::vector<int32_t>> tokens_from(std::string_view text);

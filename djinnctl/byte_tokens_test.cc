@@ -28,9 +28,14 @@ TEST(ByteTokens, every_byte_comes_back_and_nothing_else_does) {
 TEST(ByteTokens, a_model_with_a_tokenizer_is_found_out) {
   char directory[] = "/tmp/djinnctl-test-XXXXXX";
   ASSERT_NE(::mkdtemp(directory), nullptr);
-  EXPECT_FALSE(has_tokenizer(directory));
-  ASSERT_EQ(::symlink("/dev/null", (std::string(directory) + "/tokenizer.json").c_str()), 0);
-  EXPECT_TRUE(has_tokenizer(directory));
+  const auto make = [&](const std::string& name) {
+    return ::symlink("/dev/null", (std::string(directory) + "/" + name).c_str());
+  };
+  EXPECT_EQ(tokenizer_in(directory), TokenizerFile::kNone);
+  ASSERT_EQ(make("tokenizer.model"), 0);
+  EXPECT_EQ(tokenizer_in(directory), TokenizerFile::kOther);
+  ASSERT_EQ(make("tokenizer.json"), 0);
+  EXPECT_EQ(tokenizer_in(directory), TokenizerFile::kJson);
   std::filesystem::remove_all(directory);
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// djinnctl generate DIR --tokens IDS streams what a model says, exported or of type llama, and with
-// --prompt TEXT what a byte-level one does.
+// djinnctl generate DIR --prompt TEXT streams what a model says, exported or of type llama, by its
+// tokenizer.json or in bytes; and with --tokens IDS its ids.
 #include <unistd.h>
 
 #include <algorithm>
@@ -14,6 +14,7 @@
 #include "kernel/base/schedule.h"
 #include "libdjinn-client/models/generator.h"
 #include "libdjinn-client/models/keys.h"
+#include "libdjinn-client/models/vocabulary.h"
 
 namespace djinn::ctl {
 namespace {
@@ -29,6 +30,7 @@ struct GenerateCommand {
   std::string weights;
   uint64_t begin_within_ms = 0;
   client::GenerateOptions options;
+  std::optional<text::Tokenizer> tokenizer;  // the directory's; none: tokens are bytes
 
   [[nodiscard]] bool is_of_tokens() const { return !tokens.empty(); }
 };
@@ -45,28 +47,70 @@ Result<std::unique_ptr<client::Generator>> open_generator(client::Client& client
   return client::Generator::open(client, command.directory, options);
 }
 
+Error giving_tokens_instead(const Error& error) {
+  return {error.code, error.message + " Or give the tokens: --tokens 9906,1917."};
+}
+
 Error no_tokenizer(const std::string& why) {
-  return {ErrorCode::kUnsupported,
-          "djinnctl makes tokens of text for byte-level models only, and this one " + why +
-              ". Give the tokens that its tokenizer makes of the text: --tokens 9906,1917."};
+  return giving_tokens_instead({ErrorCode::kUnsupported,
+                                "djinnctl makes tokens of text by a tokenizer.json, and for "
+                                "byte-level models. This one " +
+                                    why + "."});
 }
 
 // What can be said before djinnd is asked.
-Status check(const GenerateCommand& command) {
+Status prepare(GenerateCommand& command) {
   if (command.is_of_tokens()) return {};
-  if (has_tokenizer(command.directory)) return no_tokenizer("has a tokenizer of its own");
-  if (command.has_prompt) return {};
-  return Error{ErrorCode::kInvalidArgument,
-               "generate needs --prompt or --tokens. 'djinnctl generate --help' says more."};
+  if (!command.has_prompt) {
+    return Error{ErrorCode::kInvalidArgument,
+                 "generate needs --prompt or --tokens. 'djinnctl generate --help' says more."};
+  }
+  switch (tokenizer_in(command.directory)) {
+    case TokenizerFile::kNone:
+      return {};
+    case TokenizerFile::kOther:
+      return no_tokenizer("has a tokenizer in another file");
+    case TokenizerFile::kJson:
+      break;
+  }
+  auto tokenizer = client::open_tokenizer(command.directory);
+  if (!tokenizer) return giving_tokens_instead(tokenizer.error());
+  command.tokenizer = std::move(*tokenizer);
+  return {};
 }
 
 Result<std::vector<int32_t>> prompt_of(const client::Generator& generator,
                                        const GenerateCommand& command) {
   if (command.is_of_tokens()) return tokens_from(command.tokens);
+  if (command.tokenizer) {
+    return command.tokenizer->encode(command.prompt, text::SpecialTokens::kWith);
+  }
   const uint32_t vocabulary = generator.sizes().vocabulary;
   if (vocabulary == kByteVocabulary) return byte_tokens(command.prompt, generator.begin_token());
-  return no_tokenizer("has a vocabulary of " + std::to_string(vocabulary) + ", and not of 258");
+  return no_tokenizer("has none, and a vocabulary of " + std::to_string(vocabulary) +
+                      " in place of 258");
 }
+
+// What the model says, as text: by its tokenizer, or byte by byte.
+class Said {
+ public:
+  explicit Said(const GenerateCommand& command) {
+    if (command.tokenizer) {
+      stream_ = command.tokenizer->stream(text::SpecialTokens::kWithout);
+    }
+  }
+
+  std::string next(int32_t token) {
+    if (stream_) return stream_->next(token);
+    const auto byte = byte_of(token);
+    return byte ? std::string(1, *byte) : std::string();
+  }
+  // What waited for a token that did not come.
+  std::string finish() { return stream_ ? stream_->finish() : std::string(); }
+
+ private:
+  std::optional<text::Tokenizer::Stream> stream_;
+};
 
 std::vector<int32_t> end_tokens(const client::Generator& generator) {
   const std::vector<int64_t>& tokens = generator.end_tokens();
@@ -78,18 +122,24 @@ Status stream(client::Generator& generator, const GenerateCommand& command,
               const std::vector<int32_t>& prompt) {
   const bool terminal = out_is_terminal();
   Harmless harmless;
+  Said said(command);
+  const auto write_text = [&](const std::string& text) {
+    if (!terminal) return write_out(text);
+    std::string shown;
+    for (const char byte : text) shown += harmless.next(byte);
+    return write_out(shown);
+  };
   Status written;
   const auto show = [&](const client::TokenEvent& event) {
-    if (command.is_of_tokens()) {
-      written = write_out((event.index == 0 ? "" : " ") + std::to_string(event.token));
-    } else if (const auto byte = byte_of(event.token)) {
-      written = write_out(terminal ? harmless.next(*byte) : std::string(1, *byte));
-    }
+    written = command.is_of_tokens()
+                  ? write_out((event.index == 0 ? "" : " ") + std::to_string(event.token))
+                  : write_text(said.next(event.token));
     return written.ok();
   };
   const auto generated = generator.generate({prompt}, command.options, show);
   if (!generated) return generated.error();
   if (!written) return written;
+  if (!command.is_of_tokens()) DJINN_CHECK(write_text(said.finish()));
   return write_out("\n");
 }
 
@@ -97,9 +147,10 @@ Status print_whole(const Invocation& invocation, client::Generator& generator,
                    const GenerateCommand& command, const std::vector<int32_t>& prompt) {
   DJINN_TRY(const auto generated, generator.generate({prompt}, command.options));
   std::string text;
-  for (const int32_t token : generated.tokens.front()) {
-    const auto byte = byte_of(token);
-    if (byte && !command.is_of_tokens()) text.push_back(*byte);
+  if (!command.is_of_tokens()) {
+    Said said(command);
+    for (const int32_t token : generated.tokens.front()) text += said.next(token);
+    text += said.finish();
   }
   const Json item{{"prompt", command.prompt},
                   {"text", text},
@@ -109,8 +160,8 @@ Status print_whole(const Invocation& invocation, client::Generator& generator,
   return print_json(invocation, "generate", {item});
 }
 
-Status generate(const Invocation& invocation, GenerateCommand command) {
-  DJINN_CHECK(check(command));
+Status generate(const Invocation& invocation, GenerateCommand& command) {
+  DJINN_CHECK(prepare(command));
   DJINN_TRY(const auto client, attach(invocation, command.device, command.service_class));
   DJINN_TRY(const auto generator, open_generator(*client, command));
   client->set_begin_within_ms(command.begin_within_ms);
@@ -158,11 +209,11 @@ void add_generate(CommandLine& line) {
   verb.option("MODEL_DIR", command->directory,
               "what 'python3 -m djinn export' wrote to, or a Llama")
       .required();
-  const Option prompt =
-      verb.option("--prompt", command->prompt, "what it goes on from, of a byte-level model")
-          .called("TEXT")
-          .when([command] { command->has_prompt = true; });
-  verb.option("--tokens", command->tokens, "what any goes on from, like 9906,1917")
+  const Option prompt = verb.option("--prompt", command->prompt, "what it goes on from")
+                            .called("TEXT")
+                            .when([command] { command->has_prompt = true; });
+  verb.option("--tokens", command->tokens,
+              "what it goes on from, and what it says, as ids like 9906,1917")
       .called("IDS")
       .checked([](const std::string& text) {
         const auto tokens = tokens_from(text);

@@ -19,7 +19,9 @@ import torch
 from command_line import ctl
 from private_daemon import BIN, Daemon, running, wait_until
 from safetensors.numpy import save_file
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
 from transformers import LlamaForCausalLM
+from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 PROMPT = "The kernel "
 DOUBLE = """srg 1 "double"
@@ -716,21 +718,58 @@ def test_draws_depend_on_the_seed_alone(daemon: Daemon, byte_model: Path) -> Non
     assert ctl(daemon, *words, "--seed", "2").out != first.out
 
 
-def test_text_for_a_model_with_a_tokenizer_is_refused_and_its_tokens_are_taken(
+def test_a_tokenizer_that_is_not_known_is_named_and_tokens_are_taken(
     daemon: Daemon, byte_model: Path, tmp_path: Path
 ) -> None:
     copy = tmp_path / "model"
     shutil.copytree(byte_model, copy)
-    (copy / "tokenizer.json").write_text("{}")
+    file = copy / "tokenizer.json"
+    for text, told in (
+        ("{}", "it has no model"),
+        ('{"normalizer": {"type": "Nmt"}}', "the normalizer 'Nmt'"),
+    ):
+        file.write_text(text)
+        ended = ctl(daemon, "generate", str(copy), "--prompt", PROMPT)
+        assert ended.code == 10
+        assert told in ended.err
+        assert "--tokens" in ended.err
+    file.rename(copy / "tokenizer.model")
     ended = ctl(daemon, "generate", str(copy), "--prompt", PROMPT)
     assert ended.code == 10
-    assert "--tokens" in ended.err
+    assert "in another file" in ended.err
     words = ("--max-new-tokens", "4", "--json")
     of_tokens = ctl(daemon, "generate", str(copy), "--tokens", "256,84,104,101", *words)
     of_text = ctl(daemon, "generate", str(byte_model), "--prompt", "The", *words)
     item, other = (one.items()[0] for one in (of_tokens, of_text))
     assert item["tokens"] == other["tokens"]
     assert item["prompt_tokens"] == other["prompt_tokens"] == [256, *b"The"]
+
+
+def test_text_is_tokens_by_the_models_own_tokenizer_and_comes_out_as_text(
+    daemon: Daemon, byte_model: Path, tmp_path: Path
+) -> None:
+    """Bytes once more, as a tokenizer.json: so the model says what it says without."""
+    copy = tmp_path / "model"
+    shutil.copytree(byte_model, copy)
+    letters = {letter: byte for byte, letter in bytes_to_unicode().items()}
+    tokenizer = Tokenizer(models.BPE(letters, []))
+    tokenizer.add_special_tokens(["<begin>", "<end>"])
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="<begin> $A", special_tokens=[("<begin>", 256)]
+    )
+    tokenizer.save(str(copy / "tokenizer.json"))
+    for prompt in (PROMPT, "Straße \u00e4"):
+        words = ("--prompt", prompt, "--max-new-tokens", "60", "--temperature", "1.5")
+        own, bytewise = (
+            ctl(daemon, "generate", str(directory), *words) for directory in (copy, byte_model)
+        )
+        assert own.code == 0, own.err
+        assert own.out.decode() == bytewise.out.decode(errors="replace")
+        (item,) = ctl(daemon, "generate", str(copy), *words, "--json").items()
+        assert item["prompt_tokens"] == tokenizer.encode(prompt).ids
+        assert item["text"] == tokenizer.decode(item["tokens"])
 
 
 def test_what_it_goes_on_from_is_asked_for(daemon: Daemon, byte_model: Path) -> None:
