@@ -6,8 +6,8 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <queue>
-#include <unordered_map>
 #include <utility>
 
 #include "libdjinn-client/text/unicode.h"
@@ -27,7 +27,7 @@ class Merges {
   static Result<Merges> make(const std::vector<std::pair<std::string, std::string>>& pairs,
                              const Words& words, size_t prefix_bytes) {
     Merges merges;
-    merges.of_.reserve(pairs.size());
+    merges.slots_.resize(std::bit_ceil(pairs.size() * 2 + 1));
     for (size_t rank = 0; rank < pairs.size(); ++rank) {
       const auto& [left, right] = pairs[rank];
       const auto left_id = words.id_of(left);
@@ -38,25 +38,36 @@ class Merges {
                          "' is of words that its vocabulary does not have");
       }
       // Of a pair that is there twice the last counts.
-      merges.of_[key_of(*left_id, *right_id)] = {static_cast<uint32_t>(rank), *made};
+      const uint64_t key = key_of(*left_id, *right_id);
+      merges.slots_[merges.slot_of(key)] = {key, {static_cast<uint32_t>(rank), *made}};
     }
     return merges;
   }
 
   [[nodiscard]] const Merge* find(int32_t left, int32_t right) const {
-    const auto found = of_.find(key_of(left, right));
-    return found == of_.end() ? nullptr : &found->second;
+    const Slot& slot = slots_[slot_of(key_of(left, right))];
+    return slot.key == kFree ? nullptr : &slot.merge;
   }
 
  private:
-  struct Spread {
-    size_t operator()(uint64_t key) const { return (key * 0x9e3779b97f4a7c15) >> 20; }
+  // No pair's: ids are not negative.
+  static constexpr uint64_t kFree = UINT64_MAX;
+  struct Slot {
+    uint64_t key = kFree;
+    Merge merge = {};
   };
+
   static uint64_t key_of(int32_t left, int32_t right) {
     return static_cast<uint64_t>(static_cast<uint32_t>(left)) << 32 | static_cast<uint32_t>(right);
   }
+  // The slot that has the key, or the free one where it belongs.
+  [[nodiscard]] size_t slot_of(uint64_t key) const {
+    size_t at = (key * 0x9e3779b97f4a7c15) >> 32 & (slots_.size() - 1);
+    while (slots_[at].key != key && slots_[at].key != kFree) at = (at + 1) & (slots_.size() - 1);
+    return at;
+  }
 
-  std::unordered_map<uint64_t, Merge, Spread> of_;
+  std::vector<Slot> slots_;  // a power of two, of which at most half are taken
 };
 
 // The symbols of a word, as a list in which neighbours are joined. A word of n symbols takes

@@ -3,20 +3,31 @@
 #include "libdjinn-client/text/words.h"
 
 #include <algorithm>
+#include <bit>
+#include <functional>
 #include <utility>
 
 namespace djinn::text {
+namespace {
+
+uint32_t hash_of(std::string_view text) {
+  return static_cast<uint32_t>(std::hash<std::string_view>()(text));
+}
+
+}  // namespace
 
 Result<Words> Words::make(std::vector<TokenizerFile::Word> words) {
   Words made;
   made.words_ = std::move(words);
-  made.ids_.reserve(made.words_.size());
+  made.slots_.resize(std::bit_ceil(made.words_.size() * 2 + 1));
   for (size_t i = 0; i < made.words_.size(); ++i) {
     const TokenizerFile::Word& word = made.words_[i];
     const auto id = static_cast<size_t>(word.id);
-    if (!made.ids_.emplace(word.text, static_cast<int32_t>(id)).second) {
+    Slot& slot = made.slots_[made.slot_of(word.text)];
+    if (slot.place >= 0) {
       return malformed("the word '" + word.text.substr(0, 60) + "' is in its vocabulary twice");
     }
+    slot = {hash_of(word.text), static_cast<int32_t>(i)};
     if (id >= made.places_.size()) made.places_.resize(id + 1, -1);
     if (made.places_[id] >= 0) {
       return malformed("two words of its vocabulary have the id " + std::to_string(id));
@@ -25,6 +36,23 @@ Result<Words> Words::make(std::vector<TokenizerFile::Word> words) {
     made.longest_ = std::max(made.longest_, word.text.size());
   }
   return made;
+}
+
+size_t Words::slot_of(std::string_view text) const {
+  const uint32_t hash = hash_of(text);
+  size_t at = hash & (slots_.size() - 1);
+  while (slots_[at].place >= 0) {
+    const Slot& slot = slots_[at];
+    if (slot.hash == hash && words_[static_cast<size_t>(slot.place)].text == text) break;
+    at = (at + 1) & (slots_.size() - 1);
+  }
+  return at;
+}
+
+std::optional<int32_t> Words::id_of(std::string_view text) const {
+  const int32_t place = slots_[slot_of(text)].place;
+  if (place < 0) return std::nullopt;
+  return static_cast<int32_t>(words_[static_cast<size_t>(place)].id);
 }
 
 std::optional<std::string_view> Words::text_of(int32_t id) const {

@@ -7,7 +7,6 @@
 #include <optional>
 #include <string>
 #include <string_view>
-#include <unordered_map>
 #include <vector>
 
 #include "libdjinn-client/text/tokenizer_file.h"
@@ -20,11 +19,7 @@ class Words {
   // Errors: kMalformed for a text or an id that is there twice.
   static Result<Words> make(std::vector<TokenizerFile::Word> words);
 
-  [[nodiscard]] std::optional<int32_t> id_of(std::string_view text) const {
-    const auto found = ids_.find(text);
-    if (found == ids_.end()) return std::nullopt;
-    return found->second;
-  }
+  [[nodiscard]] std::optional<int32_t> id_of(std::string_view text) const;
   // Nothing for an id that no word has.
   [[nodiscard]] std::optional<std::string_view> text_of(int32_t id) const;
   [[nodiscard]] size_t size() const { return words_.size(); }
@@ -32,9 +27,17 @@ class Words {
   [[nodiscard]] size_t longest() const { return longest_; }
 
  private:
+  // A place in words_, with the hash of its text, so that few others are looked at.
+  struct Slot {
+    uint32_t hash = 0;
+    int32_t place = -1;  // -1: the slot is free
+  };
+  // The slot that has the text, or the free one where it belongs.
+  [[nodiscard]] size_t slot_of(std::string_view text) const;
+
   std::vector<TokenizerFile::Word> words_;
-  std::unordered_map<std::string_view, int32_t> ids_;  // views of words_, which does not change
-  std::vector<int32_t> places_;                        // in words_, by id; -1: none
+  std::vector<Slot> slots_;      // a power of two, of which at most half are taken
+  std::vector<int32_t> places_;  // in words_, by id; -1: none
   size_t longest_ = 0;
 };
 
