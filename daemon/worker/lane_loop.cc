@@ -437,6 +437,9 @@ void LaneLoop::listen(int wait_ms) {
   const uint64_t now_ns = clock_.monotonic_ns();
   const uint64_t quiet_until_ns = wait_ms == 0 ? listened_ns_ : now_ns;
   listened_ns_ = now_ns;
+  // A bell is heard once. It may be that of one which is hot, and blocked or waiting, for which the
+  // lane would go to sleep.
+  if (count > 0) looked_ns_ = 0;
   for (int i = 0; i < count; ++i) {
     const auto found = seats_.find(SessionId{events[static_cast<size_t>(i)].data.u64});
     if (found == seats_.end() || !found->second.is_cold) continue;
@@ -446,7 +449,6 @@ void LaneLoop::listen(int wait_ms) {
     seat.session->ring().finish_sleep();
     seat.session->progression.could_not_begin_before(quiet_until_ns);
     hot_.push_back(&seat);
-    looked_ns_ = 0;
   }
 }
 

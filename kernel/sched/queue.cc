@@ -3,6 +3,7 @@
 #include "kernel/sched/queue.h"
 
 #include <algorithm>
+#include <cmath>
 #include <ranges>
 #include <utility>
 
@@ -245,24 +246,25 @@ void Queue::pay_back(Account& account, int64_t most_ns) {
 
 // Who leaves takes its loans along: those who owe have as much less. Who leaves in debt changes
 // nothing: its lenders are owed what they were, as if it were there and idle, so that to come again
-// is no way around that. A virtual nanosecond of a heavier class is more time.
+// is no way around that. So loans may be more than debts: then those go first whose debtors are not
+// there any more. A virtual nanosecond of a heavier class is more time.
 void Queue::forget_loans(const Account& leaving) {
   if (leaving.borrowed_ns >= 0) return;
-  const auto owes = [&](const Account& other) {
-    return &band_of(other) == &band_of(leaving) && other.borrowed_ns > 0;
-  };
   const auto time_of = [](const Account& account) {
     return static_cast<double>(account.borrowed_ns) *
            static_cast<double>(sched::weight_of(account.service));
   };
-  double all = 0;
+  double debts = 0, loans = 0;
   for (const auto& [id, other] : accounts_) {
-    if (owes(other)) all += time_of(other);
+    if (&band_of(other) != &band_of(leaving)) continue;
+    (other.borrowed_ns > 0 ? debts : loans) += std::abs(time_of(other));
   }
-  if (all == 0) return;
-  const double part = std::min(1.0, -time_of(leaving) / all);
+  const double of_the_departed = std::max(0.0, loans - debts);
+  const double forgotten = -time_of(leaving) - of_the_departed;
+  if (forgotten <= 0 || debts == 0) return;
+  const double part = std::min(1.0, forgotten / debts);
   for (auto& [id, other] : accounts_) {
-    if (!owes(other)) continue;
+    if (&band_of(other) != &band_of(leaving) || other.borrowed_ns <= 0) continue;
     other.borrowed_ns -= static_cast<int64_t>(static_cast<double>(other.borrowed_ns) * part);
   }
 }

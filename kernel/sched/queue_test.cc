@@ -867,6 +867,28 @@ TEST(Lent, when_a_run_leaves_those_who_lent_are_owed_it_and_share_by_their_weigh
   EXPECT_NEAR(double(given_ms[3]), 100, 2);
 }
 
+TEST(Lent, what_a_run_that_left_owes_is_not_taken_off_the_debts_of_others) {
+  Lent lent({ServiceClass::kNormal, ServiceClass::kNormal});
+  lent.compute(40 * kMs);
+  lent.queue.remove(SessionId{1});
+  EXPECT_NEAR(lent.owes_ms(2), -20, kRoundedMs);
+  ASSERT_EQ(lent.queue.pick(0), SessionId{2});
+  lent.queue.charge(SessionId{2}, kMs);
+
+  for (const uint64_t id : {3, 4}) {
+    lent.services_of.resize(id, ServiceClass::kNormal);
+    lent.queue.add(SessionId{id}, ServiceClass::kNormal);
+    lent.queue.enqueue({SessionId{id}, Arrival::kWoke, kNsPerSecond, 0, true}, 0);
+    if (id > 3) continue;
+    ASSERT_EQ(lent.queue.pick(0), SessionId{3});
+    lent.queue.begin_slices(SessionId{3});
+  }
+  lent.queue.charge_running(SessionId{3}, 10 * kMs);
+  lent.queue.remove(SessionId{2});
+  EXPECT_NEAR(lent.owes_ms(3), 5, kRoundedMs) << "it had nothing of the one that leaves";
+  EXPECT_NEAR(lent.owes_ms(4), -5, kRoundedMs);
+}
+
 TEST(Lent, a_long_step_that_is_cancelled_has_lent_nothing_and_is_next) {
   Lent lent({ServiceClass::kNormal, ServiceClass::kInteractive, ServiceClass::kBatch});
   lent.compute(70 * kMs);
