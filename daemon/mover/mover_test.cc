@@ -222,8 +222,9 @@ struct Life {
 // As djinnd checks a device at its start.
 Life live(const std::string& fault) {
   constexpr uint64_t kSmall = uint64_t{2} << 20;
-  const std::vector<std::byte> content = pal::pattern(kSmall), zeros(kSmall);
-  const Fd memfd = memfd_with(content);
+  static const std::vector<std::byte> content = pal::pattern(kSmall);
+  static const Checksum filled = sum_of(content), empty = sum_of(std::vector<std::byte>(kSmall));
+  static const Fd memfd = memfd_with(content);
   MoverProcess mover({"DJINN_FAKE_CUDA=delay_us=0;" + fault});
   Life life;
   Fd extent;
@@ -237,11 +238,11 @@ Life live(const std::string& fault) {
   const auto done = [&](const ipc::MoverOrder& order, std::span<const int> fds) {
     return tell(mover.ask(order, fds));
   };
-  const auto holds = [&](const std::vector<std::byte>& bytes) {
+  const auto holds = [&](const Checksum& expected) {
     const auto answer = mover.ask({1, ipc::ChecksumExtent{kSmall, kKey}}, std::array{extent.get()});
     if (!tell(answer)) return false;
     const auto* const sum = body_of<ipc::Checksummed>(answer);
-    life.was_wrong |= sum == nullptr || sum->sum != sum_of(bytes);
+    life.was_wrong |= sum == nullptr || sum->sum != expected;
     return true;
   };
   const auto all = [&] {
@@ -252,8 +253,8 @@ Life live(const std::string& fault) {
     if (made->fds.size() != 1) return !(life.was_wrong = true);
     extent = std::move(made->fds[0]);
     const int fds[] = {memfd.get(), extent.get()};
-    return holds(zeros) && done({1, ipc::UploadExtent{kSmall, {{0, 0, kSmall}}}}, fds) &&
-           holds(content) && done({1, ipc::ZeroExtent{kSmall}}, {fds + 1, 1}) && holds(zeros) &&
+    return holds(empty) && done({1, ipc::UploadExtent{kSmall, {{0, 0, kSmall}}}}, fds) &&
+           holds(filled) && done({1, ipc::ZeroExtent{kSmall}}, {fds + 1, 1}) && holds(empty) &&
            done({1, ipc::MeasureDevice{}}, {});
   };
   life.was_whole = all();

@@ -236,7 +236,7 @@ constexpr std::string_view kEvictIdle = "memory.evict_idle_above";
 constexpr std::string_view kDevices = "devices";
 
 constexpr std::array kSettings{
-    Setting{kDevices, kNoDevices, false, set_devices},
+    Setting{"devices", kNoDevices, false, set_devices},
     Setting{"lane.isa", kBestIsa, false, set_isa},
     Setting{"lane.kernels", kMeasured, false, set_kernels},
     Setting{"lane.numerics", "exact", true, set_numerics},
@@ -255,6 +255,7 @@ constexpr std::array kSettings{
     Setting{"worker.hang_timeout", "10s", false, set_hang_timeout},
 };
 static_assert(std::ranges::is_sorted(kSettings, {}, &Setting::key));
+static_assert(std::ranges::find(kSettings, kDevices, &Setting::key) != kSettings.end());
 static_assert(std::ranges::find(kSettings, kEvictAll, &Setting::key) != kSettings.end());
 static_assert(std::ranges::find(kSettings, kEvictIdle, &Setting::key) != kSettings.end());
 
