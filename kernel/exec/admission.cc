@@ -64,7 +64,7 @@ class Admission {
       }
       DJINN_TRY(const uint64_t bytes, exec::bytes_of(*weight));
       // LibTorch has no const storage: the check of writes at run time keeps weights read-only.
-      program_.weights.back() = borrowed_storage(weight->data.on_host(), bytes, c10::kCPU);
+      program_.weights.back() = borrowed_storage(weight->data.on_host(), bytes, program_.device);
     }
     return {};
   }
@@ -377,9 +377,10 @@ std::vector<WrittenRange> joined(std::vector<WrittenRange> ranges) {
   return all;
 }
 
-Result<AdmittedGraph> admit_graph(srg::Graph graph, const WeightTable& weights,
+Result<AdmittedGraph> admit_graph(c10::Device device, srg::Graph graph, const WeightTable& weights,
                                   const AdmissionLimits& limits, Author author) {
   AdmittedGraph admitted;
+  admitted.device = device;
   admitted.graph = std::move(graph);
   DJINN_CHECK(catching([&]() -> Status {
     register_operators();
@@ -432,7 +433,8 @@ Status make_fast(AdmittedGraph& program, const WeightTable& weights,
   srg::Rewriting rewriting = srg::rewrite(program.graph, formed_weights(program.graph, weights));
   if (!rewriting.left_with_forms.empty()) return unreadable(rewriting.left_with_forms);
   if (rewriting.made > 0) {
-    auto fast = admit_graph(std::move(rewriting.graph), weights, limits, Author::kRewrite);
+    auto fast =
+        admit_graph(program.device, std::move(rewriting.graph), weights, limits, Author::kRewrite);
     DJINN_CHECK(limits.go_on());  // the admission may have ended with what this says
     if (fast && have_one_interface(program, *fast)) {
       // Whoever is told of a node is told of the client's.
@@ -475,6 +477,12 @@ Error not_fast(const AdmittedGraph& program) {
 
 Result<std::unique_ptr<Program>> CpuExecutor::admit(srg::Graph graph, const WeightTable& weights,
                                                     const AdmissionLimits& limits) {
+  return admit_on(c10::kCPU, std::move(graph), weights, limits);
+}
+
+Result<std::unique_ptr<Program>> admit_on(c10::Device device, srg::Graph graph,
+                                          const WeightTable& weights,
+                                          const AdmissionLimits& limits) {
   const srg::Numerics numerics = graph.numerics;
   if (numerics == srg::Numerics::kExact && reads_forms(graph, weights)) {
     return Error{ErrorCode::kUnsupported,
@@ -483,7 +491,7 @@ Result<std::unique_ptr<Program>> CpuExecutor::admit(srg::Graph graph, const Weig
                  "model's weights as the files have them."};
   }
   DJINN_TRY(AdmittedGraph admitted,
-            admit_graph(std::move(graph), weights, limits, Author::kClient));
+            admit_graph(device, std::move(graph), weights, limits, Author::kClient));
   if (numerics != srg::Numerics::kExact) {
     DJINN_CHECK(make_fast(admitted, weights, limits));
   }

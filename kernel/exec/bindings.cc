@@ -77,7 +77,7 @@ std::vector<c10::Storage> storages_of(const AdmittedGraph& program,
   std::vector<c10::Storage> storages = program.weights;
   for (size_t i = 0; i < storages.size(); ++i) {
     if (storages[i]) continue;
-    storages[i] = borrowed_storage(bindings[i].data.on_host(), bindings[i].bytes, c10::kCPU);
+    storages[i] = borrowed_storage(bindings[i].data.on_host(), bindings[i].bytes, program.device);
   }
   return storages;
 }

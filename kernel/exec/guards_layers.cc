@@ -418,7 +418,7 @@ void grid_sampler_2d_backward(const Stack& stack) {
   const at::Tensor& input = stack[1].toTensor();
   const at::Tensor& grid = stack[2].toTensor();
   require_positions(input, grid);
-  if (stack[4].toInt() == 0 || grid.is_meta()) return;
+  if (stack[4].toInt() == 0 || !grid.is_cpu()) return;
   const double reached = 4.0 * static_cast<double>(std::max(input.size(2), input.size(3)));
   TORCH_CHECK_VALUE(at::isfinite(grid.mul(reached)).all().item<bool>(),
                     "the grid is not finite, or leads too far from the input");

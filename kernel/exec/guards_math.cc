@@ -85,7 +85,7 @@ void grouped_mm(const Stack& stack) {
   const int64_t grouped = self.dim() == 3    ? other.size(-1)
                           : other.dim() == 3 ? self.size(0)
                                              : self.size(1);
-  if (ends.is_meta()) return;
+  if (!ends.is_cpu()) return;
   const at::Tensor dense = ends.contiguous();
   const auto* const data = dense.const_data_ptr<int32_t>();
   const bool ascend = data[0] >= 0 && std::is_sorted(data, data + dense.numel());
@@ -113,7 +113,7 @@ void lcm(const Stack& stack) {
   const at::ScalarType type = at::result_type(stack[0].toTensor(), stack[1].toTensor());
   for (const size_t i : {0, 1}) {
     const at::Tensor& numbers = stack[i].toTensor();
-    TORCH_CHECK_VALUE(numbers.is_meta() || !holds_least(numbers.to(type)), "argument ", i,
+    TORCH_CHECK_VALUE(!numbers.is_cpu() || !holds_least(numbers.to(type)), "argument ", i,
                       " holds the least number of its type, whose multiples trap");
   }
 }
@@ -121,7 +121,7 @@ void lcm(const Stack& stack) {
 // Dividing the least number of a type by -1 traps where the quotient is cut to an integer.
 void require_quotients(const at::Tensor& dividend, const at::Tensor& divisor,
                        const c10::IValue& rounding) {
-  if (dividend.is_meta() || divisor.is_meta()) return;
+  if (!dividend.is_cpu() || !divisor.is_cpu()) return;
   if (!rounding.isString() || rounding.toStringRef() != "trunc") return;
   const at::ScalarType type = at::result_type(dividend, divisor);
   if (type != at::kInt && type != at::kLong) return;
@@ -164,7 +164,7 @@ void pdist(const Stack& stack) {
 // fall again it has written too many by then.
 void repeat_interleave(const Stack& stack) {
   const at::Tensor& repeats = stack[0].toTensor();
-  if (repeats.is_meta() || !c10::isIntegralType(repeats.scalar_type(), false)) return;
+  if (!repeats.is_cpu() || !c10::isIntegralType(repeats.scalar_type(), false)) return;
   const at::Tensor dense = repeats.to(at::kLong).contiguous();
   const auto* const data = dense.const_data_ptr<int64_t>();
   int64_t total = 0;

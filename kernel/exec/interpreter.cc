@@ -143,8 +143,7 @@ Status run_step(const AdmittedGraph& program, const Step& step,
 
 // The caller has checked the bounds.
 at::Tensor view_of(const c10::Storage& storage, at::ScalarType type, const Geometry& geometry) {
-  const auto key =
-      storage.device_type() == c10::kMeta ? c10::DispatchKey::Meta : c10::DispatchKey::CPU;
+  const auto key = c10::computeDispatchKey(type, c10::kStrided, storage.device());
   at::Tensor tensor = at::detail::make_tensor<c10::TensorImpl>(
       c10::Storage(storage), c10::DispatchKeySet(key), c10::scalarTypeToTypeMeta(type));
   tensor.unsafeGetTensorImpl()->set_sizes_and_strides(geometry.sizes, geometry.strides,

@@ -62,6 +62,12 @@ at::Tensor& kv_append(at::Tensor& buffer, const at::Tensor& fresh, int64_t posit
   return buffer;
 }
 
+at::Tensor& kv_append_cuda(at::Tensor& buffer, const at::Tensor& fresh, int64_t position) {
+  check_append(buffer, fresh, position);
+  buffer.narrow(2, position, fresh.size(2)).copy_(fresh);
+  return buffer;
+}
+
 at::Tensor& kv_append_meta(at::Tensor& buffer, const at::Tensor& fresh, int64_t position) {
   check_append(buffer, fresh, position);
   return buffer;
@@ -74,6 +80,10 @@ void define_kv_append(OwnLibraries& libraries) {
       "kv_append(Tensor(a!) buffer, Tensor new, SymInt position) -> Tensor(a!)");
   libraries.cpu.impl("kv_append", &kv_append);
   libraries.meta.impl("kv_append", &kv_append_meta);
+  // The only one for a GPU. It is never destroyed, as OwnLibraries are not.
+  static auto* const cuda =
+      new torch::Library(torch::Library::IMPL, "djinn", c10::DispatchKey::CUDA, __FILE__, __LINE__);
+  cuda->impl("kv_append", &kv_append_cuda);
 }
 
 }  // namespace djinn::exec

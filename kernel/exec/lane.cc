@@ -466,6 +466,7 @@ Status CpuLane::execute_on(Sink& sink, const AdmittedGraph& graph, const RunBind
 
 Frame frame_of(const AdmittedGraph& graph, const RunBindings& bindings) {
   Frame frame;
+  frame.device = graph.device;
   frame.symbols = bindings.symbols;
   frame.tokens_begin = bindings.tokens_begin;
   if (!graph.reaches_capacity) frame.tokens_end = bindings.tokens_end;

@@ -69,8 +69,10 @@ bool places_alike(const Layout& layout, at::IntArrayRef strides) {
 
 at::Tensor copy_into(const Layout& layout, const at::Tensor& tensor) {
   at::Tensor copy = at::empty_strided(layout.sizes, layout.strides, tensor.options());
-  if (layout.reached > layout.elements && !copy.is_meta()) {
+  if (layout.reached > layout.elements && copy.is_cpu()) {
     std::memset(copy.storage().mutable_data(), 0, copy.storage().nbytes());
+  } else if (layout.reached > layout.elements && !copy.is_meta()) {
+    at::empty({0}, copy.options().dtype(at::kByte)).set_(copy.storage()).zero_();
   }
   TORCH_CHECK(layout.elements == 0 || !may_overlap_itself(copy),
               "its result is claimed with strides ", copy.strides(),

@@ -58,7 +58,7 @@ Count by_tensor(const Stack& stack) {
   const at::Tensor& given = stack[1].toTensor();
   if (given.dim() > 1 || given.scalar_type() != at::kLong) return std::nullopt;
   if (given.dim() == 1) return given.numel() + 1;
-  return given.is_meta() ? Count() : *given.const_data_ptr<int64_t>();
+  return given.is_cpu() ? *given.const_data_ptr<int64_t>() : Count();
 }
 
 struct Row {

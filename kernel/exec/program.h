@@ -94,6 +94,7 @@ struct Write {
 };
 
 struct AdmittedGraph {
+  c10::Device device = c10::kCPU;  // where its weights are, and its runs compute
   srg::Graph graph;
   std::vector<c10::Storage> weights;  // one for each graph storage; empty for other kinds
   std::vector<at::Tensor> constants;  // one for each value; weight views of constant shape only
@@ -132,6 +133,12 @@ class CpuProgram final : public Program {
  private:
   AdmittedGraph admitted_;
 };
+
+// As Executor::admit(), of a program whose weights are on this device. Of a device that is not the
+// host only lanes without a plan run one, and what they give is there when its stream is done.
+Result<std::unique_ptr<Program>> admit_on(c10::Device device, srg::Graph graph,
+                                          const WeightTable& weights,
+                                          const AdmissionLimits& limits);
 
 class Placer;
 

@@ -9,7 +9,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from launch_log import Line, sections
 
 HERE = Path(__file__).parent
 LIBRARIES = ("libcudart.so.13", "libcublas.so.13", "libcublasLt.so.13")
@@ -29,31 +28,27 @@ def built() -> Path:
 
 
 def run(log: Path, *script: str, options: str = "") -> subprocess.CompletedProcess[str]:
+    return start(log, [sys.executable, *script], options)
+
+
+def start(log: Path, command: list[str], options: str = "") -> subprocess.CompletedProcess[str]:
     folder = built()
     environment = {
         **os.environ,
         "LD_PRELOAD": " ".join(str(folder / name) for name in LIBRARIES),
         "LD_LIBRARY_PATH": str(folder),
-        "PYTHONPATH": str(HERE),
+        "PYTHONPATH": f"{HERE}:{HERE.parent / 'ghosts'}",
         "DJINN_FAKE_RUNTIME": options,
         "DJINN_FAKE_RUNTIME_LOG": str(log),
         "PYTORCH_ALLOC_CONF": "",
     }
     return subprocess.run(
-        [sys.executable, *script],
+        command,
         env=environment,
         capture_output=True,
         text=True,
         timeout=PROCESS_S,
     )
-
-
-def log_of(folder: Path, *script: str, options: str = "") -> dict[str, list[Line]]:
-    """The sections of a program that has to end well."""
-    log = folder / "log"
-    done = run(log, *script, options=options)
-    assert done.returncode == 0, done.stderr
-    return sections(log)
 
 
 def mark(text: str) -> None:
