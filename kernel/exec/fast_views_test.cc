@@ -331,7 +331,9 @@ class RandomGraph {
     view("v", rarely() ? type() : in, value);
     std::string mask = "none";
     if (random_.below(2) == 0) {
-      view("mask", rarely() ? in : "bool", broadcast({rows, 1, tokens, keys}));
+      const bool is_added = random_.below(3) == 0;
+      const int64_t heads = is_added ? one_of({1, shared * group}) : 1;
+      view("mask", is_added ? in : "bool", broadcast({rows, heads, tokens, keys}));
       mask = "%mask";
     }
     static const std::vector<std::string> kScale = {"none", "0.25", "1", "-1.0", "0"};
