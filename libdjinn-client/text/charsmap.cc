@@ -2,8 +2,6 @@
 
 #include "libdjinn-client/text/charsmap.h"
 
-#include <utf8proc.h>
-
 #include <cstring>
 
 #include "libdjinn-client/text/settings.h"
@@ -30,23 +28,6 @@ std::optional<std::string> from_base64(std::string_view text) {
     }
   }
   return out;
-}
-
-// The end of the extended grapheme cluster that begins at `at`.
-size_t cluster_end(std::string_view text, size_t at) {
-  Character one = character_at(text, at);
-  size_t end = at + one.bytes;
-  utf8proc_int32_t state = 0;
-  while (end < text.size()) {
-    const Character next = character_at(text, end);
-    if (utf8proc_grapheme_break_stateful(static_cast<utf8proc_int32_t>(one.point),
-                                         static_cast<utf8proc_int32_t>(next.point), &state)) {
-      break;
-    }
-    end += next.bytes;
-    one = next;
-  }
-  return end;
 }
 
 // darts-clone's units.

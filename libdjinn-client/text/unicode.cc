@@ -49,6 +49,16 @@ bool is_enclosed_letter(uint32_t point) {
          (point >= 0x1f150 && point <= 0x1f169) || (point >= 0x1f170 && point <= 0x1f189);
 }
 
+// A character that utf8proc takes, in clusters, for what Unicode 17 takes this one for.
+utf8proc_int32_t in_clusters(uint32_t point) {
+  constexpr utf8proc_int32_t kExtending = 0x301;
+  constexpr utf8proc_int32_t kPrepended = 0x110bd;
+  if (is_in(kExtends, point)) return kExtending;
+  if (point == 0x113d1) return kPrepended;
+  if (point == 0x11a3a) return 'x';
+  return static_cast<utf8proc_int32_t>(point);
+}
+
 int options_of(NormalForm form) {
   switch (form) {
     case NormalForm::kC:
@@ -198,6 +208,21 @@ void append_lower(std::string& text, uint32_t point) {
   if (is_between(0x16ea0, 0x16eb8)) return append_character(text, point + 0x1b);
   append_character(text,
                    static_cast<uint32_t>(utf8proc_tolower(static_cast<utf8proc_int32_t>(point))));
+}
+
+size_t cluster_end(std::string_view text, size_t at) {
+  Character one = character_at(text, at);
+  size_t end = at + one.bytes;
+  utf8proc_int32_t state = 0;
+  while (end < text.size()) {
+    const Character next = character_at(text, end);
+    if (utf8proc_grapheme_break_stateful(in_clusters(one.point), in_clusters(next.point), &state)) {
+      break;
+    }
+    end += next.bytes;
+    one = next;
+  }
+  return end;
 }
 
 std::string normalized(std::string_view text, NormalForm form) {

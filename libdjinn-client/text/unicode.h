@@ -41,6 +41,9 @@ void append_character(std::string& text, uint32_t point);
 // Appends the lower case of one character, which may be two.
 void append_lower(std::string& text, uint32_t point);
 
+// Where the extended grapheme cluster ends that begins at `at`; at < text.size().
+[[nodiscard]] size_t cluster_end(std::string_view text, size_t at);
+
 enum class NormalForm { kC, kD, kKC, kKD };
 [[nodiscard]] std::string normalized(std::string_view text, NormalForm form);
 

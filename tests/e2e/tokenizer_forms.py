@@ -617,9 +617,9 @@ def random_texts(seed: int, count: int) -> list[str]:
 
 
 def all_characters() -> list[str]:
-    """Every code point, between letters, and between letters and spaces."""
+    """Every code point, between letters and spaces, and beside a letter with a mark."""
     points = [point for point in range(0x110000) if not 0xD800 <= point < 0xE000]
     return [
-        "".join(f"{chr(point)}x {chr(point)} 1" for point in points[at : at + 64])
+        "".join(f"{one}x {one} 1A\u0301{one}A\u0301 " for one in map(chr, points[at : at + 64]))
         for at in range(0, len(points), 64)
     ]
