@@ -203,6 +203,21 @@ TEST_P(FastInt8, however_the_graph_turns_the_matrix_the_product_is_the_same) {
   EXPECT_TRUE(same_bytes(run(x), plain));
 }
 
+TEST_P(FastInt8, a_linear_of_three_dimensions_may_turn_a_matrix_whose_inputs_are_first) {
+  GraphBuilder b;
+  const srg::Expr rows = b.symbol("rows", 1, 64);
+  const auto x = b.input("x", dtype(), {2, rows, kInputs});
+  const auto w = b.call("aten::t", {arg(weight(b, "turned"))});
+  b.output(b.call("aten::linear", {arg(x), arg(w), arg(weight(b, "b"))}));
+  b.graph.numerics = fast();
+  ASSERT_EQ(message_of(world_.admit(b.graph)), "");
+  const at::Tensor given = noise({2, 3, kInputs}, 9, GetParam());
+  ASSERT_EQ(message_of(world_.run({3}, {given})), "");
+  const at::Tensor expected =
+      at::matmul(given.to(at::kDouble), turned_.widened.to(at::kDouble)) + bias_.to(at::kDouble);
+  EXPECT_LE(error(world_.output(0), expected), rounding());
+}
+
 TEST_P(FastInt8, products_of_one_value_are_what_each_is_alone) {
   const auto one = [&](const std::string& name) {
     return graph([&](GraphBuilder& b, srg::ValueRef x) {

@@ -50,7 +50,9 @@ at::Tensor linear_as_before(const at::Tensor& input, const at::Tensor& weight, c
                             bool turned) {
   take_leave();
   if (!turned) return at::linear(input, weight, bias);
-  return bias ? at::addmm(*bias, input, weight) : at::matmul(input, weight);
+  if (!bias) return at::matmul(input, weight);
+  // Of more dimensions it was a linear with a weight in int8 that the graph turns.
+  return input.dim() == 2 ? at::addmm(*bias, input, weight) : at::linear(input, weight.t(), bias);
 }
 
 bool lies_inputs_dense(const at::Tensor& weight, bool turned) {

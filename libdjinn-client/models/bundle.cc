@@ -297,8 +297,8 @@ Status check_config(Reader& reader, const Json& root, const Bundle& bundle) {
 }  // namespace
 
 bool is_bundle(const std::string& directory) {
-  std::error_code ignored;  // what cannot be looked at is not there
-  return std::filesystem::exists(path_of(directory), ignored);
+  std::error_code ignored;  // what cannot be looked at is not there; a link that leads nowhere is
+  return std::filesystem::exists(std::filesystem::symlink_status(path_of(directory), ignored));
 }
 
 Result<Bundle> read_bundle(const std::string& directory) {

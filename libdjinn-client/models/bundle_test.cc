@@ -67,6 +67,14 @@ void places_of(const Json& json, const Json::json_pointer& at,
   }
 }
 
+// And is no reason to take the directory for another model's.
+TEST(Bundle, a_link_that_leads_nowhere_is_a_bundle_that_cannot_be_read) {
+  const Home home;
+  std::filesystem::create_symlink("nowhere", home.path() + "/djinn.json");
+  EXPECT_TRUE(is_bundle(home.path()));
+  EXPECT_FALSE(read_bundle(home.path()));
+}
+
 TEST(Bundle, what_export_writes_is_read) {
   const Home home;
   EXPECT_FALSE(is_bundle(home.path()));

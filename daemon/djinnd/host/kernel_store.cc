@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -30,12 +31,17 @@ namespace fs = std::filesystem;
 constexpr size_t kFileBytesMax = 4096;
 
 // Gives the file's bytes, kFileBytesMax at most; nothing where there is none. Errors: kIo and its
-// kin.
+// kin; kPermissionDenied of a file that somebody else made.
 Result<std::optional<std::string>> content_of(const std::string& path) {
   const Fd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
   if (!file.valid()) {
     if (errno == ENOENT) return std::optional<std::string>();
     return system_error("open " + path, errno);
+  }
+  struct stat status {};
+  if (::fstat(file.get(), &status) != 0) return system_error("look at " + path, errno);
+  if (status.st_uid != ::geteuid()) {
+    return Error{ErrorCode::kPermissionDenied, path + " belongs to another user."};
   }
   std::array<char, kFileBytesMax> bytes{};
   const ssize_t length = ::read(file.get(), bytes.data(), bytes.size());

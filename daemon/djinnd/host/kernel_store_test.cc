@@ -5,6 +5,7 @@
 #include <fmt/os.h>
 #include <gtest/gtest.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 #include <filesystem>
 #include <iterator>
@@ -112,6 +113,15 @@ TEST_F(KernelStoreTest, a_choice_that_nobody_can_have_measured_counts_for_nothin
   lie.products[0].takes_own = false;
   keep(lie);
   EXPECT_EQ(found(key()), std::nullopt);
+}
+
+TEST_F(KernelStoreTest, a_file_that_another_user_made_counts_for_nothing) {
+  if (::geteuid() != 0) GTEST_SKIP() << "it takes root to make one";
+  keep(some_table(1000));
+  ASSERT_EQ(::chown(path().c_str(), 65534, 65534), 0);
+  EXPECT_EQ(found(key()), std::nullopt);
+  keep(some_table(2000));
+  EXPECT_EQ(found(key()), some_table(2000));
 }
 
 // A directory in its place, a link to nowhere.

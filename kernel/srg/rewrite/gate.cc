@@ -98,6 +98,7 @@ std::optional<Gated> composed_gelu(const Draft& draft, ValueId half, ValueId one
   gated.nodes.push_back(*sum);
   const auto cube = chain.through(pair->second, "aten::mul.Tensor", 0.044715);
   if (chain.through(cube, "aten::pow.Tensor_Scalar", 3) != x) return {};
+  if (!has_kernels(dtype_of(draft, *x))) return {};
   gated.x = *x;
   return gated;
 }

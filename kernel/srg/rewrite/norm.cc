@@ -208,7 +208,8 @@ std::optional<Norm> norm_rounded_once(const Draft& draft, NodeIndex last) {
 // float32 that is not narrowed makes the result one.
 bool has_one_dtype(const Draft& draft, Norm& norm, NodeIndex last) {
   const DType dtype = dtype_of(draft, norm.x);
-  if (norm.weight ? draft.value(*norm.weight).dtype != dtype : !has_kernels(dtype)) return false;
+  if (!has_kernels(dtype)) return false;
+  if (norm.weight && draft.value(*norm.weight).dtype != dtype) return false;
   if (norm.is_cast) {
     const auto cast = cast_to(draft.node(last), dtype);
     if (!cast) return false;

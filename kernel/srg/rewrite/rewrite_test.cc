@@ -438,6 +438,19 @@ TEST(rewrite_gates, eight_nodes_are_gelu) {
   EXPECT_EQ(pass(all_passes(composed_gelu("2.0")), "gated").fired, 0u);
 }
 
+// What the operators that stand for them would compute in float32.
+TEST(rewrite, forms_in_a_dtype_without_kernels_stay) {
+  const std::string head =
+      "symbol tokens 1..512 tokens\n"
+      "input %x : float64[1, tokens, 64]\n"
+      "weight %w \"w\" : float64[64]\n";
+  EXPECT_EQ(pass(rewrite(parsed(head + composed_gelu("3.0") + "output %y\n")), "gated").fired, 0u);
+  const std::string norm = "%h = aten::_to_copy(%x, dtype=float32)\n" + mean_square("%h") +
+                           "%s = aten::mul.Tensor(%w, %n)\n"
+                           "%y = aten::_to_copy(%s, dtype=float64)\n";
+  EXPECT_EQ(pass(rewrite(parsed(head + norm + "output %y\n")), "norm").fired, 0u);
+}
+
 std::string rope(const std::string& second_half) {
   return "%b = aten::as_strided(%x, [1, 4, tokens, 16], [64*tokens, 16, 64, 1], 0)\n"
          "%cos = aten::as_strided(%f, [1, 1, tokens, 16], [64*tokens, 64*tokens, 64, 1], 0)\n"
