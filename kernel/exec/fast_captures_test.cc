@@ -95,8 +95,10 @@ bool runs_together(const srg::Capture& capture) {
   return true;
 }
 
-// The others write states, which are refs, or need all threads or memory beside their plan.
-TEST(FastCaptures, ci_decode_steps_of_four_models_in_five_are_computed_together_as_each_is_alone) {
+// The others write states, which are refs, or need all threads or memory beside their plan, as
+// those whose masks are given a number here that hides nothing.
+TEST(FastCaptures,
+     ci_decode_steps_of_seven_models_in_eight_are_computed_together_as_each_is_alone) {
   size_t together = 0, all = 0;
   std::string others;
   for (const srg::Capture& capture : srg::read_captures()) {
@@ -107,7 +109,7 @@ TEST(FastCaptures, ci_decode_steps_of_four_models_in_five_are_computed_together_
     together += it_does ? 1 : 0;
     if (!it_does) others += " " + capture.name;
   }
-  EXPECT_GE(together * 5, all * 4) << "by themselves:" << others;
+  EXPECT_GE(together * 8, all * 7) << "by themselves:" << others;
 }
 
 // --- memory
