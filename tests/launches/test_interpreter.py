@@ -11,7 +11,7 @@ from fake_process import HERE, run, start
 from launch_log import Line, count, sections, work
 
 FORWARDS = ("bert", "electra")
-GENERATORS = ("gpt2", "llama")
+GENERATORS = ("gpt2", "llama", "qwen2")
 DATA = HERE.parent / "data"
 GRAPHS = [
     *(DATA / f"forwards/{name}.srg" for name in FORWARDS),
