@@ -43,12 +43,12 @@ void write(wire::MoverOrder::Builder out, const MeasureDevice&) {
   out.setMeasureDevice();
 }
 
-UploadRange read_range(wire::UploadRange::Reader in) {
+UploadRange read_upload_range(wire::UploadRange::Reader in) {
   return {in.getFrom(), in.getTo(), in.getBytes()};
 }
 
 UploadExtent read_upload(wire::UploadExtent::Reader in) {
-  return {in.getBytes(), read_list(in.getRanges(), kUploadRanges, read_range)};
+  return {in.getBytes(), read_list(in.getRanges(), kUploadRanges, read_upload_range)};
 }
 
 static_assert(std::variant_size_v<decltype(MoverOrder::body)> ==
