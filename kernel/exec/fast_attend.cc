@@ -276,10 +276,15 @@ kernels::Attend call_at(const Attention& it, const Place& at, Queries differ, in
   return call;
 }
 
-// Calls f(i) for each i of [0, count), on all threads.
+// Products that are worth a thread.
+constexpr int64_t kProductsGrain = 1 << 15;
+
+// Calls f(i) for each i of [0, count), which take so many products, on all threads that are worth
+// it.
 template <typename F>
-void for_each(int64_t count, const F& f) {
-  at::parallel_for(0, count, 1, [&](int64_t begin, int64_t end) {
+void for_each(int64_t count, int64_t products, const F& f) {
+  const int64_t grain = std::max<int64_t>(kProductsGrain / std::max<int64_t>(products, 1), 1);
+  at::parallel_for(0, count, grain, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) f(i);
   });
 }
@@ -287,11 +292,12 @@ void for_each(int64_t count, const F& f) {
 void attend_many(const Attention& it) {
   const int64_t rows = it.query.size(0), heads = it.query.size(1), tokens = it.query.size(2);
   const int64_t shared = it.key.size(1), group = heads / shared;
+  const int64_t products = it.key.size(2) * it.key.size(3);  // of a query
   const auto element = static_cast<size_t>(*element_of(it.key.scalar_type()));
   const kernels::AttendKernels& attend = fast_kernels().attend;
   // Heads of a group have the same values.
   c10::SmallVector<uint8_t, 64> are_finite(static_cast<size_t>(rows * shared));
-  for_each(rows * shared, [&](int64_t i) {
+  for_each(rows * shared, products, [&](int64_t i) {
     const Place at{i / shared, i % shared * group, 0};
     are_finite[static_cast<size_t>(i)] =
         attend.are_finite[element](call_at(it, at, Queries::kTokens, tokens)) ? 1 : 0;
@@ -300,7 +306,7 @@ void attend_many(const Attention& it) {
   const int64_t threads = std::min<int64_t>(at::get_num_threads(), rows * heads);
   const at::Tensor scratch = at::empty({threads, each}, at::kFloat);
   auto* const scratch_data = scratch.mutable_data_ptr<float>();
-  for_each(rows * heads, [&](int64_t i) {
+  for_each(rows * heads, products * tokens, [&](int64_t i) {
     kernels::Attend call = call_at(it, {i / heads, i % heads, 0}, Queries::kTokens, tokens);
     call.values_are_finite = are_finite[static_cast<size_t>(i / group)] != 0;
     call.scratch = scratch_data + at::get_thread_num() * each;
@@ -313,9 +319,10 @@ void attend_few(const Attention& it) {
   const int64_t rows = it.query.size(0), heads = it.query.size(1), tokens = it.query.size(2);
   const int64_t group = it.bias && it.bias->size(1) > 1 ? 1 : heads / it.key.size(1);
   const int64_t calls = heads / group;
+  const int64_t products = group * it.key.size(2) * it.key.size(3);
   const auto element = static_cast<size_t>(*element_of(it.key.scalar_type()));
   const kernels::AttendKernel kernel = fast_kernels().attend.heads[element];
-  for_each(rows * calls * tokens, [&](int64_t i) {
+  for_each(rows * calls * tokens, products, [&](int64_t i) {
     const Place at{i / (calls * tokens), i / tokens % calls * group, i % tokens};
     kernel(call_at(it, at, Queries::kHeads, group));
   });
@@ -347,15 +354,29 @@ at::Tensor attend(const at::Tensor& query, const at::Tensor& key, const at::Tens
 
 // --- what a graph spells out
 
+// How many there are. Where there are none, that does not say how many heads each has.
+struct Rows {
+  int64_t count = 1;
+  int64_t heads_if_none = 1;
+};
+Rows rows_of(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value) {
+  for (const at::Tensor* const one : {&key, &value, &query}) {
+    if (one->dim() == 4) return {one->size(0), one->size(1)};
+  }
+  return {};
+}
+
 // Rows and heads as two dimensions.
-at::Tensor in_four(const at::Tensor& tensor, int64_t rows) {
-  return tensor.dim() == 3 ? tensor.unflatten(0, {rows, tensor.size(0) / rows}) : tensor;
+at::Tensor in_four(const at::Tensor& tensor, Rows rows) {
+  if (tensor.dim() != 3) return tensor;
+  const int64_t heads = rows.count == 0 ? rows.heads_if_none : tensor.size(0) / rows.count;
+  return tensor.unflatten(0, {rows.count, heads});
 }
 
 // A bias or mask, as the scores of that many rows and heads meet it: it may have been added to
 // scores with rows and heads as one dimension.
-at::Tensor bias_in_four(const at::Tensor& tensor, int64_t rows, int64_t heads) {
-  if (tensor.dim() == 3 && tensor.size(0) == rows * heads) return in_four(tensor, rows);
+at::Tensor bias_in_four(const at::Tensor& tensor, Rows rows, int64_t heads) {
+  if (tensor.dim() == 3 && tensor.size(0) == rows.count * heads) return in_four(tensor, rows);
   at::Tensor wide = tensor;
   while (wide.dim() < 4) wide = wide.unsqueeze(0);
   return wide;
@@ -375,13 +396,6 @@ bool hides(const at::Tensor& instead) {
   const at::Tensor number = instead.to(at::kFloat);
   return number.numel() == 1 &&
          *number.const_data_ptr<float>() <= hides_from(instead.scalar_type());
-}
-
-int64_t rows_of(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value) {
-  for (const at::Tensor* const one : {&key, &value, &query}) {
-    if (one->dim() == 4) return one->size(0);
-  }
-  return 1;
 }
 
 // Of the result, uninitialised.
@@ -410,7 +424,7 @@ at::Tensor attend_biased(const at::Tensor& query, const at::Tensor& key, const a
                          at::TensorList biases, c10::ArrayRef<double> factors, const Mask& seen,
                          const Mask& instead, double scale, bool merged) {
   TORCH_CHECK(biases.size() == factors.size(), "each bias has a factor");
-  const int64_t rows = rows_of(query, key, value);
+  const Rows rows = rows_of(query, key, value);
   const at::Tensor out = empty_biased(query, key, value, merged);
   Attention it{in_four(query, rows),
                in_four(key, rows),

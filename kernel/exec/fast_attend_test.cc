@@ -138,6 +138,29 @@ TEST_P(FastAttend, who_is_hidden_everything_from_has_the_mean) {
   EXPECT_LT(distance(first, at::mean(values, 2, true)), 0.01);
 }
 
+// As Bloom has it, of no rows or some.
+TEST(FastAttendOfRows, there_may_be_none) {
+  const auto graph = srg::parse_text(
+      "srg 1 \"rows\" numerics \"fast\"\nsymbol rows 0..8\n"
+      "input %q : float32[4*rows, 3, 16]\ninput %k : float32[rows, 4, 8, 16]\n"
+      "input %v : float32[rows, 4, 8, 16]\n"
+      "%k3 = aten::as_strided(%k, [4*rows, 16, 8], [128, 1, 16], 0)\n"
+      "%s : float32[4*rows, 3, 8] = aten::bmm(%q, %k3)\n"
+      "%w : float32[4*rows, 3, 8] = aten::_softmax(%s, -1, false)\n"
+      "%v3 = aten::as_strided(%v, [4*rows, 8, 16], [128, 16, 1], 0)\n"
+      "%y : float32[4*rows, 3, 16] = aten::bmm(%w, %v3)\noutput %y\n");
+  ASSERT_TRUE(graph.ok()) << graph.error().message;
+  World world({});
+  ASSERT_EQ(message_of(world.admit(*graph)), "");
+  EXPECT_EQ(dynamic_cast<const CpuProgram&>(*world.program).fast_nodes(), 1u);
+  for (const int64_t rows : {0, 2}) {
+    const at::Tensor keys = noise({rows, 4, 8, 16}, 2, at::kFloat);
+    ASSERT_EQ(message_of(world.run({rows}, {noise({4 * rows, 3, 16}, 1, at::kFloat), keys, keys})),
+              "");
+    EXPECT_EQ(world.output(0).size(0), 4 * rows);
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Forms, FastAttend,
                          ::testing::Combine(::testing::Values(at::kFloat, at::kBFloat16, at::kHalf),
                                             ::testing::Values(1, 5, 33), ::testing::Bool()),

@@ -84,11 +84,16 @@ bool still_reads(const Draft& draft, NodeIndex reader, ValueId value) {
 }
 
 struct WayOn {
-  std::vector<NodeIndex> nodes;  // with the product, which is the last
-  ValueId weights = 0;           // as the product has them
-  bool are_seen = false;         // as views
-  bool are_all = true;           // of those, each shows all weights in order
+  std::vector<NodeIndex> nodes;     // with the product, which is the last
+  ValueId weights = 0;              // as the product has them
+  bool are_seen = false;            // as views
+  bool are_all = true;              // of those, each shows all weights in order
+  bool are_read_elsewhere = false;  // too: the way ends before the product
 };
+
+bool multiplies(const Node& node) {
+  return node.op == "aten::matmul" || node.op == "aten::bmm";
+}
 
 std::optional<WayOn> way_on(const Draft& draft, NodeIndex softmax) {
   const Node& node = draft.node(softmax);
@@ -101,7 +106,7 @@ std::optional<WayOn> way_on(const Draft& draft, NodeIndex softmax) {
     if (reader == draft.readers(way.weights).end()) return {};
     const Node& next = draft.node(*reader);
     way.nodes.push_back(*reader);
-    if (next.op == "aten::matmul" || next.op == "aten::bmm") return way;
+    if (multiplies(next)) return way;
     const bool passes_on = next.op == "aten::as_strided" || next.op == "aten::_to_copy";
     if (!passes_on || next.outputs.size() != 1) return {};
     if (next.op == "aten::as_strided") {
@@ -110,7 +115,10 @@ std::optional<WayOn> way_on(const Draft& draft, NodeIndex softmax) {
     }
     way.weights = next.outputs[0];
   }
-  return {};
+  way.are_read_elsewhere = std::ranges::any_of(draft.readers(way.weights), [&](NodeIndex index) {
+    return still_reads(draft, index, way.weights) && multiplies(draft.node(index));
+  });
+  return way.are_read_elsewhere ? std::optional(std::move(way)) : std::nullopt;
 }
 
 // --- what is multiplied
@@ -199,6 +207,8 @@ class WayBack {
   [[nodiscard]] const std::vector<NodeIndex>& nodes() const { return nodes_; }
   [[nodiscard]] ValueId query() const { return query_; }
   [[nodiscard]] ValueId key() const { return key_; }
+  // Whether what is added or hides is of each row or head, where these are two dimensions.
+  [[nodiscard]] bool tells_rows() const { return tells_rows_; }
   // Of query and key, in order: those of the scores, and their width.
   [[nodiscard]] const Sizes& sizes() const { return sizes_; }
 
@@ -269,6 +279,7 @@ class WayBack {
     const auto sizes = shape_of(draft_, bias);
     if (fill_ || !sizes || !is_broadcast_to(*sizes, sizes_) || factor_ < kFactorMin) return false;
     if (!has_kernels(dtype_of(draft_, bias))) return false;
+    note_rows(*sizes);
     biases_.ids.emplace_back(bias);
     factors_.items.push_back(factor_);
     return true;
@@ -283,8 +294,16 @@ class WayBack {
     if (!sizes || !is_broadcast_to(*sizes, sizes_) || !of_number || !of_number->empty()) return {};
     if (dtype_of(draft_, *seen) != DType::kBool) return {};
     if (!has_kernels(dtype_of(draft_, *number))) return {};
+    note_rows(*sizes);
     fill_ = std::pair(*seen, *number);
     return scores;
+  }
+
+  // Of what scores of four dimensions meet.
+  void note_rows(const Sizes& sizes) {
+    if (sizes_.size() != 4 || sizes.size() < 3) return;
+    tells_rows_ |= std::any_of(sizes.begin(), sizes.end() - 2,
+                               [](const Expr& size) { return size != Expr(1); });
   }
 
   // By a number that leaves all finite scores as they are.
@@ -296,10 +315,10 @@ class WayBack {
     const ExprList* const sizes = list_at(full, 0);
     const auto number = number_at(full, 1);
     if (full.op != "aten::full" || sizes == nullptr || !sizes->items.empty()) return {};
-    if (!number || *number > kLeast || dtype_of(draft_, *scores) == DType::kFloat16) {
-      return {};
-    }
-    if (draft_.uses(*bound) == 1) nodes_.push_back(*maker);
+    const bool is_least = number && *number <= kLeast;
+    if (!is_least || dtype_of(draft_, *scores) == DType::kFloat16) return {};
+    if (draft_.uses(*bound) != 1) return {};  // somebody may fill it with another
+    nodes_.push_back(*maker);
     return scores;
   }
 
@@ -318,6 +337,7 @@ class WayBack {
   ValueList biases_;
   DoubleList factors_;
   std::optional<std::pair<ValueId, ValueId>> fill_;  // where, and with what else
+  bool tells_rows_ = false;
   ValueId query_ = 0;
   ValueId key_ = 0;
   std::vector<NodeIndex> nodes_;
@@ -364,6 +384,7 @@ bool is_spelled_attention(const Draft& draft, NodeIndex softmax) {
 std::variant<SpelledAttention, std::string_view> spelled_attention(const Draft& draft,
                                                                    NodeIndex softmax) {
   const auto on = way_on(draft, softmax);
+  if (on->are_read_elsewhere) return "its weights are read elsewhere, too";
   const Node& last = draft.node(on->nodes.back());
   const auto pair = operands(last);
   if (!pair || pair->first != on->weights) return "it is another product";
@@ -382,6 +403,11 @@ std::variant<SpelledAttention, std::string_view> spelled_attention(const Draft& 
   const DType of_query = dtype_of(draft, query.value);
   if (!has_kernels(dtype) || (of_query != dtype && of_query != DType::kFloat32)) {
     return "it is of another dtype";
+  }
+  const auto has_rows = [&](ValueId id) { return shape_of(draft, id)->size() == 4; };
+  if (back.tells_rows() && !has_rows(query.value) && !has_rows(key->value) &&
+      !has_rows(value->value)) {
+    return "its masks alone tell rows from heads";
   }
   SpelledAttention made{
       on->nodes, on->nodes.back(), {"djinn::attend_biased", {}, last.outputs, {}}};

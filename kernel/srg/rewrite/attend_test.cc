@@ -26,7 +26,8 @@ const std::string kInputs =
     "input %whole : int64[2, 4, 3, keys]\n"
     "input %seen : bool[1, 1, 3, keys]\n"
     "input %no : bfloat16[]\n"
-    "input %nos : bfloat16[4]\n";
+    "input %nos : bfloat16[4]\n"
+    "input %k8 : bfloat16[8, 5, 16]\n";
 const std::string kTurned =
     "%kt = aten::as_strided(%k, [2, 4, 16, keys], [64*keys, 16*keys, 1, 16], 0)\n";
 const std::string kScores = "bfloat16[2, 4, 3, keys]";
@@ -129,6 +130,25 @@ TEST(rewrite_spelled_attention, rows_and_heads_may_be_one_dimension) {
             "its weights are seen in part, as beside sinks");
 }
 
+// Nobody could say otherwise how many of the eight are rows.
+TEST(rewrite_spelled_attention, rows_and_heads_are_told_by_more_than_a_mask) {
+  const auto of = [](const std::string& mask) {
+    return "%k3 = aten::as_strided(%k8, [8, 16, 5], [80, 1, 16], 0)\n"
+           "%s3 : bfloat16[8, 3, 5] = aten::bmm(%q3, %k3)\n"
+           "%s = aten::as_strided(%s3, [2, 4, 3, 5], [60, 15, 5, 1], 0)\n"
+           "%m : bfloat16" +
+           mask + " = aten::ones(" + mask +
+           ", dtype=bfloat16)\n"
+           "%d : bfloat16[2, 4, 3, 5] = aten::add.Tensor(%s, %m)\n"
+           "%w : bfloat16[2, 4, 3, 5] = aten::_softmax(%d, -1, false)\n"
+           "%w3 = aten::as_strided(%w, [8, 3, 5], [15, 5, 1], 0)\n"
+           "%y : bfloat16[8, 3, 16] = aten::bmm(%w3, %k8)\n";
+  };
+  EXPECT_EQ(made_of(of("[1, 1, 3, 5]")), "(%q3, %k8, %k8, [%m], [1.0], none, none, 1.0, true)");
+  EXPECT_EQ(made_of(of("[2, 1, 3, 5]")), "its masks alone tell rows from heads");
+  EXPECT_EQ(made_of(of("[4, 3, 5]")), "its masks alone tell rows from heads");
+}
+
 TEST(rewrite_spelled_attention, keys_and_values_are_read_where_they_were_copied_from) {
   const auto of = [](const std::string& more) {
     return "%z = aten::zeros([128*keys], dtype=bfloat16)\n"
@@ -169,6 +189,11 @@ TEST(rewrite_spelled_attention, what_is_like_it_stays_and_says_why) {
   EXPECT_EQ(twice("aten::add.Tensor(%s, %mask)", "aten::mul.Tensor(%a, 0.001)"), kOtherForm)
       << "what hides keys would not";
   EXPECT_EQ(twice("aten::full([], -5.0)", "aten::maximum(%s, %a)"), kOtherForm);
+  EXPECT_EQ(twice("aten::full([], nan)", "aten::maximum(%s, %a)"), kOtherForm);
+  EXPECT_EQ(made_of(attention("%least = aten::full([], -3.4028234663852886e+38)\n"
+                              "%f = aten::fill_.Scalar(%least, 2.0)\n" +
+                              step("aten::maximum(%s, %least)"))),
+            kOtherForm);
 }
 
 TEST(rewrite_spelled_attention, other_products_stay) {
@@ -176,6 +201,8 @@ TEST(rewrite_spelled_attention, other_products_stay) {
             "it is over another dimension");
   EXPECT_EQ(made_of(kProduct + softmax_of("%s") + "%n = aten::neg(%s)\n" + kMean),
             "its scores are read elsewhere, too");
+  EXPECT_EQ(made_of(kProduct + softmax_of("%s") + "%n = aten::neg(%w)\n" + kMean),
+            "its weights are read elsewhere, too");
   EXPECT_EQ(made_of(kTurned + "%s = aten::matmul(%q, %kt)\n" + softmax_of("%s") + kMean),
             "its shapes are not known");
   const auto with_keys = [](const std::string& view) {
