@@ -221,7 +221,8 @@ TEST(ConfinementOfRoles, a_mover_makes_any_request_of_the_driver_and_of_nobody_e
   });
 }
 
-TEST(ConfinementOfRoles, a_mover_opens_the_nodes_that_it_was_given_and_nothing_else) {
+// Threads that were there before are not bound: confine() says which are.
+TEST(ConfinementOfRoles, the_thread_of_a_mover_that_asks_opens_the_nodes_that_it_was_given_alone) {
   if (landlock_abi() == 0) GTEST_SKIP() << "this kernel has no Landlock";
   const int failure = in_confined_child(
       Role::kMover,

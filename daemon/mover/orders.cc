@@ -81,9 +81,11 @@ Result<Orders::Answer> Orders::carry_out(const ipc::ChecksumExtent& order, Fds f
 
 Result<Orders::Answer> Orders::carry_out(const ipc::MeasureDevice&, Fds fds) {
   DJINN_CHECK(expect_descriptors(fds, 0));
-  DJINN_TRY(const pal::cuda::DeviceMemory memory, device_.pal->memory());
   const uint32_t xid = device_.health == nullptr ? 0 : device_.health->fatal_xid();
-  return Answer{ipc::DeviceMeasured{memory.free_bytes, memory.total_bytes, xid}};
+  // What needs a reset answers no questions either, and the next mover would not hear why.
+  if (xid != 0) return Answer{ipc::DeviceMeasured{0, 0, xid}};
+  DJINN_TRY(const pal::cuda::DeviceMemory memory, device_.pal->memory());
+  return Answer{ipc::DeviceMeasured{memory.free_bytes, memory.total_bytes, 0}};
 }
 
 }  // namespace djinn::mover

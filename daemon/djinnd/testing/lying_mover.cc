@@ -5,16 +5,18 @@
 //
 //   garbage       no message                    unasked   an answer to no order
 //   ready-twice   again what was said first     flood     the same a hundred thousand times
-//   granules      of three bytes                huge-granules   of half of all memory
+//   granules      of three bytes                huge-granules   of 8 MiB
 //   early-extent  a descriptor with the first word
 //   no-extent     none with the extent          two-extents     one too many
 //   file          an extent that is a file      pipe            one that is a pipe
 //   wrong-number  an answer to another order    wrong-kind      to another kind of order
 //   wrong-sum     bytes that nobody wrote       more-free       memory than there is
 //   name          what would steer a terminal   endless         a refusal of half a message's
-//   length dies          it ends without a word
+//                                                               length
+//   dies          it ends without a word        silent          it says nothing
+//   changes       a lost context, each time in other words
 //
-// Only --channel-fd of its arguments counts.
+// Only --channel-fd of its arguments counts. It refuses variables that number devices anew.
 
 #include <fcntl.h>
 #include <signal.h>
@@ -28,6 +30,7 @@
 
 #include "daemon/child/channel.h"
 #include "ipc/build_identity.h"
+#include "ipc/codec/control_wire.h"
 #include "ipc/codec/mover_codec.h"
 #include "kernel/pal/memfd.h"
 
@@ -39,7 +42,7 @@ class LyingMover {
   LyingMover(Fd socket, std::string_view lie) : channel_(std::move(socket)), lie_(lie) {}
 
   int run() {
-    if (lie_ == "dies") return 11;
+    if (lies("dies")) return 11;
     greet();
     for (;;) {
       auto datagram = channel_.receive();
@@ -59,6 +62,21 @@ class LyingMover {
     (void)channel_.send(ipc::encode(ipc::MoverEvent{number, std::move(body)}), numbers);
   }
 
+  // An honest writer cuts a message's text.
+  static std::vector<std::byte> endless_refusal() {
+    const std::string words(30'000, 'a');
+    capnp::MallocMessageBuilder message;
+    auto failed = message.initRoot<wire::MoverEvent>().initFailed();
+    failed.setCode(static_cast<uint16_t>(ErrorCode::kSystem));
+    failed.setMessage(words.c_str());
+    return ipc::control::flatten(message);
+  }
+
+  static bool has_other_numbers() {
+    return ::getenv("CUDA_VISIBLE_DEVICES") != nullptr ||
+           ::getenv("CUDA_MPS_PIPE_DIRECTORY") != nullptr;
+  }
+
   static std::vector<Fd> memory(size_t count) {
     std::vector<Fd> fds;
     while (fds.size() < count) fds.push_back(*pal::make_memfd("extent", 4096));
@@ -69,10 +87,16 @@ class LyingMover {
     const std::array<std::byte, 24> noise{std::byte{255}, std::byte{1}};
     if (lies("garbage")) (void)channel_.send(noise);
     if (lies("unasked")) say(7, ipc::OrderDone{});
-    if (lies("endless")) say(0, ipc::OrderFailed{ErrorCode::kSystem, std::string(30'000, '\a')});
+    if (lies("endless")) (void)channel_.send(endless_refusal());
+    if (lies("silent")) return;
+    if (lies("changes")) {
+      const std::string words = "Life " + std::to_string(::getpid());
+      return say(0, ipc::OrderFailed{ErrorCode::kDeviceLost, words});
+    }
+    if (has_other_numbers()) return say(0, ipc::OrderFailed{ErrorCode::kSystem, "other numbers"});
     ipc::MoverReady ready{6, true, "A GPU", "GPU-1", "580.1", 4096};
     if (lies("granules")) ready.granularity_bytes = 3;
-    if (lies("huge-granules")) ready.granularity_bytes = uint64_t{1} << 63;
+    if (lies("huge-granules")) ready.granularity_bytes = uint64_t{8} << 20;
     if (lies("name")) ready.name = "\x1b[2J";
     say(0, ready, memory(lies("early-extent") ? 1 : 0));
     const int more = lies("flood") ? 100'000 : lies("ready-twice") ? 1 : 0;

@@ -60,7 +60,10 @@ std::vector<std::string> environment_of(const ChildProgram& program) {
     const bool is_said = std::ranges::any_of(program.environment, [&](std::string_view said) {
       return said.substr(0, said.find('=')) == name;
     });
-    if (!is_said) environment.emplace_back(inherited);
+    const bool is_withheld = std::ranges::any_of(
+        program.withheld,
+        [&](const std::string& beginning) { return name.starts_with(beginning); });
+    if (!is_said && !is_withheld) environment.emplace_back(inherited);
   }
   return environment;
 }
@@ -155,10 +158,6 @@ void ChildProcess::reap() {
 
 bool ChildProcess::refused_our_build() const {
   return reaped_ && WIFEXITED(wait_status_) && WEXITSTATUS(wait_status_) == ipc::kOtherBuildStatus;
-}
-
-bool ChildProcess::lost_its_device() const {
-  return reaped_ && WIFEXITED(wait_status_) && WEXITSTATUS(wait_status_) == ipc::kDeviceLostStatus;
 }
 
 std::optional<ipc::AdmissionDesk> ChildProcess::crashed_at() const {

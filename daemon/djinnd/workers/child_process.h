@@ -35,6 +35,7 @@ struct ChildProgram {
   std::vector<std::string> arguments;
   std::vector<std::string> environment;  // "NAME=VALUE", before djinnd's own
   bool takes_leases = false;             // as Spawner::Program
+  std::vector<std::string> withheld{};   // how names begin of what it does not get of djinnd's
 };
 
 // Where children run; all of it outlives them.
@@ -89,8 +90,6 @@ class ChildProcess {
   [[nodiscard]] std::string how_it_ended() const;
   // Where it admitted a program as it crashed of that.
   [[nodiscard]] std::optional<ipc::AdmissionDesk> crashed_at() const;
-  // It said by its end that its device is lost (ipc/exit_status.h).
-  [[nodiscard]] bool lost_its_device() const;
   // It ended because it is of another build than we are (ipc/build_identity.h).
   [[nodiscard]] bool refused_our_build() const;
 

@@ -9,10 +9,9 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
-#include <charconv>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "kernel/base/fd.h"
 #include "kernel/pal/cuda/nvml_api.h"
@@ -39,18 +38,14 @@ class Library {
     }
   }
 
-  // The next fault in the file; 0: there is none yet.
+  // The next fault in the pipe; 0: there is none yet.
   unsigned long long next_xid() {
-    std::array<char, 32> text{};
-    if (!xids_.valid()) return 0;
-    const ssize_t length = ::pread(xids_.get(), text.data(), text.size(), read_);
-    const std::string_view line(text.data(), length > 0 ? static_cast<size_t>(length) : 0);
-    const size_t end = line.find('\n');
-    unsigned long long xid = 0;
-    if (end == line.npos) return 0;
-    std::from_chars(line.data(), line.data() + end, xid);
-    read_ += static_cast<off_t>(end) + 1;
-    return xid;
+    char digit = 0;
+    while (xids_.valid() && ::read(xids_.get(), &digit, 1) == 1) {
+      if (digit == '\n') return std::exchange(xid_, 0);
+      xid_ = 10 * xid_ + static_cast<unsigned>(digit - '0');
+    }
+    return 0;
   }
 
   std::string driver = "580.0";
@@ -65,12 +60,12 @@ class Library {
     if (key == "driver") driver = value;
     if (key == "fails") fails = value;
     if (key == "unsupported") supports_events = value != "1";
-    if (key == "xids") xids_ = Fd(::open(value.c_str(), O_RDONLY | O_CLOEXEC));
+    if (key == "xids") xids_ = Fd(::open(value.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
     return key == "driver" || key == "fails" || key == "unsupported" || key == "xids";
   }
 
   Fd xids_;
-  off_t read_ = 0;
+  unsigned long long xid_ = 0;  // what has been read of it
 };
 
 Library& library() {
