@@ -6,6 +6,7 @@
  *   djinn_encoder    a bert model and its programs: token ids in, sentence embeddings out
  *   djinn_generator  a llama model: prompts in, tokens out as they are made
  *   djinn_tokenizer  text to token ids and back, by a model's tokenizer.json; needs no session
+ *   djinn_text       the text of tokens that come one by one, by a djinn_tokenizer
  *   djinn_program    a graph of your own (SRG text) that runs on buffers
  *   djinn_ref        bytes that stay in djinnd between runs
  *
@@ -348,7 +349,8 @@ DJINN_API void djinn_text_close(djinn_text* text);
  * until the next call on text. out_bytes: NULL if not wanted. */
 DJINN_API djinn_code djinn_text_next(djinn_text* text, int32_t token, const char** out,
                                      size_t* out_bytes, djinn_error* error);
-/* What had to wait for a token that did not come. */
+/* What had to wait for a token that did not come. Tokens after that go on with the same text: what
+ * is told of a text's first token does not hold for them. Another text is another djinn_text. */
 DJINN_API djinn_code djinn_text_finish(djinn_text* text, const char** out, size_t* out_bytes,
                                        djinn_error* error);
 

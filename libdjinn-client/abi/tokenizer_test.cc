@@ -88,6 +88,15 @@ TEST_F(TokenizerDoors, the_text_of_tokens_outlives_the_tokenizer) {
   djinn_text_close(text);
 }
 
+TEST_F(TokenizerDoors, a_token_after_the_end_of_a_text_goes_on_with_it) {
+  write(R"({"model": {"type": "BPE", "vocab": {"a": 0}, "merges": []}})");
+  const djinn::Tokenizer tokenizer(directory_);
+  djinn::Text text(tokenizer);
+  EXPECT_EQ(text.next(0), "a");
+  EXPECT_EQ(text.finish(), "");
+  EXPECT_EQ(text.next(0), " a");
+}
+
 TEST_F(TokenizerDoors, what_is_wrong_is_told_by_its_code) {
   djinn_tokenizer* tokenizer = nullptr;
   djinn_error error;

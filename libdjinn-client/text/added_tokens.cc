@@ -51,6 +51,7 @@ Found longest_at(const ByteTrie& trie, std::string_view text, size_t at) {
 Result<AddedTokens> AddedTokens::make(const Json& json, const Model& model,
                                       const Normalizer* normalizer) {
   AddedTokens added;
+  added.next_id_ = static_cast<int64_t>(model.size());
   if (json.is_null()) return added;
   if (!json.is_array()) return malformed("its added_tokens are no list");
   for (const Json& one : json) {
@@ -74,35 +75,29 @@ Result<AddedTokens::Token> AddedTokens::read(const Json& json) {
   token.takes_right = settings.flag("rstrip", false);
   token.is_word = settings.flag("single_word", false);
   DJINN_CHECK(settings.finish());
-  if (token.content.empty() || token.content.size() > kAddedTokenBytesMax ||
-      id >= static_cast<uint64_t>(kTokensMax)) {
-    return malformed("its added token '" + token.content.substr(0, 60) +
-                     "' has no text, too long a one, or no id");
+  if (token.content.empty() || id >= static_cast<uint64_t>(kTokensMax)) {
+    return malformed("its added token '" + shown(token.content) + "' has no text, or no id");
   }
+  DJINN_CHECK(check_bytes(token.content, kAddedTokenBytesMax, "an added token"));
   token.id = static_cast<int32_t>(id);
   return token;
 }
 
-int64_t AddedTokens::next_id(const Model& model) const {
-  auto next = static_cast<int64_t>(model.size());
-  for (const Token& token : tokens_) next = std::max(next, int64_t{token.id} + 1);
-  return next;
-}
-
 Status AddedTokens::add(Token token, const Model& model) {
   if (contents_.contains(token.content) || places_.contains(token.id)) {
-    return malformed("the text or the id of its added token '" + token.content.substr(0, 60) +
+    return malformed("the text or the id of its added token '" + shown(token.content) +
                      "' is another one's, too");
   }
   const auto own = model.id_of(token.content);
-  const int64_t expected = own ? int64_t{*own} : next_id(model);
+  const int64_t expected = own ? int64_t{*own} : next_id_;
   if (token.id != expected) {
-    return not_known("the added token '" + token.content.substr(0, 60) + "' as " +
+    return not_known("the added token '" + shown(token.content) + "' as " +
                      std::to_string(token.id) + ", and not as " + std::to_string(expected));
   }
   contents_.insert(token.content);
   if (token.is_special) special_.insert(token.content);
   places_.emplace(token.id, tokens_.size());
+  next_id_ = std::max(next_id_, int64_t{token.id} + 1);
   tokens_.push_back(std::move(token));
   return {};
 }
@@ -111,9 +106,10 @@ Status AddedTokens::add_to_search(Token& token, size_t place, const Normalizer* 
   Piece piece{token.content, -1, true};
   if (token.is_normalized && normalizer != nullptr) DJINN_CHECK(normalizer->normalize(piece));
   token.text = std::move(piece.text);
+  DJINN_CHECK(check_bytes(token.text, kAddedTokenBytesMax, "an added token"));
   ByteTrie& trie = token.is_normalized ? normalized_ : raw_;
   if (token.text.empty() || !trie.add(token.text, static_cast<int32_t>(place))) {
-    return not_known("the added token '" + token.content.substr(0, 60) +
+    return not_known("the added token '" + shown(token.content) +
                      "', of which normalizing leaves nothing, or what another one is");
   }
   return {};

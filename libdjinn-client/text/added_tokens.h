@@ -18,13 +18,14 @@
 
 namespace djinn::text {
 
-// So that a search is not long at each of a text's bytes.
-inline constexpr size_t kAddedTokenBytesMax = 4096;
+// A search may walk as far at each of a text's bytes. Published ones have up to a hundred.
+inline constexpr size_t kAddedTokenBytesMax = 256;
 
 class AddedTokens {
  public:
-  // json: the file's list, or null. normalizer: null where there is none. Errors: kMalformed, and
-  // kUnsupported where `tokenizers` would give a token another id than the file says.
+  // json: the file's list, or null. normalizer: null where there is none. Errors: kMalformed,
+  // kLimitExceeded for a token that is too long, and kUnsupported where `tokenizers` would give a
+  // token another id than the file says.
   static Result<AddedTokens> make(const Json& json, const Model& model,
                                   const Normalizer* normalizer);
 
@@ -55,9 +56,10 @@ class AddedTokens {
   static Result<Token> read(const Json& json);
   Status add(Token token, const Model& model);
   Status add_to_search(Token& token, size_t place, const Normalizer* normalizer);
-  [[nodiscard]] int64_t next_id(const Model& model) const;
   [[nodiscard]] Pieces find(const ByteTrie& trie, const Piece& piece) const;
+
   std::vector<Token> tokens_;
+  int64_t next_id_ = 0;                         // of one that the model does not have
   std::unordered_map<int32_t, size_t> places_;  // in tokens_, by id
   std::set<std::string, std::less<>> contents_;
   std::set<std::string, std::less<>> special_;

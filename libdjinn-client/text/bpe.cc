@@ -34,7 +34,7 @@ class Merges {
       const auto right_id = words.id_of(right);
       const auto made = words.id_of(left + right.substr(std::min(prefix_bytes, right.size())));
       if (!left_id || !right_id || !made || prefix_bytes > right.size()) {
-        return malformed("the merge of '" + left.substr(0, 40) + "' and '" + right.substr(0, 40) +
+        return malformed("the merge of '" + shown(left) + "' and '" + shown(right) +
                          "' is of words that its vocabulary does not have");
       }
       // Of a pair that is there twice the last counts.
@@ -198,7 +198,7 @@ class Bpe final : public Model {
         joiner.add(*id);
       } else if (!options_.byte_fallback || !add_bytes(symbol, joiner)) {
         if (!options_.names_unknown) continue;
-        if (!options_.unknown) return no_unknown_token();
+        if (!options_.unknown) return no_unknown_token(word.substr(at - bytes, bytes));
         if (!options_.fuse_unknown) flush();
         has_unknown = true;
       }
@@ -236,8 +236,8 @@ Result<std::unique_ptr<Model>> make_bpe(Settings& settings, TokenizerFile& file)
     return not_known("'dropout', which draws other tokens each time");
   }
   Bpe::Options options;
-  options.prefix = settings.text_or("continuing_subword_prefix", "");
-  options.suffix = settings.text_or("end_of_word_suffix", "");
+  options.prefix = settings.affix_or("continuing_subword_prefix", "");
+  options.suffix = settings.affix_or("end_of_word_suffix", "");
   options.fuse_unknown = settings.flag("fuse_unk", false);
   options.byte_fallback = settings.flag("byte_fallback", false);
   options.ignore_merges = settings.flag("ignore_merges", false);

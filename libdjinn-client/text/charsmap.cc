@@ -88,7 +88,7 @@ std::optional<std::string_view> Charsmap::replacement(std::string_view part) con
   return std::nullopt;
 }
 
-void Charsmap::apply(Piece& piece) const {
+bool Charsmap::apply(Piece& piece) const {
   const std::string_view text = piece.text;
   std::string out;
   for (size_t at = 0; at < text.size();) {
@@ -104,9 +104,11 @@ void Charsmap::apply(Piece& piece) const {
         i += one.size();
       }
     }
+    if (out.size() > kPiecesBytesMax) return false;
     at = end;
   }
   piece.text = std::move(out);
+  return true;
 }
 
 }  // namespace djinn::text

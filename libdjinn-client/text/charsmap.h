@@ -19,7 +19,8 @@ class Charsmap {
   // Errors: kMalformed.
   static Result<Charsmap> read(std::string_view base64);
 
-  void apply(Piece& piece) const;
+  // False where the piece would have more than kPiecesBytesMax.
+  [[nodiscard]] bool apply(Piece& piece) const;
 
  private:
   // What replaces the shortest beginning of `part` that is in the trie, and with it all of `part`.

@@ -24,8 +24,12 @@ struct Planned {
   Decoder::MakeStage make;
   bool fuses = false;
   Decoder::MakeStage make_of_fused = nullptr;  // the same of one token that comes in parts
+  size_t growth = 1;                           // how many times as long a token's text may become
 };
 using Plan = std::vector<Planned>;
+
+// Published ones make texts shorter.
+constexpr size_t kGrowthMax = 256;
 
 Status plan_decoder(const Json& json, Plan& plan);
 
@@ -50,7 +54,10 @@ Status plan_replace(Settings& settings, Plan& plan) {
   DJINN_TRY(auto pattern, Pattern::make(settings.any("pattern"), "decoder"));
   if (pattern.is_regex()) return not_known("a regular expression in its decoder");
   const auto shared = std::make_shared<const Pattern>(std::move(pattern));
-  plan.push_back({maker<ReplaceStage>(shared, settings.text_or("content", ""))});
+  const std::string content = settings.affix_or("content", "");
+  plan.push_back({maker<ReplaceStage>(shared, content)});
+  const size_t size = shared->literal().size();
+  plan.back().growth = std::max<size_t>((content.size() + size - 1) / size, 1);
   return {};
 }
 
@@ -83,7 +90,9 @@ Status plan_named(Settings& settings, const std::string& type, Plan& plan) {
     }
     plan.push_back({maker<ByteLevelStage>(), true});
   } else if (type == "BPEDecoder") {
-    plan.push_back({maker<SuffixStage>(settings.text_or("suffix", "</w>"))});
+    const std::string suffix = settings.text_or("suffix", "</w>");
+    if (suffix.empty()) return not_known("a BPEDecoder without a suffix");
+    plan.push_back({maker<SuffixStage>(suffix)});
   } else {
     return not_known(settings.name());
   }
@@ -106,6 +115,11 @@ Result<Decoder> Decoder::make(const Json& json) {
   }
   Plan plan;
   DJINN_CHECK(plan_decoder(json, plan));
+  size_t growth = 1;
+  for (const Planned& one : plan) {
+    growth *= one.growth;
+    if (growth > kGrowthMax) return not_known("a decoder that makes texts so much longer");
+  }
   for (size_t i = 0; i < plan.size(); ++i) {
     const Planned& one = plan[i];
     if (one.make) decoder.stages_.push_back(one.make);

@@ -22,9 +22,10 @@ Result<std::unique_ptr<Model>> make_model_named(Settings& settings, TokenizerFil
 
 }  // namespace
 
-Error no_unknown_token() {
+Error no_unknown_token(std::string_view part) {
   return {ErrorCode::kUnsupported,
-          "The vocabulary does not have a character of this text, and has no token for such."};
+          "The vocabulary does not have '" + shown(part) +
+              "' of this text, and has no token for such. Give the text without it."};
 }
 
 Result<std::unique_ptr<Model>> make_model(TokenizerFile& file) {

@@ -24,8 +24,8 @@ class Model {
   [[nodiscard]] virtual size_t size() const = 0;
 };
 
-// kUnsupported: a word has what the vocabulary has not, and no token stands for such.
-Error no_unknown_token();
+// kUnsupported: the vocabulary does not have this part of a text, and no token for such.
+Error no_unknown_token(std::string_view part);
 
 // Takes the file's words, scores and merges. Errors: kUnsupported for a model that is not known,
 // kMalformed.

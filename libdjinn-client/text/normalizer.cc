@@ -13,7 +13,7 @@
 namespace djinn::text {
 namespace {
 
-using Made = Result<std::unique_ptr<Normalizer>>;
+using MadeNormalizer = Result<std::unique_ptr<Normalizer>>;
 
 // Keeps the characters that keeps() says so of. A piece whose first character goes is no longer at
 // the start of the text.
@@ -47,7 +47,7 @@ void lower(std::string& text) {
 class UnicodeForm final : public Normalizer {
  public:
   explicit UnicodeForm(NormalForm form) : form_(form) {}
-  Status normalize(Piece& piece) const override {
+  Status change(Piece& piece) const override {
     piece.text = normalized(piece.text, form_);
     return {};
   }
@@ -58,7 +58,7 @@ class UnicodeForm final : public Normalizer {
 
 class Lowercase final : public Normalizer {
  public:
-  Status normalize(Piece& piece) const override {
+  Status change(Piece& piece) const override {
     lower(piece.text);
     return {};
   }
@@ -66,7 +66,7 @@ class Lowercase final : public Normalizer {
 
 class StripAccents final : public Normalizer {
  public:
-  Status normalize(Piece& piece) const override {
+  Status change(Piece& piece) const override {
     filter(piece, [](uint32_t point) { return !is_mark(point); });
     return {};
   }
@@ -75,7 +75,7 @@ class StripAccents final : public Normalizer {
 class StripSpaces final : public Normalizer {
  public:
   StripSpaces(bool left, bool right) : left_(left), right_(right) {}
-  Status normalize(Piece& piece) const override {
+  Status change(Piece& piece) const override {
     size_t begin = 0;
     size_t end = piece.text.size();
     while (left_ && begin < end) {
@@ -101,7 +101,7 @@ class StripSpaces final : public Normalizer {
 class Prepend final : public Normalizer {
  public:
   explicit Prepend(std::string text) : text_(std::move(text)) {}
-  Status normalize(Piece& piece) const override {
+  Status change(Piece& piece) const override {
     if (!piece.text.empty()) piece.text.insert(0, text_);
     return {};
   }
@@ -114,9 +114,10 @@ class Replace final : public Normalizer {
  public:
   Replace(Pattern pattern, std::string content)
       : pattern_(std::move(pattern)), content_(std::move(content)) {}
-  Status normalize(Piece& piece) const override {
+  Status change(Piece& piece) const override {
     DJINN_TRY(const auto matches, pattern_.find_all(piece.text));
     if (matches.empty()) return {};
+    if (piece.text.size() + matches.size() * content_.size() > kPiecesBytesMax) return too_much();
     std::string out;
     size_t end = 0;
     for (const Range& match : matches) {
@@ -161,7 +162,7 @@ class BertNormalizer final : public Normalizer {
   };
   explicit BertNormalizer(Options options) : options_(options) {}
 
-  Status normalize(Piece& piece) const override {
+  Status change(Piece& piece) const override {
     if (options_.clean_text) clean(piece);
     if (options_.handle_chinese_chars) part_chinese(piece.text);
     if (options_.strip_accents) {
@@ -211,7 +212,7 @@ class BertNormalizer final : public Normalizer {
 
 class ByteCharacters final : public Normalizer {
  public:
-  Status normalize(Piece& piece) const override {
+  Status change(Piece& piece) const override {
     piece.text = characters_of_bytes(piece.text);
     return {};
   }
@@ -220,10 +221,7 @@ class ByteCharacters final : public Normalizer {
 class Mapped final : public Normalizer {
  public:
   explicit Mapped(Charsmap map) : map_(std::move(map)) {}
-  Status normalize(Piece& piece) const override {
-    map_.apply(piece);
-    return {};
-  }
+  Status change(Piece& piece) const override { return map_.apply(piece) ? Status{} : too_much(); }
 
  private:
   Charsmap map_;
@@ -233,7 +231,7 @@ class NormalizerSequence final : public Normalizer {
  public:
   explicit NormalizerSequence(std::vector<std::unique_ptr<Normalizer>> all)
       : all_(std::move(all)) {}
-  Status normalize(Piece& piece) const override {
+  Status change(Piece& piece) const override {
     for (const auto& one : all_) DJINN_CHECK(one->normalize(piece));
     return {};
   }
@@ -242,14 +240,14 @@ class NormalizerSequence final : public Normalizer {
   std::vector<std::unique_ptr<Normalizer>> all_;
 };
 
-Made make_replace(Settings& settings) {
+MadeNormalizer make_replace(Settings& settings) {
   const Json& pattern = settings.any("pattern");
-  auto content = settings.text_or("content", "");
+  auto content = settings.affix_or("content", "");
   DJINN_TRY(auto made, Pattern::make(pattern, "normalizer"));
   return std::make_unique<Replace>(std::move(made), std::move(content));
 }
 
-Made make_sequence(Settings& settings) {
+MadeNormalizer make_sequence(Settings& settings) {
   const Json& list = settings.any("normalizers");
   if (!list.is_array()) return malformed("its normalizer has no list of normalizers");
   std::vector<std::unique_ptr<Normalizer>> all;
@@ -260,7 +258,7 @@ Made make_sequence(Settings& settings) {
   return std::make_unique<NormalizerSequence>(std::move(all));
 }
 
-Made make_bert(Settings& settings) {
+MadeNormalizer make_bert(Settings& settings) {
   BertNormalizer::Options options{};
   options.clean_text = settings.flag("clean_text", true);
   options.handle_chinese_chars = settings.flag("handle_chinese_chars", true);
@@ -269,7 +267,7 @@ Made make_bert(Settings& settings) {
   return std::make_unique<BertNormalizer>(options);
 }
 
-Made make_named(Settings& settings, const std::string& type) {
+MadeNormalizer make_named(Settings& settings, const std::string& type) {
   if (type == "NFC") return std::make_unique<UnicodeForm>(NormalForm::kC);
   if (type == "NFD") return std::make_unique<UnicodeForm>(NormalForm::kD);
   if (type == "NFKC") return std::make_unique<UnicodeForm>(NormalForm::kKC);
@@ -280,7 +278,7 @@ Made make_named(Settings& settings, const std::string& type) {
   if (type == "BertNormalizer") return make_bert(settings);
   if (type == "Replace") return make_replace(settings);
   if (type == "Sequence") return make_sequence(settings);
-  if (type == "Prepend") return std::make_unique<Prepend>(settings.text_or("prepend", ""));
+  if (type == "Prepend") return std::make_unique<Prepend>(settings.affix_or("prepend", ""));
   if (type == "Strip") {
     const bool left = settings.flag("strip_left", true);
     return std::make_unique<StripSpaces>(left, settings.flag("strip_right", true));
@@ -294,10 +292,16 @@ Made make_named(Settings& settings, const std::string& type) {
 
 }  // namespace
 
+Status Normalizer::normalize(Piece& piece) const {
+  DJINN_CHECK(change(piece));
+  return piece.text.size() > kPiecesBytesMax ? Status(too_much()) : Status{};
+}
+
 Result<std::unique_ptr<Normalizer>> make_normalizer(const Json& json) {
   Settings settings(json, "normalizer");
   auto made = make_named(settings, settings.type());
   if (made) DJINN_CHECK(settings.finish());
+  if (made) (*made)->name_ = settings.name();
   return made;
 }
 

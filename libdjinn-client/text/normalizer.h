@@ -4,6 +4,7 @@
 #pragma once
 
 #include <memory>
+#include <string>
 
 #include "libdjinn-client/text/piece.h"
 #include "libdjinn-client/text/settings.h"
@@ -13,8 +14,16 @@ namespace djinn::text {
 class Normalizer {
  public:
   virtual ~Normalizer() = default;
-  // Errors: of Regex::find_all(). Any thread.
-  virtual Status normalize(Piece& piece) const = 0;
+  // Errors: of Regex::find_all(), and kLimitExceeded for more than kPiecesBytesMax. Any thread.
+  Status normalize(Piece& piece) const;
+
+ protected:
+  virtual Status change(Piece& piece) const = 0;
+  [[nodiscard]] Error too_much() const { return text::too_much(name_); }
+
+ private:
+  friend Result<std::unique_ptr<Normalizer>> make_normalizer(const Json& json);
+  std::string name_;  // for errors
 };
 
 // Errors: kUnsupported for one that is not known, kMalformed.

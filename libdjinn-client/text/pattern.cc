@@ -90,9 +90,10 @@ Result<Pattern> Pattern::make(const Json& json, const std::string& part) {
   const auto literal = settings.text("String");
   const auto regex = settings.text("Regex");
   DJINN_CHECK(settings.finish());
-  if (literal.has_value() == regex.has_value() || (literal && literal->empty())) {
+  if (literal.has_value() == regex.has_value()) {
     return malformed("the pattern of its " + part + " is neither a text nor a regular expression");
   }
+  if (literal && literal->empty()) return not_known("an empty pattern of its " + part);
   if (literal) pattern.literal_ = *literal;
   if (regex) {
     DJINN_TRY(pattern.regex_, Regex::compile(*regex));
@@ -116,7 +117,7 @@ Result<Behavior> behavior_named(const std::string& name, const std::string& part
   if (name == "MergedWithPrevious") return Behavior::kMergedWithPrevious;
   if (name == "MergedWithNext") return Behavior::kMergedWithNext;
   if (name == "Contiguous") return Behavior::kContiguous;
-  return not_known("the behavior '" + name.substr(0, 60) + "' of its " + part);
+  return not_known("the behavior '" + shown(name) + "' of its " + part);
 }
 
 void split(const Piece& piece, const std::vector<Range>& matches, Behavior behavior, bool invert,

@@ -20,6 +20,8 @@ class Pattern {
   static Result<Pattern> make(const Json& json, const std::string& part);
 
   [[nodiscard]] bool is_regex() const { return regex_.has_value(); }
+  // Empty where it is a regular expression.
+  [[nodiscard]] const std::string& literal() const { return literal_; }
   // Errors: of Regex::find_all().
   Result<std::vector<Range>> find_all(std::string_view text) const;
 

@@ -8,6 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "kernel/base/result.h"
+
 namespace djinn::text {
 
 struct Piece {
@@ -17,5 +19,18 @@ struct Piece {
 };
 
 using Pieces = std::vector<Piece>;
+
+// What the pieces of one text may have together. A file may ask for what makes any text long, and
+// again; those that are published do not make one four times as long as it was.
+inline constexpr size_t kPiecesBytesMax = size_t{32} << 20;
+inline constexpr size_t kPiecesMax = size_t{8} << 20;
+
+// kLimitExceeded. what: as "the normalizer X".
+inline Error too_much(const std::string& what) {
+  return {ErrorCode::kLimitExceeded, "By " + what +
+                                         " of its tokenizer.json this text has more than " +
+                                         std::to_string(kPiecesBytesMax) + " bytes, or " +
+                                         std::to_string(kPiecesMax) + " parts. Give it in parts."};
+}
 
 }  // namespace djinn::text

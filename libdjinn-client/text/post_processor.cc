@@ -75,15 +75,22 @@ Result<Frame> make_template(Settings& settings) {
   return frame;
 }
 
-// The first of a sequence is the innermost.
+bool has_no_tokens(const Json& json) {
+  return Settings(json, "post-processor").type() == "ByteLevel";
+}
+
+// To `tokenizers` what a template made is several texts, each of which the next one frames.
 Result<Frame> make_sequence_of_frames(Settings& settings) {
   const Json& list = settings.any("processors");
   if (!list.is_array()) return malformed("its post-processor has no list of processors");
   Frame all;
   for (const Json& one : list) {
+    const bool is_first = all.before.empty() && all.behind.empty();
+    if (!is_first && !has_no_tokens(one)) {
+      return not_known("a post-processor behind another one with tokens");
+    }
     DJINN_TRY(const Frame frame, make_frame(one));
-    all.before.insert(all.before.begin(), frame.before.begin(), frame.before.end());
-    all.behind.insert(all.behind.end(), frame.behind.begin(), frame.behind.end());
+    if (is_first) all = frame;
   }
   return all;
 }

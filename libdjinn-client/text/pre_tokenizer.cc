@@ -12,7 +12,7 @@
 namespace djinn::text {
 namespace {
 
-using Made = Result<std::unique_ptr<PreTokenizer>>;
+using MadePreTokenizer = Result<std::unique_ptr<PreTokenizer>>;
 
 // How GPT-2 splits text.
 constexpr std::string_view kByteLevelPattern =
@@ -39,7 +39,7 @@ class ByteLevel final : public PreTokenizer {
   ByteLevel(bool add_prefix_space, std::optional<Regex> regex)
       : add_prefix_space_(add_prefix_space), regex_(std::move(regex)) {}
 
-  Status split(Pieces& pieces) const override {
+  Status part(Pieces& pieces) const override {
     const auto split_one = [&](Piece& piece, Pieces& out) -> Status {
       if (add_prefix_space_ && !piece.text.starts_with(' ')) piece.text.insert(0, " ");
       if (!regex_) {
@@ -67,7 +67,7 @@ class PatternSplit final : public PreTokenizer {
   PatternSplit(Pattern pattern, Behavior behavior, bool invert)
       : pattern_(std::move(pattern)), behavior_(behavior), invert_(invert) {}
 
-  Status split(Pieces& pieces) const override {
+  Status part(Pieces& pieces) const override {
     return split_each(pieces, [&](const Piece& piece, Pieces& out) -> Status {
       DJINN_TRY(const auto matches, pattern_.find_all(piece.text));
       text::split(piece, matches, behavior_, invert_, out);
@@ -87,7 +87,7 @@ class ClassSplit final : public PreTokenizer {
   ClassSplit(bool (*is_one)(uint32_t point), Behavior behavior)
       : is_one_(is_one), behavior_(behavior) {}
 
-  Status split(Pieces& pieces) const override {
+  Status part(Pieces& pieces) const override {
     return split_each(pieces, [&](const Piece& piece, Pieces& out) -> Status {
       text::split(piece, matches_of(piece.text, is_one_), behavior_, false, out);
       return {};
@@ -102,7 +102,7 @@ class ClassSplit final : public PreTokenizer {
 // Words, and runs of what is neither word nor space.
 class Whitespace final : public PreTokenizer {
  public:
-  Status split(Pieces& pieces) const override {
+  Status part(Pieces& pieces) const override {
     return split_each(pieces, [](const Piece& piece, Pieces& out) -> Status {
       text::split(piece, runs_of(piece.text), Behavior::kRemoved, true, out);
       return {};
@@ -135,7 +135,7 @@ class Metaspace final : public PreTokenizer {
  public:
   explicit Metaspace(MetaspaceSettings settings) : settings_(std::move(settings)) {}
 
-  Status split(Pieces& pieces) const override {
+  Status part(Pieces& pieces) const override {
     return split_each(pieces, [&](Piece& piece, Pieces& out) -> Status {
       mark(piece);
       if (settings_.split) {
@@ -181,7 +181,7 @@ class PreTokenizerSequence final : public PreTokenizer {
  public:
   explicit PreTokenizerSequence(std::vector<std::unique_ptr<PreTokenizer>> all)
       : all_(std::move(all)) {}
-  Status split(Pieces& pieces) const override {
+  Status part(Pieces& pieces) const override {
     for (const auto& one : all_) DJINN_CHECK(one->split(pieces));
     return {};
   }
@@ -190,7 +190,7 @@ class PreTokenizerSequence final : public PreTokenizer {
   std::vector<std::unique_ptr<PreTokenizer>> all_;
 };
 
-Made make_byte_level(Settings& settings) {
+MadePreTokenizer make_byte_level(Settings& settings) {
   const bool add_prefix_space = settings.flag("add_prefix_space", true);
   settings.pass_over("trim_offsets");  // tokens have no offsets here
   std::optional<Regex> regex;
@@ -200,31 +200,31 @@ Made make_byte_level(Settings& settings) {
   return std::make_unique<ByteLevel>(add_prefix_space, std::move(regex));
 }
 
-Made make_split(Settings& settings) {
+MadePreTokenizer make_split(Settings& settings) {
   DJINN_TRY(auto pattern, Pattern::make(settings.any("pattern"), "pre-tokenizer"));
   DJINN_TRY(const auto behavior, behavior_named(settings.text_or("behavior", ""), "pre-tokenizer"));
   return std::make_unique<PatternSplit>(std::move(pattern), behavior,
                                         settings.flag("invert", false));
 }
 
-Made make_punctuation(Settings& settings) {
+MadePreTokenizer make_punctuation(Settings& settings) {
   DJINN_TRY(const auto behavior,
             behavior_named(settings.text_or("behavior", "Isolated"), "pre-tokenizer"));
   return std::make_unique<ClassSplit>(is_punctuation, behavior);
 }
 
-Made make_sequence_of(std::vector<std::unique_ptr<PreTokenizer>> all) {
+MadePreTokenizer make_sequence_of(std::vector<std::unique_ptr<PreTokenizer>> all) {
   return std::make_unique<PreTokenizerSequence>(std::move(all));
 }
 
-Made make_bert_pre_tokenizer() {
+MadePreTokenizer make_bert_pre_tokenizer() {
   std::vector<std::unique_ptr<PreTokenizer>> both;
   both.push_back(std::make_unique<ClassSplit>(is_space, Behavior::kRemoved));
   both.push_back(std::make_unique<ClassSplit>(is_punctuation, Behavior::kIsolated));
   return make_sequence_of(std::move(both));
 }
 
-Made make_pre_tokenizers(Settings& settings) {
+MadePreTokenizer make_pre_tokenizers(Settings& settings) {
   const Json& list = settings.any("pretokenizers");
   if (!list.is_array()) return malformed("its pre-tokenizer has no list of pretokenizers");
   std::vector<std::unique_ptr<PreTokenizer>> all;
@@ -235,12 +235,12 @@ Made make_pre_tokenizers(Settings& settings) {
   return make_sequence_of(std::move(all));
 }
 
-Made make_metaspace(Settings& settings) {
+MadePreTokenizer make_metaspace(Settings& settings) {
   DJINN_TRY(auto metaspace, metaspace_of(settings));
   return std::make_unique<Metaspace>(std::move(metaspace));
 }
 
-Made make_pre_tokenizer_named(Settings& settings, const std::string& type) {
+MadePreTokenizer make_pre_tokenizer_named(Settings& settings, const std::string& type) {
   if (type == "ByteLevel") return make_byte_level(settings);
   if (type == "Split") return make_split(settings);
   if (type == "Metaspace") return make_metaspace(settings);
@@ -259,10 +259,19 @@ Made make_pre_tokenizer_named(Settings& settings, const std::string& type) {
 
 }  // namespace
 
+Status PreTokenizer::split(Pieces& pieces) const {
+  DJINN_CHECK(part(pieces));
+  size_t bytes = 0;
+  for (const Piece& piece : pieces) bytes += piece.text.size();
+  if (bytes > kPiecesBytesMax || pieces.size() > kPiecesMax) return too_much(name_);
+  return {};
+}
+
 Result<std::unique_ptr<PreTokenizer>> make_pre_tokenizer(const Json& json) {
   Settings settings(json, "pre-tokenizer");
   auto made = make_pre_tokenizer_named(settings, settings.type());
   if (made) DJINN_CHECK(settings.finish());
+  if (made) (*made)->name_ = settings.name();
   return made;
 }
 
@@ -281,7 +290,7 @@ Result<MetaspaceSettings> metaspace_of(Settings& settings) {
   } else if (scheme == "never") {
     metaspace.scheme = PrependScheme::kNever;
   } else if (scheme != "always") {
-    return not_known("the prepend_scheme '" + scheme.substr(0, 60) + "'");
+    return not_known("the prepend_scheme '" + shown(scheme) + "'");
   }
   if (!add_prefix_space && metaspace.scheme != PrependScheme::kNever) {
     return malformed("its Metaspace has no prefix space and a prepend_scheme");

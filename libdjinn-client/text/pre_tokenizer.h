@@ -4,6 +4,7 @@
 #pragma once
 
 #include <memory>
+#include <string>
 
 #include "libdjinn-client/text/piece.h"
 #include "libdjinn-client/text/settings.h"
@@ -13,8 +14,16 @@ namespace djinn::text {
 class PreTokenizer {
  public:
   virtual ~PreTokenizer() = default;
-  // Replaces pieces that have no token by what they are split into. Errors: of Regex::find_all().
-  virtual Status split(Pieces& pieces) const = 0;
+  // Replaces pieces that have no token by what they are split into. Errors: of Regex::find_all(),
+  // and kLimitExceeded for more than kPiecesBytesMax, or kPiecesMax.
+  Status split(Pieces& pieces) const;
+
+ protected:
+  virtual Status part(Pieces& pieces) const = 0;
+
+ private:
+  friend Result<std::unique_ptr<PreTokenizer>> make_pre_tokenizer(const Json& json);
+  std::string name_;  // for errors
 };
 
 // Errors: kUnsupported for one that is not known, kMalformed.

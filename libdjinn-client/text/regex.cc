@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <mutex>
 
+#include "libdjinn-client/text/settings.h"
 #include "libdjinn-client/text/unicode.h"
 
 namespace djinn::text {
@@ -33,24 +34,38 @@ void initialize() {
   });
 }
 
-// What one search may take.
+// What the searches of one text may take. Oniguruma does not tell how often one went back, so each
+// begins with few tries, and has more where they do not do; these are counted.
 class Bounds {
  public:
   Bounds() : param_(onig_new_match_param()) {
     if (param_ == nullptr) throw std::bad_alloc();
     onig_initialize_match_param(param_);
-    onig_set_retry_limit_in_match_of_match_param(param_, kRetriesMax);
-    onig_set_retry_limit_in_search_of_match_param(param_, kRetriesMax);
     onig_set_match_stack_limit_size_of_match_param(param_, kStackMax);
   }
   ~Bounds() { onig_free_match_param(param_); }
   Bounds(const Bounds&) = delete;
   Bounds& operator=(const Bounds&) = delete;
 
-  [[nodiscard]] OnigMatchParam* get() const { return param_; }
+  // What search(param) gives with as many tries as it needs.
+  template <typename Search>
+  int within(const Search& search) {
+    constexpr unsigned long kFew = 256;
+    for (unsigned long tries = kFew;; tries = std::min(tries * 8, kRetriesMax)) {
+      onig_set_retry_limit_in_match_of_match_param(param_, tries);
+      onig_set_retry_limit_in_search_of_match_param(param_, tries);
+      const int at = search(param_);
+      const bool needs_more =
+          at == ONIGERR_RETRY_LIMIT_IN_MATCH_OVER || at == ONIGERR_RETRY_LIMIT_IN_SEARCH_OVER;
+      if (!needs_more || tries == kRetriesMax) return at;
+      spent_ += tries;
+      if (spent_ > kRetriesOfTextMax) return at;
+    }
+  }
 
  private:
   OnigMatchParam* param_;
+  unsigned long spent_ = 0;
 };
 
 struct Region {
@@ -71,17 +86,15 @@ void Regex::Freed::operator()(re_pattern_buffer* regex) const {
 Result<Regex> Regex::compile(std::string_view pattern) {
   initialize();
   if (pattern.size() > kPatternBytesMax) {
-    return Error{ErrorCode::kMalformed, "A regular expression of " +
-                                            std::to_string(pattern.size()) +
-                                            " bytes is longer than any that is used."};
+    return malformed("a regular expression of " + std::to_string(pattern.size()) +
+                     " bytes is longer than any that is used");
   }
   Regex made;
   OnigRegex regex = nullptr;
   const int code = onig_new(&regex, bytes_of(pattern), bytes_of(pattern) + pattern.size(),
                             ONIG_OPTION_NONE, ONIG_ENCODING_UTF8, ONIG_SYNTAX_DEFAULT, nullptr);
   if (code != ONIG_NORMAL) {
-    return Error{ErrorCode::kMalformed, "'" + std::string(pattern.substr(0, 60)) +
-                                            "' is no regular expression: " + told(code) + "."};
+    return malformed("'" + shown(pattern) + "' is no regular expression: " + told(code));
   }
   made.regex_.reset(regex);
   return made;
@@ -95,18 +108,20 @@ Result<std::vector<Range>> Regex::find_all(std::string_view text) const {
     if (replace_younger(known)) text = known;
   }
   std::vector<Range> matches;
-  const Bounds bounds;
+  Bounds bounds;
   Region region;
   const OnigUChar* const begin = bytes_of(text);
   const OnigUChar* const end = begin + text.size();
   for (size_t from = 0; from <= text.size();) {
-    const int at = onig_search_with_param(regex_.get(), begin, end, begin + from, end,
-                                          &region.found, ONIG_OPTION_NONE, bounds.get());
+    const int at = bounds.within([&](OnigMatchParam* param) {
+      return onig_search_with_param(regex_.get(), begin, end, begin + from, end, &region.found,
+                                    ONIG_OPTION_NONE, param);
+    });
     if (at == ONIG_MISMATCH) break;
     if (at < 0) {
-      return Error{
-          ErrorCode::kLimitExceeded,
-          "The tokenizer's regular expression finds no end in this text: " + told(at) + "."};
+      return Error{ErrorCode::kLimitExceeded,
+                   "The tokenizer's regular expression finds no end in this text: " + told(at) +
+                       ". Give the text in shorter parts."};
     }
     const Range match{static_cast<size_t>(region.found.beg[0]),
                       static_cast<size_t>(region.found.end[0])};

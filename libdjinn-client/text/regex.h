@@ -24,6 +24,8 @@ struct Range {
 inline constexpr size_t kPatternBytesMax = size_t{64} << 10;
 // How often one search may go back and try otherwise. Oniguruma's own limit, of one match.
 inline constexpr unsigned long kRetriesMax = 10'000'000;
+// And all searches of a text, those that need few left out of the count: some seconds.
+inline constexpr unsigned long kRetriesOfTextMax = 4 * kRetriesMax;
 
 class Regex {
  public:

@@ -4,7 +4,18 @@
 
 #include <utility>
 
+#include "libdjinn-client/text/unicode.h"
+
 namespace djinn::text {
+namespace {
+
+// Controls, and what turns the text behind it.
+bool steers_terminals(uint32_t point) {
+  return point < 0x20 || (point >= 0x7f && point <= 0x9f) || (point >= 0x2028 && point <= 0x202e) ||
+         (point >= 0x2066 && point <= 0x2069);
+}
+
+}  // namespace
 
 Error not_known(const std::string& what) {
   return {
@@ -14,7 +25,32 @@ Error not_known(const std::string& what) {
 }
 
 Error malformed(const std::string& what) {
-  return {ErrorCode::kMalformed, "tokenizer.json is broken: " + what + "."};
+  return {ErrorCode::kMalformed,
+          "tokenizer.json is broken: " + what + ". Get the model's files anew."};
+}
+
+Status check_bytes(std::string_view text, size_t bytes_max, const std::string& what) {
+  if (text.size() <= bytes_max) return {};
+  return Error{ErrorCode::kLimitExceeded,
+               "tokenizer.json has " + what + " of " + std::to_string(text.size()) + " bytes, '" +
+                   shown(text) + "', and may have " + std::to_string(bytes_max) +
+                   ". Another library has to make tokens of text for this model."};
+}
+
+std::string shown(std::string_view text) {
+  constexpr size_t kBytesMax = 60;
+  std::string out;
+  for (size_t at = 0; at < text.size();) {
+    const Character one = character_at(text, at);
+    if (at + one.bytes > kBytesMax) return out + "...";
+    if (steers_terminals(one.point)) {
+      out += '?';
+    } else {
+      out += text.substr(at, one.bytes);
+    }
+    at += one.bytes;
+  }
+  return out;
 }
 
 std::string Settings::type() {
@@ -22,7 +58,7 @@ std::string Settings::type() {
 }
 
 std::string Settings::name() {
-  return "the " + part_ + " '" + type() + "'";
+  return "the " + part_ + " '" + shown(type()) + "'";
 }
 
 const Json& Settings::any(const char* key) {
@@ -58,6 +94,13 @@ std::optional<std::string> Settings::text(const char* key) {
   return std::nullopt;
 }
 
+std::string Settings::affix_or(const char* key, std::string fallback) {
+  std::string value = text_or(key, std::move(fallback));
+  const Status fits = check_bytes(value, kAffixBytesMax, "'" + std::string(key) + "'");
+  if (!fits.ok() && !error_) error_ = fits.error();
+  return value;
+}
+
 void Settings::refuse(const char* key) {
   if (!any(key).is_null() && !error_) {
     error_ = not_known("'" + std::string(key) + "' of its " + part_);
@@ -68,7 +111,7 @@ Status Settings::finish() {
   if (error_) return *error_;
   if (!json_.is_object()) return malformed("its " + part_ + " is no object");
   for (const auto& [key, value] : json_.items()) {
-    if (!seen_.contains(key)) return not_known("'" + key.substr(0, 60) + "' of its " + part_);
+    if (!seen_.contains(key)) return not_known("'" + shown(key) + "' of its " + part_);
   }
   return {};
 }

@@ -20,6 +20,15 @@ using Json = nlohmann::json;
 Error not_known(const std::string& what);
 // kMalformed.
 Error malformed(const std::string& what);
+// kLimitExceeded for a text of the file with more bytes. what: as "an added token".
+Status check_bytes(std::string_view text, size_t bytes_max, const std::string& what);
+
+// A text of the file, UTF-8, for an error: not long, and with '?' for what may steer a terminal.
+[[nodiscard]] std::string shown(std::string_view text);
+
+// Prefixes, suffixes and what is put into a text: some of it goes to each character or word.
+// Published ones have up to a dozen.
+inline constexpr size_t kAffixBytesMax = 256;
 
 class Settings {
  public:
@@ -39,6 +48,8 @@ class Settings {
   std::string text_or(const char* key, std::string fallback) {
     return text(key).value_or(std::move(fallback));
   }
+  // A text of at most kAffixBytesMax.
+  std::string affix_or(const char* key, std::string fallback);
   // Null where there is none.
   const Json& any(const char* key);
   // The key must not have a value.

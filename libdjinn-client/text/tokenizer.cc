@@ -26,12 +26,15 @@ struct Tokenizer::Parts {
   // What of a text is left to the model, and added tokens between.
   Result<Pieces> pieces_of(std::string_view text) const {
     Pieces pieces;
+    size_t bytes = 0;
     for (Piece& piece : added.find_raw({std::string(text), -1, true})) {
       if (piece.token >= 0) {
         pieces.push_back(std::move(piece));
         continue;
       }
       if (normalizer) DJINN_CHECK(normalizer->normalize(piece));
+      bytes += piece.text.size();
+      if (bytes > kPiecesBytesMax) return too_much("the normalizer");
       for (Piece& part : added.find_normalized(piece)) pieces.push_back(std::move(part));
     }
     if (pre_tokenizer) DJINN_CHECK(pre_tokenizer->split(pieces));
@@ -91,7 +94,8 @@ Result<std::vector<int32_t>> Tokenizer::encode(std::string_view text, SpecialTok
   }
   if (const size_t valid = valid_bytes(text); valid != text.size()) {
     return Error{ErrorCode::kInvalidArgument,
-                 "The text is not UTF-8 at byte " + std::to_string(valid) + "."};
+                 "The text is not UTF-8 at byte " + std::to_string(valid) +
+                     ". Text in another encoding has to be made UTF-8 first."};
   }
   DJINN_TRY(const auto pieces, parts_->pieces_of(text));
   std::vector<int32_t> tokens;

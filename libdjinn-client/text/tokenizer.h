@@ -15,8 +15,8 @@
 
 namespace djinn::text {
 
-// Memory for a text's words is some ten times its bytes.
-inline constexpr size_t kTextBytesMax = size_t{64} << 20;
+// A text of one-byte words takes 85 times its bytes of memory, one of English some ten times.
+inline constexpr size_t kTextBytesMax = size_t{8} << 20;
 
 enum class SpecialTokens { kWith, kWithout };
 

@@ -127,7 +127,7 @@ class Listener : public nlohmann::json_sax<Json> {
     if (merge.starts_with("#version")) return true;
     const size_t gap = merge.find(' ');
     if (gap == std::string::npos || merge.find(' ', gap + 1) != std::string::npos) {
-      return fail(malformed("'" + merge.substr(0, 60) + "' is no merge of two"));
+      return fail(malformed("'" + shown(merge) + "' is no merge of two"));
     }
     file_.merges.emplace_back(merge.substr(0, gap), merge.substr(gap + 1));
     return true;

@@ -6,8 +6,10 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <random>
 
+#include "libdjinn-client/text/regex.h"
 #include "libdjinn-client/text/settings.h"
 #include "libdjinn-client/text/tokenizer_file.h"
 #include "libdjinn-client/text/unicode.h"
@@ -55,6 +57,13 @@ Error refusal_of(const Json& file) {
   return made ? Error{ErrorCode::kOk, "it was read"} : made.error();
 }
 
+// A chain of so many of one.
+std::string sequence_of(const char* list, const char* one, int count) {
+  Json all = Json::array();
+  for (int i = 0; i < count; ++i) all.push_back(Json::parse(one));
+  return Json{{"type", "Sequence"}, {list, all}}.dump();
+}
+
 TEST(Tokenizer, text_becomes_tokens_and_these_become_text) {
   const Tokenizer tokenizer = small();
   EXPECT_EQ(tokenizer.encode("ab<end> AB", SpecialTokens::kWith).value(), (Ids{2, 4, 3, 2, 4}));
@@ -81,6 +90,21 @@ TEST(Tokenizer, what_is_not_known_is_refused_by_its_name) {
       {changed("/added_tokens/0/id", "9"), "as 9, and not as 4"},
       {changed("/more", "{}"), "'more' of its file"},
       {changed("/post_processor/single", "[]"), "a template that does not have the text once"},
+      {changed("/post_processor", R"({"type": "Sequence", "processors": [
+           {"type": "BertProcessing", "sep": ["a", 0], "cls": ["b", 1]},
+           {"type": "BertProcessing", "sep": ["a", 0], "cls": ["b", 1]}]})"),
+       "a post-processor behind another one with tokens"},
+      {changed("/model/vocab/b", "0"), "two words with the id 0"},
+      {changed("/decoder", R"({"type": "BPEDecoder", "suffix": ""})"),
+       "a BPEDecoder without a suffix"},
+      {changed("/pre_tokenizer", R"({"type": "Split", "pattern": {"String": ""},
+                                     "behavior": "Isolated", "invert": false})"),
+       "an empty pattern of its pre-tokenizer"},
+      {changed("/decoder", sequence_of("decoders", R"({"type": "Replace", "content": "aaaaaaaa",
+                                                      "pattern": {"String": "a"}})",
+                                       3)
+                               .c_str()),
+       "a decoder that makes texts so much longer"},
   };
   for (const auto& [file, told] : refused) {
     const Error error = refusal_of(file);
@@ -92,7 +116,6 @@ TEST(Tokenizer, what_is_not_known_is_refused_by_its_name) {
 TEST(Tokenizer, what_is_broken_is_told_as_such) {
   const Json broken[] = {
       Json::array(),
-      changed("/model/vocab/b", "0"),
       changed("/model/vocab/b", "-1"),
       changed("/model/vocab/b", "4194304"),
       changed("/model/vocab/b", "1.5"),
@@ -132,13 +155,59 @@ TEST(Tokenizer, nesting_is_bounded) {
             ErrorCode::kMalformed);
 }
 
-// The file with bytes changed, cut out and doubled, in so many ways.
+std::string in_base64(std::string_view bytes) {
+  constexpr std::string_view kDigits =
+      "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+  std::string out;
+  uint32_t bits = 0;
+  int count = 0;
+  for (const char byte : bytes) {
+    bits = bits << 8 | static_cast<unsigned char>(byte);
+    for (count += 8; count >= 6; count -= 6) out += kDigits[bits >> (count - 6) & 63];
+  }
+  if (count > 0) out += kDigits[bits << (6 - count) & 63];
+  return out;
+}
+
+// A charsmap that makes a text of each "A".
+std::string charsmap_of_a(std::string_view text) {
+  std::array<uint32_t, 1 + 'A' + 1> units = {};
+  units[0] = (units.size() - 1) * sizeof(uint32_t);  // of the trie, whose root is the next
+  units[1 + 'A'] = 'A' | 1 << 8 | 1 << 10;
+  units[1 + ('A' ^ 1)] = 1u << 31;
+  std::string bytes(reinterpret_cast<const char*>(units.data()), sizeof units);
+  bytes += text;
+  return in_base64(bytes + '\0');
+}
+
+// SentencePiece's form: "a" 0, "b" 1, "▁a" 2, unknown 3; and tokens that take spaces with them.
+Json sentence_piece_file() {
+  Json file = small_file();
+  file["normalizer"] = {{"type", "Precompiled"}, {"precompiled_charsmap", charsmap_of_a("a")}};
+  file["pre_tokenizer"] = {{"type", "Metaspace"}, {"replacement", "▁"}};
+  file["decoder"] = file["pre_tokenizer"];
+  file["model"] = Json::parse(R"({"type": "Unigram", "unk_id": 3, "byte_fallback": false,
+    "vocab": [["a", -1.0], ["b", -2.0], ["▁a", -1.5], ["<unk>", 0.0]]})");
+  file["added_tokens"].push_back(
+      Json::parse(R"({"id": 5, "content": "<both>", "lstrip": true, "rstrip": true})"));
+  file["added_tokens"].push_back(
+      Json::parse(R"({"id": 6, "content": "ba", "single_word": true, "normalized": true})"));
+  return file;
+}
+
+TEST(Tokenizer, a_sentence_piece_file_is_read_with_its_charsmap_and_its_tokens_strips) {
+  const auto made = Tokenizer::read(sentence_piece_file().dump());
+  ASSERT_TRUE(made) << made.error().message;
+  EXPECT_EQ(made->encode("Ab <both>  a", SpecialTokens::kWithout).value(), (Ids{2, 1, 5, 2}));
+}
+
+// The files with bytes changed, cut out and doubled, in so many ways.
 TEST(Tokenizer, a_file_that_was_damaged_is_refused_or_read_and_never_more) {
-  const std::string whole = small_file().dump();
+  const std::string seeds[] = {small_file().dump(), sentence_piece_file().dump()};
   std::mt19937 draw(15);
   int read = 0;
-  for (int i = 0; i < 4000; ++i) {
-    std::string file = whole;
+  for (int i = 0; i < 6000; ++i) {
+    std::string file = seeds[i % 2];
     for (int step = 0; step < 1 + i % 4; ++step) {
       const size_t at = draw() % file.size();
       switch (draw() % 3) {
@@ -155,7 +224,7 @@ TEST(Tokenizer, a_file_that_was_damaged_is_refused_or_read_and_never_more) {
     const auto made = Tokenizer::read(file);
     if (!made) continue;
     ++read;
-    const auto tokens = made->encode("ab <end>\xc3\xa4 b\n", SpecialTokens::kWith);
+    const auto tokens = made->encode("ab <end>\xc3\xa4 Ab <both> \n", SpecialTokens::kWith);
     if (!tokens) continue;
     const std::string text = made->decode(*tokens, SpecialTokens::kWith);
     EXPECT_EQ(valid_bytes(text), text.size()) << file;
@@ -174,7 +243,109 @@ TEST(Tokenizer, text_that_is_no_utf8_is_refused_with_the_place) {
   }
 }
 
-// Were it quadratic, it would take hours.
+TEST(Tokenizer, errors_end_at_a_character_and_steer_no_terminal) {
+  for (size_t size = 55; size < 65; ++size) {
+    const std::string name = std::string(size, 'x') + "\u00e9\u00e9\u00e9";
+    const Error error = refusal_of(changed("/normalizer/type", Json(name).dump().c_str()));
+    EXPECT_EQ(valid_bytes(error.message), error.message.size());
+  }
+  const Error error = refusal_of(changed("/normalizer/type", R"("\u001b]0;\u009b\u202e\u2066")"));
+  EXPECT_NE(error.message.find("'?]0;" + std::string(3, '?') + "'"), std::string::npos)
+      << error.message;
+}
+
+TEST(Tokenizer, a_text_that_the_file_makes_too_long_is_an_error_that_says_by_what) {
+  const std::string more = R"({"type": "Replace", "pattern": {"String": "a"},
+                               "content": "aaaaaaaaaaaaaaaa"})";
+  const std::string prefix = R"({"type": "Metaspace", "replacement": "x", "split": false})";
+  const std::string bytes = R"({"type": "ByteLevel", "use_regex": false})";
+  Json mapped = sentence_piece_file();
+  mapped["normalizer"]["precompiled_charsmap"] = charsmap_of_a(std::string(1 << 20, 'a'));
+  const std::pair<Json, const char*> growing[] = {
+      {changed("/normalizer", sequence_of("normalizers", more.c_str(), 9).c_str()),
+       "the normalizer 'Replace'"},
+      {changed("/pre_tokenizer", sequence_of("pretokenizers", bytes.c_str(), 26).c_str()),
+       "the pre-tokenizer 'ByteLevel'"},
+      {mapped, "the normalizer 'Precompiled'"},
+  };
+  const std::string text = "a\u00e9" + std::string(40, 'A');
+  for (const auto& [file, told] : growing) {
+    const auto made = Tokenizer::read(file.dump());
+    ASSERT_TRUE(made) << made.error().message;
+    const auto tokens = made->encode(text, SpecialTokens::kWith);
+    ASSERT_FALSE(tokens) << told;
+    EXPECT_EQ(tokens.error().code, ErrorCode::kLimitExceeded);
+    EXPECT_NE(tokens.error().message.find(told), std::string::npos) << tokens.error().message;
+  }
+}
+
+TEST(Tokenizer, pieces_that_are_too_long_together_are_an_error) {
+  const std::string content(kAffixBytesMax, 'x');
+  const auto made = Tokenizer::read(
+      changed("/normalizer", Json{{"type", "Prepend"}, {"prepend", content}}.dump().c_str())
+          .dump());
+  ASSERT_TRUE(made) << made.error().message;
+  std::string text;
+  for (int i = 0; i < 200'000; ++i) text += "a<end>";
+  const auto tokens = made->encode(text, SpecialTokens::kWith);
+  ASSERT_FALSE(tokens);
+  EXPECT_EQ(tokens.error().code, ErrorCode::kLimitExceeded);
+}
+
+TEST(Tokenizer, what_goes_to_each_word_is_short) {
+  const std::string text = Json(std::string(kAffixBytesMax + 1, 'x')).dump();
+  Json no_merges = changed("/model/continuing_subword_prefix", text.c_str());
+  no_merges["model"]["merges"] = Json::array();
+  const Json long_ones[] = {
+      changed("/model/end_of_word_suffix", text.c_str()),
+      no_merges,
+      changed("/normalizer", (R"({"type": "Prepend", "prepend": )" + text + "}").c_str()),
+      changed(
+          "/normalizer",
+          (R"({"type": "Replace", "pattern": {"String": "a"}, "content": )" + text + "}").c_str()),
+      changed("/added_tokens/0/content", text.c_str()),
+  };
+  for (const Json& file : long_ones) {
+    EXPECT_EQ(refusal_of(file).code, ErrorCode::kLimitExceeded) << refusal_of(file).message;
+  }
+}
+
+TEST(Tokenizer, a_word_that_the_vocabulary_lacks_is_told) {
+  const auto tokens = Tokenizer::read(changed("/model/unk_token", R"("<none>")").dump())
+                          .value()
+                          .encode("abz", SpecialTokens::kWith);
+  ASSERT_FALSE(tokens);
+  EXPECT_NE(tokens.error().message.find("'z'"), std::string::npos) << tokens.error().message;
+}
+
+// Were these quadratic, they would take hours.
+TEST(Tokenizer, a_megabyte_of_marks_is_put_in_order_in_a_moment) {
+  constexpr size_t kMarks = size_t{1} << 18;
+  const std::string above = "\u0302";
+  const std::string below = "\u0316";
+  std::string text = "b";
+  std::string ordered = "b";
+  for (size_t i = 0; i < kMarks; ++i) text += above;
+  for (size_t i = 0; i < kMarks; ++i) text += below;
+  for (size_t i = 0; i < kMarks; ++i) ordered += below;
+  for (size_t i = 0; i < kMarks; ++i) ordered += above;
+  EXPECT_TRUE(normalized(text, NormalForm::kC) == ordered);
+  EXPECT_TRUE(normalized(text, NormalForm::kKD) == ordered);
+  // Of what decomposes the marks are put in order, too: U+0344 is U+0308 U+0301.
+  EXPECT_EQ(normalized("a\u0344\u0316", NormalForm::kD), "a\u0316\u0308\u0301");
+  EXPECT_EQ(normalized("\u00e9\u0316", NormalForm::kC), "\u00e9\u0316");
+}
+
+TEST(Tokenizer, a_file_of_fifty_thousand_added_tokens_takes_a_moment) {
+  Json file = small_file();
+  for (int i = 5; i < 50'000; ++i) {
+    file["added_tokens"].push_back({{"id", i}, {"content", "<" + std::to_string(i) + ">"}});
+  }
+  const auto made = Tokenizer::read(file.dump());
+  ASSERT_TRUE(made) << made.error().message;
+  EXPECT_EQ(made->encode("<49999>", SpecialTokens::kWithout).value(), Ids{49'999});
+}
+
 TEST(Tokenizer, a_word_of_a_megabyte_takes_a_moment) {
   std::string word;
   while (word.size() < size_t{1} << 20) word += "ab";
@@ -192,6 +363,19 @@ TEST(Tokenizer, a_pattern_that_tries_for_ever_is_an_error) {
   const auto tokens = made->encode(std::string(60, 'x') + "zy", SpecialTokens::kWith);
   ASSERT_FALSE(tokens);
   EXPECT_EQ(tokens.error().code, ErrorCode::kLimitExceeded);
+}
+
+// Each search is within its bounds; all of them together are not.
+TEST(Tokenizer, all_searches_of_a_text_have_one_bound) {
+  const auto regex = Regex::compile("(?:x+x+)+y|z");
+  ASSERT_TRUE(regex) << regex.error().message;
+  std::string text;
+  for (int i = 0; i < 4; ++i) text += "xxxxxxxxxxxxxxxxxz";
+  ASSERT_TRUE(regex->find_all(text)) << regex->find_all(text).error().message;
+  for (int i = 0; i < 4000; ++i) text += "xxxxxxxxxxxxxxxxxz";
+  const auto found = regex->find_all(text);
+  ASSERT_FALSE(found);
+  EXPECT_EQ(found.error().code, ErrorCode::kLimitExceeded);
 }
 
 TEST(Tokenizer, a_character_whose_bytes_come_in_several_tokens_is_told_whole) {

@@ -3,11 +3,9 @@
 #include "libdjinn-client/text/unicode.h"
 
 #include <algorithm>
-#include <cstdlib>
 #include <iterator>
-#include <memory>
-#include <new>
 #include <span>
+#include <vector>
 
 #include "kernel/base/assert.h"
 #include "libdjinn-client/text/unicode_tables.h"
@@ -73,20 +71,47 @@ int options_of(NormalForm form) {
   return 0;
 }
 
-struct Freed {
-  void operator()(void* memory) const { std::free(memory); }
-};
+using PointList = std::vector<utf8proc_int32_t>;
+
+void append_decomposed(PointList& points, uint32_t point, utf8proc_option_t options) {
+  constexpr size_t kLongest = 18;  // U+FDFA's, the longest there is
+  const size_t before = points.size();
+  points.resize(before + kLongest);
+  const auto count = utf8proc_decompose_char(static_cast<utf8proc_int32_t>(point), &points[before],
+                                             kLongest, options, nullptr);
+  DJINN_ASSERT(count >= 0 && static_cast<size_t>(count) <= kLongest);
+  points.resize(before + static_cast<size_t>(count));
+}
+
+// Canonical order: within each run of marks, by their combining class. utf8proc_map() swaps
+// neighbours until all is in order, which takes hours for a megabyte of marks.
+void order_marks(PointList& points) {
+  const auto class_of = [](utf8proc_int32_t point) {
+    return utf8proc_get_property(point)->combining_class;
+  };
+  const auto is_mark = [&](utf8proc_int32_t point) { return class_of(point) != 0; };
+  for (auto begin = points.begin(); begin != points.end();) {
+    begin = std::find_if(begin, points.end(), is_mark);
+    const auto end = std::find_if_not(begin, points.end(), is_mark);
+    std::ranges::stable_sort(begin, end, {}, class_of);
+    begin = end;
+  }
+}
 
 void append_normalized(std::string& out, std::string_view text, NormalForm form) {
-  if (text.empty()) return;
-  utf8proc_uint8_t* made = nullptr;
   const auto options = static_cast<utf8proc_option_t>(options_of(form) | UTF8PROC_STABLE);
-  const auto bytes = utf8proc_map(reinterpret_cast<const utf8proc_uint8_t*>(text.data()),
-                                  static_cast<utf8proc_ssize_t>(text.size()), &made, options);
-  const std::unique_ptr<utf8proc_uint8_t, Freed> owned(made);
-  if (bytes == UTF8PROC_ERROR_NOMEM) throw std::bad_alloc();
-  DJINN_ASSERT(bytes >= 0);  // the text is UTF-8
-  out.append(reinterpret_cast<const char*>(made), static_cast<size_t>(bytes));
+  PointList points;
+  for (size_t at = 0; at < text.size();) {
+    const Character one = character_at(text, at);
+    append_decomposed(points, one.point, options);
+    at += one.bytes;
+  }
+  order_marks(points);
+  const auto count = utf8proc_normalize_utf32(
+      points.data(), static_cast<utf8proc_ssize_t>(points.size()), options);
+  DJINN_ASSERT(count >= 0 && static_cast<size_t>(count) <= points.size());
+  points.resize(static_cast<size_t>(count));
+  for (const utf8proc_int32_t point : points) append_character(out, static_cast<uint32_t>(point));
 }
 
 }  // namespace

@@ -81,7 +81,7 @@ class Unigram final : public Model {
         is_known = is_known || length == bytes;
       });
       if (!is_known) {
-        if (!unknown_) return no_unknown_token();
+        if (!unknown_) return no_unknown_token(word.substr(at, bytes));
         ends[at + bytes].offer(unknown_score_ + score, at, *unknown_);
       }
       at += bytes;
@@ -123,7 +123,7 @@ class Unigram final : public Model {
       for (const char byte : part) tokens.push_back(id_of_byte(byte));
       return {};
     }
-    if (!unknown_) return no_unknown_token();
+    if (!unknown_) return no_unknown_token(part);
     tokens.push_back(*unknown_);
     return {};
   }

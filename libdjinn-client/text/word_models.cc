@@ -25,8 +25,8 @@ class WordModel : public Model {
   [[nodiscard]] size_t size() const final { return words_.size(); }
 
  protected:
-  Status add_unknown(std::vector<int32_t>& tokens) const {
-    if (!unknown_) return no_unknown_token();
+  Status add_unknown(std::string_view word, std::vector<int32_t>& tokens) const {
+    if (!unknown_) return no_unknown_token(word);
     tokens.push_back(*unknown_);
     return {};
   }
@@ -42,7 +42,7 @@ class WordLevel final : public WordModel {
   using WordModel::WordModel;
   Status add_tokens(std::string_view word, std::vector<int32_t>& tokens) const override {
     const auto id = words_.id_of(word);
-    if (!id) return add_unknown(tokens);
+    if (!id) return add_unknown(word, tokens);
     tokens.push_back(*id);
     return {};
   }
@@ -60,7 +60,7 @@ class WordPiece final : public WordModel {
     const size_t before = tokens.size();
     if (count_characters(word) <= characters_max_ && cut(word, tokens)) return {};
     tokens.resize(before);
-    return add_unknown(tokens);
+    return add_unknown(word, tokens);
   }
 
  private:
@@ -77,8 +77,9 @@ class WordPiece final : public WordModel {
   size_t longest_at(std::string_view word, size_t begin, std::vector<int32_t>& tokens) const {
     std::string candidate = begin > 0 ? prefix_ : std::string();
     const size_t before = candidate.size();
+    if (before >= words_.longest()) return 0;
     // What is longer than the longest word is none; a character that is cut in two is none either.
-    candidate += word.substr(begin, words_.longest());
+    candidate += word.substr(begin, words_.longest() - before);
     while (candidate.size() > before) {
       if (const auto id = words_.id_of(candidate)) {
         tokens.push_back(*id);
@@ -102,7 +103,7 @@ std::optional<int32_t> unknown_of(Settings& settings, const Words& words) {
 Result<std::unique_ptr<Model>> make_word_piece(Settings& settings, TokenizerFile& file) {
   DJINN_TRY(auto words, Words::make(std::move(file.words)));
   const auto unknown = unknown_of(settings, words);
-  auto prefix = settings.text_or("continuing_subword_prefix", "");
+  auto prefix = settings.affix_or("continuing_subword_prefix", "");
   const uint64_t characters_max = settings.count("max_input_chars_per_word", 100);
   return std::make_unique<WordPiece>(std::move(words), unknown, std::move(prefix), characters_max);
 }

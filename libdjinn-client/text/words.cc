@@ -25,12 +25,12 @@ Result<Words> Words::make(std::vector<TokenizerFile::Word> words) {
     const auto id = static_cast<size_t>(word.id);
     Slot& slot = made.slots_[made.slot_of(word.text)];
     if (slot.place >= 0) {
-      return malformed("the word '" + word.text.substr(0, 60) + "' is in its vocabulary twice");
+      return malformed("the word '" + shown(word.text) + "' is in its vocabulary twice");
     }
     slot = {hash_of(word.text), static_cast<int32_t>(i)};
     if (id >= made.places_.size()) made.places_.resize(id + 1, -1);
     if (made.places_[id] >= 0) {
-      return malformed("two words of its vocabulary have the id " + std::to_string(id));
+      return not_known("two words with the id " + std::to_string(id));
     }
     made.places_[id] = static_cast<int32_t>(i);
     made.longest_ = std::max(made.longest_, word.text.size());

@@ -16,7 +16,7 @@ namespace djinn::text {
 // invariant: no text twice, no id twice.
 class Words {
  public:
-  // Errors: kMalformed for a text or an id that is there twice.
+  // Errors: kMalformed for a text that is there twice, kUnsupported for an id.
   static Result<Words> make(std::vector<TokenizerFile::Word> words);
 
   [[nodiscard]] std::optional<int32_t> id_of(std::string_view text) const;
