@@ -616,6 +616,7 @@ def random_texts(seed: int, count: int) -> list[str]:
     return texts
 
 
+@functools.cache
 def all_characters() -> list[str]:
     """Every code point, between letters and spaces, and beside a letter with a mark."""
     points = [point for point in range(0x110000) if not 0xD800 <= point < 0xE000]
