@@ -14,7 +14,7 @@
 namespace djinn::fake_runtime {
 namespace {
 
-constexpr int kVersion = 13'000;
+constexpr int kRuntimeVersion = 13'000;
 constexpr int kMajor = 9;
 constexpr int kMultiprocessors = 132;
 constexpr int kThreadsPerMultiprocessor = 2048;
@@ -56,7 +56,7 @@ cudaError_t cudaDriverGetVersion(int* version) {
 }
 
 cudaError_t cudaRuntimeGetVersion(int* version) {
-  *version = kVersion;
+  *version = kRuntimeVersion;
   return cudaSuccess;
 }
 

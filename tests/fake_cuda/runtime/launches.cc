@@ -11,7 +11,7 @@
 namespace djinn::fake_runtime {
 namespace {
 
-constexpr unsigned kThreadsPerBlock = 1024;
+constexpr unsigned kThreadsPerBlockMost = 1024;
 
 struct Shape {
   dim3 grid;
@@ -25,7 +25,7 @@ thread_local Shape pushed;
 bool is_possible(const Shape& shape) {
   const uint64_t blocks = uint64_t{shape.grid.x} * shape.grid.y * shape.grid.z;
   const uint64_t threads = uint64_t{shape.block.x} * shape.block.y * shape.block.z;
-  return blocks != 0 && threads != 0 && threads <= kThreadsPerBlock;
+  return blocks != 0 && threads != 0 && threads <= kThreadsPerBlockMost;
 }
 
 cudaError_t launch(std::string_view function, const void* kernel, const Shape& shape) {
