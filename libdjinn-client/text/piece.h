@@ -27,10 +27,10 @@ inline constexpr size_t kPiecesMax = size_t{8} << 20;
 
 // kLimitExceeded. what: as "the normalizer X".
 inline Error too_much(const std::string& what) {
-  return {ErrorCode::kLimitExceeded, "By " + what +
-                                         " of its tokenizer.json this text has more than " +
+  return {ErrorCode::kLimitExceeded, "By " + what + " of tokenizer.json this text has more than " +
                                          std::to_string(kPiecesBytesMax) + " bytes, or " +
-                                         std::to_string(kPiecesMax) + " parts. Give it in parts."};
+                                         std::to_string(kPiecesMax) +
+                                         " parts. Give less of it at once."};
 }
 
 }  // namespace djinn::text

@@ -38,7 +38,9 @@ void initialize() {
 // begins with few tries, and has more where they do not do; these are counted.
 class Bounds {
  public:
-  Bounds() : param_(onig_new_match_param()) {
+  explicit Bounds(size_t text_bytes)
+      : param_(onig_new_match_param()),
+        left_(static_cast<long>(kRetriesOfTextMax + kRetriesOfByteMax * text_bytes)) {
     if (param_ == nullptr) throw std::bad_alloc();
     onig_initialize_match_param(param_);
     onig_set_match_stack_limit_size_of_match_param(param_, kStackMax);
@@ -58,14 +60,14 @@ class Bounds {
       const bool needs_more =
           at == ONIGERR_RETRY_LIMIT_IN_MATCH_OVER || at == ONIGERR_RETRY_LIMIT_IN_SEARCH_OVER;
       if (!needs_more || tries == kRetriesMax) return at;
-      spent_ += tries;
-      if (spent_ > kRetriesOfTextMax) return at;
+      left_ -= static_cast<long>(tries);
+      if (left_ < 0) return at;
     }
   }
 
  private:
   OnigMatchParam* param_;
-  unsigned long spent_ = 0;
+  long left_;
 };
 
 struct Region {
@@ -108,7 +110,7 @@ Result<std::vector<Range>> Regex::find_all(std::string_view text) const {
     if (replace_younger(known)) text = known;
   }
   std::vector<Range> matches;
-  Bounds bounds;
+  Bounds bounds(text.size());
   Region region;
   const OnigUChar* const begin = bytes_of(text);
   const OnigUChar* const end = begin + text.size();

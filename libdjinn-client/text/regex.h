@@ -24,8 +24,10 @@ struct Range {
 inline constexpr size_t kPatternBytesMax = size_t{64} << 10;
 // How often one search may go back and try otherwise. Oniguruma's own limit, of one match.
 inline constexpr unsigned long kRetriesMax = 10'000'000;
-// And all searches of a text, those that need few left out of the count: some seconds.
+// And all searches of a text, those that need few left out of the count: some seconds. A long text
+// may have some for each byte, which is what patterns of published files need at most.
 inline constexpr unsigned long kRetriesOfTextMax = 4 * kRetriesMax;
+inline constexpr unsigned long kRetriesOfByteMax = 8;
 
 class Regex {
  public:

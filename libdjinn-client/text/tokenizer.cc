@@ -36,6 +36,7 @@ struct Tokenizer::Parts {
       bytes += piece.text.size();
       if (bytes > kPiecesBytesMax) return too_much("the normalizer");
       for (Piece& part : added.find_normalized(piece)) pieces.push_back(std::move(part));
+      if (pieces.size() > kPiecesMax) return too_much("the added tokens");
     }
     if (pre_tokenizer) DJINN_CHECK(pre_tokenizer->split(pieces));
     return pieces;
