@@ -51,7 +51,7 @@ Found longest_at(const ByteTrie& trie, std::string_view text, size_t at) {
 Result<AddedTokens> AddedTokens::make(const Json& json, const Model& model,
                                       const Normalizer* normalizer) {
   AddedTokens added;
-  added.next_id_ = static_cast<int64_t>(model.size());
+  added.next_id_ = static_cast<int64_t>(model.words().size());
   if (json.is_null()) return added;
   if (!json.is_array()) return malformed("its added_tokens are no list");
   for (const Json& one : json) {
@@ -88,7 +88,7 @@ Status AddedTokens::add(Token token, const Model& model) {
     return malformed("the text or the id of its added token '" + shown(token.content) +
                      "' is another one's, too");
   }
-  const auto own = model.id_of(token.content);
+  const auto own = model.words().id_of(token.content);
   const int64_t expected = own ? int64_t{*own} : next_id_;
   if (token.id != expected) {
     return not_known("the added token '" + shown(token.content) + "' as " +

@@ -2,8 +2,6 @@
 
 #include "libdjinn-client/text/bpe.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <array>
 #include <bit>
@@ -11,7 +9,6 @@
 #include <utility>
 
 #include "libdjinn-client/text/unicode.h"
-#include "libdjinn-client/text/words.h"
 
 namespace djinn::text {
 namespace {
@@ -153,16 +150,12 @@ class Bpe final : public Model {
     bool ignore_merges;
   };
 
-  Bpe(Words words, Merges merges, Options options)
-      : words_(std::move(words)), merges_(std::move(merges)), options_(std::move(options)) {
-    for (uint32_t byte = 0; byte < 256; ++byte) {
-      bytes_[byte] = words_.id_of(fmt::format("<0x{:02X}>", byte)).value_or(-1);
-    }
-  }
+  Bpe(Words vocabulary, Merges merges, Options options)
+      : Model(std::move(vocabulary)), merges_(std::move(merges)), options_(std::move(options)) {}
 
   Status add_tokens(std::string_view word, std::vector<int32_t>& tokens) const override {
     if (options_.ignore_merges) {
-      if (const auto id = words_.id_of(word)) {
+      if (const auto id = words().id_of(word)) {
         tokens.push_back(*id);
         return {};
       }
@@ -173,14 +166,6 @@ class Bpe final : public Model {
     joiner.append_to(tokens);
     return {};
   }
-
-  [[nodiscard]] std::optional<int32_t> id_of(std::string_view text) const override {
-    return words_.id_of(text);
-  }
-  [[nodiscard]] std::optional<std::string_view> text_of(int32_t id) const override {
-    return words_.text_of(id);
-  }
-  [[nodiscard]] size_t size() const override { return words_.size(); }
 
  private:
   Status add_symbols(std::string_view word, Joiner& joiner) const {
@@ -193,7 +178,7 @@ class Bpe final : public Model {
       const uint32_t bytes = character_at(word, at).bytes;
       const std::string symbol = symbol_of(word, at, bytes);
       at += bytes;
-      if (const auto id = words_.id_of(symbol)) {
+      if (const auto id = words().id_of(symbol)) {
         flush();
         joiner.add(*id);
       } else if (!options_.byte_fallback || !add_bytes(symbol, joiner)) {
@@ -222,10 +207,9 @@ class Bpe final : public Model {
     return true;
   }
 
-  Words words_;
   Merges merges_;
   Options options_;
-  std::array<int32_t, 256> bytes_{};  // of byte_fallback; -1: none
+  const std::array<int32_t, 256> bytes_ = words().byte_tokens();  // of byte_fallback
 };
 
 }  // namespace

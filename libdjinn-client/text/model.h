@@ -4,24 +4,28 @@
 #pragma once
 
 #include <memory>
-#include <optional>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "libdjinn-client/text/tokenizer_file.h"
+#include "libdjinn-client/text/words.h"
 
 namespace djinn::text {
 
 class Model {
  public:
+  explicit Model(Words words) : words_(std::move(words)) {}
   virtual ~Model() = default;
   // Appends the tokens of a word. Errors: kUnsupported for a word that the vocabulary does not
   // have, where the file names no token for such. Any thread.
   virtual Status add_tokens(std::string_view word, std::vector<int32_t>& tokens) const = 0;
 
-  [[nodiscard]] virtual std::optional<int32_t> id_of(std::string_view text) const = 0;
-  [[nodiscard]] virtual std::optional<std::string_view> text_of(int32_t id) const = 0;
-  [[nodiscard]] virtual size_t size() const = 0;
+  // Its vocabulary, without tokens that are added.
+  [[nodiscard]] const Words& words() const { return words_; }
+
+ private:
+  Words words_;
 };
 
 // kUnsupported: the vocabulary does not have this part of a text, and no token for such.

@@ -44,7 +44,7 @@ struct Tokenizer::Parts {
 
   [[nodiscard]] std::optional<std::string_view> text_of(int32_t id, SpecialTokens special) const {
     auto text = added.text_of(id);
-    if (!text) text = model->text_of(id);
+    if (!text) text = model->words().text_of(id);
     const bool is_left_out = special == SpecialTokens::kWithout && text && added.is_special(*text);
     return is_left_out ? std::nullopt : text;
   }

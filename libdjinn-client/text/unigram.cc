@@ -2,8 +2,6 @@
 
 #include "libdjinn-client/text/unigram.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -12,7 +10,6 @@
 
 #include "libdjinn-client/text/byte_trie.h"
 #include "libdjinn-client/text/unicode.h"
-#include "libdjinn-client/text/words.h"
 
 namespace djinn::text {
 namespace {
@@ -22,21 +19,18 @@ constexpr double kUnknownPenalty = 10;
 
 class Unigram final : public Model {
  public:
-  Unigram(Words words, std::vector<double> scores, std::optional<int32_t> unknown,
+  Unigram(Words vocabulary, std::vector<double> scores, std::optional<int32_t> unknown,
           bool byte_fallback)
-      : words_(std::move(words)),
+      : Model(std::move(vocabulary)),
         scores_(std::move(scores)),
         unknown_(unknown),
         byte_fallback_(byte_fallback) {
     double worst = std::numeric_limits<double>::infinity();
     for (size_t id = 0; id < scores_.size(); ++id) {
-      trie_.add(*words_.text_of(static_cast<int32_t>(id)), static_cast<int32_t>(id));
+      trie_.add(*words().text_of(static_cast<int32_t>(id)), static_cast<int32_t>(id));
       worst = std::min(worst, scores_[id]);
     }
     unknown_score_ = worst - kUnknownPenalty;
-    for (uint32_t byte = 0; byte < 256; ++byte) {
-      bytes_[byte] = words_.id_of(fmt::format("<0x{:02X}>", byte)).value_or(-1);
-    }
   }
 
   Status add_tokens(std::string_view word, std::vector<int32_t>& tokens) const override {
@@ -46,14 +40,6 @@ class Unigram final : public Model {
     }
     return {};
   }
-
-  [[nodiscard]] std::optional<int32_t> id_of(std::string_view text) const override {
-    return words_.id_of(text);
-  }
-  [[nodiscard]] std::optional<std::string_view> text_of(int32_t id) const override {
-    return words_.text_of(id);
-  }
-  [[nodiscard]] size_t size() const override { return words_.size(); }
 
  private:
   // The best way to the byte where it ends.
@@ -113,7 +99,7 @@ class Unigram final : public Model {
   }
 
   Status add_part(std::string_view part, std::vector<int32_t>& tokens) const {
-    if (const auto id = words_.id_of(part)) {
+    if (const auto id = words().id_of(part)) {
       tokens.push_back(*id);
       return {};
     }
@@ -128,13 +114,12 @@ class Unigram final : public Model {
     return {};
   }
 
-  Words words_;
   std::vector<double> scores_;  // by id
   std::optional<int32_t> unknown_;
   bool byte_fallback_;
   ByteTrie trie_;
   double unknown_score_ = 0;
-  std::array<int32_t, 256> bytes_{};  // of byte_fallback; -1: none
+  const std::array<int32_t, 256> bytes_ = words().byte_tokens();  // of byte_fallback
 };
 
 }  // namespace

@@ -6,23 +6,14 @@
 #include <utility>
 
 #include "libdjinn-client/text/unicode.h"
-#include "libdjinn-client/text/words.h"
 
 namespace djinn::text {
 namespace {
 
 class WordModel : public Model {
  public:
-  WordModel(Words words, std::optional<int32_t> unknown)
-      : words_(std::move(words)), unknown_(unknown) {}
-
-  [[nodiscard]] std::optional<int32_t> id_of(std::string_view text) const final {
-    return words_.id_of(text);
-  }
-  [[nodiscard]] std::optional<std::string_view> text_of(int32_t id) const final {
-    return words_.text_of(id);
-  }
-  [[nodiscard]] size_t size() const final { return words_.size(); }
+  WordModel(Words vocabulary, std::optional<int32_t> unknown)
+      : Model(std::move(vocabulary)), unknown_(unknown) {}
 
  protected:
   Status add_unknown(std::string_view word, std::vector<int32_t>& tokens) const {
@@ -30,8 +21,6 @@ class WordModel : public Model {
     tokens.push_back(*unknown_);
     return {};
   }
-
-  Words words_;
 
  private:
   std::optional<int32_t> unknown_;  // none: an error where it is needed
@@ -41,7 +30,7 @@ class WordLevel final : public WordModel {
  public:
   using WordModel::WordModel;
   Status add_tokens(std::string_view word, std::vector<int32_t>& tokens) const override {
-    const auto id = words_.id_of(word);
+    const auto id = words().id_of(word);
     if (!id) return add_unknown(word, tokens);
     tokens.push_back(*id);
     return {};
@@ -50,9 +39,9 @@ class WordLevel final : public WordModel {
 
 class WordPiece final : public WordModel {
  public:
-  WordPiece(Words words, std::optional<int32_t> unknown, std::string prefix,
+  WordPiece(Words vocabulary, std::optional<int32_t> unknown, std::string prefix,
             uint64_t characters_max)
-      : WordModel(std::move(words), unknown),
+      : WordModel(std::move(vocabulary), unknown),
         prefix_(std::move(prefix)),
         characters_max_(characters_max) {}
 
@@ -77,11 +66,11 @@ class WordPiece final : public WordModel {
   size_t longest_at(std::string_view word, size_t begin, std::vector<int32_t>& tokens) const {
     std::string candidate = begin > 0 ? prefix_ : std::string();
     const size_t before = candidate.size();
-    if (before >= words_.longest()) return 0;
+    if (before >= words().longest()) return 0;
     // What is longer than the longest word is none; a character that is cut in two is none either.
-    candidate += word.substr(begin, words_.longest() - before);
+    candidate += word.substr(begin, words().longest() - before);
     while (candidate.size() > before) {
-      if (const auto id = words_.id_of(candidate)) {
+      if (const auto id = words().id_of(candidate)) {
         tokens.push_back(*id);
         return candidate.size() - before;
       }

@@ -2,6 +2,8 @@
 
 #include "libdjinn-client/text/words.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <bit>
 #include <functional>
@@ -60,6 +62,14 @@ std::optional<std::string_view> Words::text_of(int32_t id) const {
   const int32_t place = places_[static_cast<size_t>(id)];
   if (place < 0) return std::nullopt;
   return words_[static_cast<size_t>(place)].text;
+}
+
+std::array<int32_t, 256> Words::byte_tokens() const {
+  std::array<int32_t, 256> ids{};
+  for (uint32_t byte = 0; byte < ids.size(); ++byte) {
+    ids[byte] = id_of(fmt::format("<0x{:02X}>", byte)).value_or(-1);
+  }
+  return ids;
 }
 
 }  // namespace djinn::text

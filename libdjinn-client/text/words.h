@@ -3,6 +3,7 @@
 // Words: what a model's vocabulary says, by text and by id.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -23,6 +24,8 @@ class Words {
   // Nothing for an id that no word has.
   [[nodiscard]] std::optional<std::string_view> text_of(int32_t id) const;
   [[nodiscard]] size_t size() const { return words_.size(); }
+  // The ids of <0x00> to <0xFF>, by which a model falls back to bytes; -1: none.
+  [[nodiscard]] std::array<int32_t, 256> byte_tokens() const;
   // Bytes of the longest.
   [[nodiscard]] size_t longest() const { return longest_; }
 
