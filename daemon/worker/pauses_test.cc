@@ -480,6 +480,7 @@ TEST_F(PausedLaneTest, a_session_that_breaks_the_protocol_is_set_aside_beside_a_
   command({ipc::WakeLane{}});
   heard<ipc::LaneAwake>();
   breaks->control().submissions_published.word = UINT64_MAX;
+  breaks->ring_bell();
   EXPECT_EQ(heard<ipc::SessionBroken>().session, breaks->id);
   EXPECT_FALSE(*is_long->ring.take());
   give_up(*is_long);
