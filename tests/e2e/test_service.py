@@ -310,7 +310,8 @@ def test_a_limit_of_a_device_of_another_kind_is_told_alike_at_a_start_and_a_relo
     root = systemd.directory
     text = '[device."cuda:0"]\nlimit = "1GiB"\n'
     path = write_config(root, text)
-    told = f"{path}:2: warning: device.cuda:0.limit is ignored: djinnd has no such device"
+    ignored = "device.cuda:0.limit is ignored: djinnd grants no memory of such a device"
+    told = f"{path}:2: warning: {ignored}"
     checked = check(root, "--check-config")
     assert (checked.returncode, told in checked.stderr) == (0, True), checked.stderr
     systemd.start("--root", str(root), "--threads", "1")

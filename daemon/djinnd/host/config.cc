@@ -356,7 +356,7 @@ std::optional<DeviceId> limited_device(std::string_view key) {
 }
 
 // Tells whether the key sets the limit of a device of a kind that this djinnd does not know, by a
-// name as devices have it: "device.cuda:0.limit".
+// name as devices have it, or of a GPU, whose memory it does not grant yet: "device.cuda:0.limit".
 bool limits_strange_device(std::string_view key) {
   if (!key.starts_with(kDevicePrefix) || !key.ends_with(kLimitSuffix)) return false;
   if (key.size() <= kDevicePrefix.size() + kLimitSuffix.size()) return false;
@@ -366,8 +366,9 @@ bool limits_strange_device(std::string_view key) {
   const std::string_view kind = key.substr(0, colon);
   const bool is_kind =
       !kind.empty() && std::ranges::all_of(kind, [](char c) { return c >= 'a' && c <= 'z'; });
+  const auto device = device_from(key);
   return is_kind && colon != key.npos && number_of(key.substr(colon + 1)).has_value() &&
-         !device_from(key);
+         (!device || device->kind == DeviceKind::kCuda);
 }
 
 Status set_device_limit(std::string_view text, DeviceId device, Options& options) {
@@ -775,8 +776,9 @@ void check_spill_directory(Config& config) {
 
 std::string ignored_limit(std::string_view key) {
   return fmt::format(
-      "{} is ignored: djinnd has no such device; 'djinnctl devices' lists those "
-      "that it has",
+      "{} is ignored: djinnd grants no memory of such a device; 'djinnctl devices' lists those "
+      "that "
+      "it has",
       key);
 }
 

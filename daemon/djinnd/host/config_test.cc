@@ -169,15 +169,18 @@ TEST_F(ConfigTest, a_limit_of_a_device_that_cannot_be_is_told_with_what_to_write
 
 TEST_F(ConfigTest, a_limit_of_a_device_of_another_kind_is_ignored_by_a_start_and_by_a_reload) {
   for (const UnknownKeys unknown : {UnknownKeys::kRefused, UnknownKeys::kIgnored}) {
-    write(kMain, "[device.\"tpu:0\"]\nlimit = \"1GiB\"\n");
-    const Config config = read_config(root_, unknown);
-    ASSERT_EQ(config.problems.size(), 1u);
-    EXPECT_FALSE(config.problems[0].is_error);
-    EXPECT_THAT(config.problems[0].text,
-                HasSubstr("djinnd.conf:2: warning: device.tpu:0.limit is ignored: djinnd has no "
-                          "such device"));
-    write(kMain, "[device.\"tpu:0\"]\nlimit = \"lots\"\n");
-    EXPECT_FALSE(read_config(root_, unknown).is_valid());
+    for (const std::string device : {"tpu:0", "cuda:0"}) {
+      const std::string section = "[device.\"" + device + "\"]\n";
+      write(kMain, section + "limit = \"1GiB\"\n");
+      const Config config = read_config(root_, unknown);
+      ASSERT_EQ(config.problems.size(), 1u);
+      EXPECT_FALSE(config.problems[0].is_error);
+      EXPECT_THAT(config.problems[0].text,
+                  HasSubstr("djinnd.conf:2: warning: device." + device +
+                            ".limit is ignored: djinnd grants no memory of such a device"));
+      write(kMain, section + "limit = \"lots\"\n");
+      EXPECT_FALSE(read_config(root_, unknown).is_valid());
+    }
   }
 }
 
