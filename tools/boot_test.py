@@ -28,7 +28,8 @@ RELEASE = "bookworm"
 PACKAGES = (
     *("systemd", "systemd-sysv", "dbus", "bash-completion", "man-db", "python3", "python3-numpy"),
     *("libuv1", "libcapnp-0.9.2", "libfmt9", "libseccomp2", "libssl3", "libstdc++6"),
-    *("libtomlplusplus3", "libprometheus-cpp-core1.0", "g++", "cmake", "make", "pkgconf"),
+    *("libtomlplusplus3", "libprometheus-cpp-core1.0", "libonig5", "libutf8proc2"),
+    *("g++", "cmake", "make", "pkgconf"),
 )
 # Upgrades that the booted system makes.
 UPGRADES = 2

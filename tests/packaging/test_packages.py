@@ -215,7 +215,7 @@ HEADERS = {
 # The system's, which are linked with: Depends names their packages.
 SYSTEM = re.compile(r"[a-z0-9_]+(\.h|\.hpp)?|(linux|sys|systemd|openssl|arpa|netinet)/.*")
 # CPython's, which are declarations but for a few lines, and what tests alone have.
-LOADED_BY = ("Python.h", "gtest/", "gmock/", "benchmark/")
+LOADED_BY = ("Python.h", "gtest/", "gmock/", "benchmark/", "cublasLt.h")
 
 
 def test_the_copyright_names_whose_code_the_programs_have() -> None:
