@@ -250,8 +250,8 @@ TEST(HostileClients, one_that_connects_anew_for_each_step_gets_no_more_than_one_
 }
 
 TEST(HostileClients, one_that_connects_anew_for_each_run_leaves_others_what_one_that_stays_does) {
-  for (const uint64_t run_ms : {200, 1000, 10'000}) {
-    for (const uint64_t away_ms : {0, 1, 5}) {
+  for (const uint64_t run_ms : {1000, 10'000}) {
+    for (const uint64_t away_ms : {0, 5}) {
       const Deed run = last_of_its_session(run_of(run_ms * kMsec, away_ms * kMsec));
       for (const Deed& victim : {kToken, kPrompt}) {
         for (const Deed& other : {run, unforeseen(run)}) {
