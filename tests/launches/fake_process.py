@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 HERE = Path(__file__).parent
+BUILD = Path(os.environ.get("DJINN_BUILD_DIR", HERE.parents[1] / "build/release"))
 LIBRARIES = ("libcudart.so.13", "libcublas.so.13", "libcublasLt.so.13")
 PROCESS_S = 120
 
@@ -21,7 +22,7 @@ def built() -> Path:
     assert spec and spec.origin
     if not (Path(spec.origin).parent / "lib/libtorch_cuda.so").exists():
         pytest.skip("this PyTorch is built without CUDA: what it launches cannot be seen")
-    folder = Path(os.environ["DJINN_BUILD_DIR"]) / "fake_cuda/runtime"
+    folder = BUILD / "fake_cuda/runtime"
     missing = [name for name in (*LIBRARIES, "libcuda.so.1") if not (folder / name).exists()]
     assert not missing, f"{folder} is without {missing}: build fake-cublas and fake-cublaslt"
     return folder

@@ -2,12 +2,10 @@
 """Our interpreter launches what eager PyTorch launches: the same kernels in the same order with the
 same grids, the same products of memory that is aligned alike. So a GPU gives the same bits."""
 
-import os
 import re
-from pathlib import Path
 
 import pytest
-from fake_process import HERE, run, start
+from fake_process import BUILD, HERE, run, start
 from launch_log import Line, count, sections, work
 
 FORWARDS = ("bert", "electra")
@@ -44,7 +42,7 @@ def eager(tmp_path_factory: pytest.TempPathFactory) -> Log:
 @pytest.fixture(scope="module")
 def ours(tmp_path_factory: pytest.TempPathFactory) -> Log:
     log = tmp_path_factory.mktemp("interpreter") / "log"
-    program = Path(os.environ["DJINN_BUILD_DIR"]) / "bin/run-graph"
+    program = BUILD / "bin/run-graph"
     done = start(log, [str(program), *map(str, GRAPHS)])
     assert done.returncode == 0, done.stderr
     return sections(log)
