@@ -18,14 +18,6 @@ using Sizes = std::vector<Expr>;
 
 // --- what is known of values
 
-std::optional<Sizes> shape_of(const Draft& draft, ValueId value) {
-  if (auto view = view_of(draft, value)) return std::move(view->sizes);
-  if (const Sizes* const sizes = draft.contiguous_sizes(value)) return *sizes;
-  const Value& claimed = draft.value(value);
-  const bool is_known = claimed.storage != kLocalStorage || claimed.claims_sizes;
-  return is_known ? std::optional(claimed.sizes) : std::nullopt;
-}
-
 // Whether it is the whole of what it is a view of, or the whole of a client's storage, in order.
 bool lies_contiguous(const Draft& draft, ValueId value) {
   if (draft.contiguous_sizes(value) != nullptr) return true;

@@ -46,14 +46,6 @@ std::optional<Expr> count_of_zeros(const Node& zeros) {
   return count;
 }
 
-std::optional<std::vector<Expr>> sizes_of(const Draft& draft, ValueId value) {
-  if (auto view = view_of(draft, value)) return std::move(view->sizes);
-  if (const auto* const sizes = draft.contiguous_sizes(value)) return *sizes;  // an earlier cast
-  const Value& claimed = draft.value(value);
-  const bool is_known = claimed.storage != kLocalStorage || claimed.claims_sizes;
-  return is_known ? std::optional(claimed.sizes) : std::nullopt;
-}
-
 struct FilledZeros {
   std::vector<NodeIndex> nodes;
   std::vector<NodeIndex> viewers;  // of zeros, besides
@@ -116,7 +108,7 @@ std::optional<FilledZeros> cast_of(const Draft& draft, NodeIndex copy) {
   } else if (const ExprList* const sizes = list_at(draft.node(*zeros), 0)) {
     cast.sizes = sizes->items;
   }
-  if (sizes_of(draft, *from) != cast.sizes || !is_only_read_after(draft, *to, copy)) return {};
+  if (shape_of(draft, *from) != cast.sizes || !is_only_read_after(draft, *to, copy)) return {};
   const ArgumentValue* const dtype = argument_named(draft.node(*zeros), "dtype");
   if (dtype == nullptr || !std::holds_alternative<DType>(*dtype)) return {};
   cast.dtype = std::get<DType>(*dtype);

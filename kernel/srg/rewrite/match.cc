@@ -96,6 +96,14 @@ std::optional<View> view_of(const Draft& draft, ValueId value) {
   return View{*base, sizes->items, strides->items, *offset};
 }
 
+std::optional<std::vector<Expr>> shape_of(const Draft& draft, ValueId value) {
+  if (auto view = view_of(draft, value)) return std::move(view->sizes);
+  if (const auto* const sizes = draft.contiguous_sizes(value)) return *sizes;
+  const Value& claimed = draft.value(value);
+  const bool is_known = claimed.storage != kLocalStorage || claimed.claims_sizes;
+  return is_known ? std::optional(claimed.sizes) : std::nullopt;
+}
+
 DType dtype_of(const Draft& draft, ValueId value) {
   if (const auto view = view_of(draft, value)) value = view->base;
   const auto maker = draft.maker(value);

@@ -48,6 +48,8 @@ struct Cast {
 // Nothing where it is none.
 [[nodiscard]] std::optional<DType> dtype_of_cast(const Node& node);
 
+// The sizes of a value, as it is seen; nothing where nothing tells them.
+[[nodiscard]] std::optional<std::vector<Expr>> shape_of(const Draft& draft, ValueId value);
 // Of a value, or of what it is a view of; kInvalid where nothing tells it.
 [[nodiscard]] DType dtype_of(const Draft& draft, ValueId value);
 
