@@ -119,7 +119,6 @@ std::string Mover::why_not_started(const Error& error) const {
 }
 
 // --- what it says
-// ---------------------------------------------------------------------------------
 
 void Mover::heard(ipc::Datagram& message) {
   if (refused_) return;
@@ -201,7 +200,6 @@ void Mover::take_measure(const ipc::DeviceMeasured& measured) {
 }
 
 // --- the check
-// ------------------------------------------------------------------------------------
 
 // Any bytes would do that are not what memory may hold by itself. A mover that knew the key before
 // it is told could keep a sum in place of the bytes.
@@ -288,7 +286,6 @@ void Mover::measure() {
 }
 
 // --- its end
-// --------------------------------------------------------------------------------------
 
 void Mover::waited_in_vain() {
   const bool waits_for_us = ready_ && step_ == Step::kIdle;
@@ -371,7 +368,6 @@ void Mover::enter(State state, const std::string& reason) {
 }
 
 // --- what is told of it
-// ---------------------------------------------------------------------------
 
 ipc::DeviceReport Mover::report() const {
   ipc::DeviceReport report;
