@@ -581,10 +581,10 @@ TEST(Djinnd, a_lane_that_gives_no_sign_of_life_is_replaced_although_it_has_no_wo
 }
 
 TEST(Djinnd, what_nobody_rang_for_is_found_and_kills_no_worker) {
-  const TestDaemon daemon({"--hang-timeout-ms", "100"});
+  const TestDaemon daemon({"--hang-timeout-ms", "2000"});  // more than a busy machine makes it wait
   TestClient liar(daemon);
   liar.greet();
-  for (int run = 0; run < 10; ++run) {
+  for (int run = 0; run < 3; ++run) {
     liar.submit_silently();
     EXPECT_EQ(liar.completion(), ErrorCode::kOk);
   }

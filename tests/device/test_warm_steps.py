@@ -31,6 +31,7 @@ from private_daemon import Daemon
 STEPS = 1000
 LOOKS = 1  # of a ghost's call, at whether its session still lives
 CLOCKS_OF_A_LOOK = 16  # of the processor, at a look at what stands around a generation
+LONG = 20  # looks at that clock, of all steps: of those which took long since others had the cores
 PAUSED_MAX = 5  # times that a pause may cut calls otherwise than before
 ODD = 8  # calls of all steps together: an allocator's, and what begins and ends a generation
 ASKED = 20  # of the worker, of all steps: where it got no core for a while, djinnd asks if it lives
@@ -107,7 +108,8 @@ class Counted:
     def expect_warm(self, steps: int, unplanned: int = 0, beside: int = 0) -> None:
         """unplanned: graphs that ran once, each of which the worker looks at for so long only.
         beside: submissions that are no runs."""
-        assert self.worker.pop("clock_gettime", 0) <= CLOCKS_OF_A_LOOK * unplanned
+        clocks = CLOCKS_OF_A_LOOK * unplanned + LONG
+        assert self.worker.pop("clock_gettime", 0) <= clocks, "a clock of the processor each step"
         assert sum(self.worker.values()) <= ASKED, f"the worker: {self.worker}"
         runs = self.increase["runs"]
         assert runs >= steps
