@@ -10,6 +10,7 @@
 #include <atomic>
 
 #include "djinnctl/text.h"
+#include "kernel/base/text.h"
 
 namespace djinn::ctl {
 namespace {
@@ -57,7 +58,7 @@ Terminal terminal_of(int fd) {
 }
 
 std::string sentence_for(const Terminal& terminal, std::string_view sentence) {
-  const std::string text = printable(sentence);
+  const std::string text = showable(sentence);
   return terminal.is_terminal ? isolated_within(text) : text;
 }
 

@@ -21,7 +21,7 @@ struct Terminal {
 // fd: STDOUT_FILENO or STDERR_FILENO.
 [[nodiscard]] Terminal terminal_of(int fd);
 
-// Printable, and on a terminal with names that turn nothing else (text.h).
+// Showable, and on a terminal with names that turn nothing else (text.h).
 [[nodiscard]] std::string sentence_for(const Terminal& terminal, std::string_view sentence);
 
 // All bytes, or an Error: a full disk must not look like success.

@@ -8,6 +8,7 @@
 #include <optional>
 
 #include "djinnctl/text.h"
+#include "kernel/base/text.h"
 
 namespace djinn::ctl {
 namespace {
@@ -46,7 +47,7 @@ std::string bar_of(size_t columns, uint64_t percent) {
 }  // namespace
 
 Progress::Progress(std::string label, const Terminal& terminal)
-    : label_(printable(label)), columns_(terminal.rewrites_lines ? terminal.columns : 0) {}
+    : label_(showable(label)), columns_(terminal.rewrites_lines ? terminal.columns : 0) {}
 
 void Progress::show(const ProgressLook& look) {
   if (columns_ == 0) return;

@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "djinnctl/text.h"
+#include "kernel/base/text.h"
 
 namespace djinn::ctl {
 namespace {
@@ -81,7 +82,7 @@ std::string line_of(const std::vector<std::string>& cells, const std::vector<Sho
 
 void Table::add(std::vector<std::string> cells) {
   DJINN_ASSERT(cells.size() == columns_.size());
-  for (std::string& cell : cells) cell = cell.empty() ? "-" : printable(cell);
+  for (std::string& cell : cells) cell = cell.empty() ? "-" : showable(cell);
   rows_.push_back(std::move(cells));
 }
 

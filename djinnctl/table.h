@@ -32,7 +32,7 @@ class Table {
 
   explicit Table(std::vector<Column> columns) : columns_(std::move(columns)) {}
 
-  // A cell for each column. Cells are made printable; an empty one shows as "-", so that a row has
+  // A cell for each column. Cells are made showable; an empty one shows as "-", so that a row has
   // as many words as the header.
   void add(std::vector<std::string> cells);
   // Header (the legend) and rows, two spaces between columns, none at the end of a line.

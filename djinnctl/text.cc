@@ -11,6 +11,7 @@
 #include <charconv>
 #include <utility>
 
+#include "kernel/base/text.h"
 #include "kernel/base/units.h"
 
 namespace djinn::ctl {
@@ -24,55 +25,27 @@ constexpr uint64_t kDay = 24 * kHour;
 constexpr std::string_view kIsolate = "\u2068";
 constexpr std::string_view kIsolateEnd = "\u2069";
 
-struct Character {
-  char32_t code = 0;
-  size_t bytes = 0;
-};
-constexpr char32_t kNone = 0xffff;  // no character's code
-
-// Gives the first character of a text that is not empty; {kNone, 1} if it is not UTF-8.
-Character first_of(std::string_view text) {
-  const auto lead = static_cast<unsigned char>(text[0]);
-  if (lead < 0x80) return {lead, 1};
-  const size_t bytes = lead >= 0xf0 ? 4 : lead >= 0xe0 ? 3 : 2;
-  if (lead < 0xc2 || lead > 0xf4 || text.size() < bytes) return {kNone, 1};
-  char32_t code = lead & (0x7fu >> bytes);
-  for (const char byte : text.substr(1, bytes - 1)) {
-    const auto value = static_cast<unsigned char>(byte);
-    if ((value & 0xc0) != 0x80) return {kNone, 1};
-    code = code << 6 | (value & 0x3f);
-  }
-  constexpr char32_t kLeast[] = {0, 0, 0x80, 0x800, 0x10000};
-  const bool is_one = code >= kLeast[bytes] && code <= 0x10ffff && (code < 0xd800 || code > 0xdfff);
-  return is_one ? Character{code, bytes} : Character{kNone, 1};
-}
-
-bool is_within(char32_t code, char32_t first, char32_t last) {
-  return code >= first && code <= last;
-}
-
-bool steers_terminal(char32_t code) {
-  return code < 0x20 || is_within(code, 0x7f, 0x9f) || is_within(code, 0x2028, 0x202e) ||
-         is_within(code, 0x2066, 0x2069) || code == kNone;
+bool is_within(uint32_t point, uint32_t first, uint32_t last) {
+  return point >= first && point <= last;
 }
 
 // Tells whether the character is of a block that is written from right to left
 // (DerivedBidiClass.txt gives characters that are still unassigned there the same class), or a mark
 // that makes others be.
-bool turns_others(char32_t code) {
-  return is_within(code, 0x590, 0x8ff) || is_within(code, 0x200e, 0x200f) ||
-         is_within(code, 0xfb1d, 0xfdff) || is_within(code, 0xfe70, 0xfefe) ||
-         is_within(code, 0x10800, 0x10fff) || is_within(code, 0x1e800, 0x1efff);
+bool turns_others(uint32_t point) {
+  return is_within(point, 0x590, 0x8ff) || is_within(point, 0x200e, 0x200f) ||
+         is_within(point, 0xfb1d, 0xfdff) || is_within(point, 0xfe70, 0xfefe) ||
+         is_within(point, 0x10800, 0x10fff) || is_within(point, 0x1e800, 0x1efff);
 }
 
 // Tells whether the character may stand within a name, so that a stretch goes on behind it.
-bool joins_words(char32_t code) {
-  return code == ' ' || code == '-' || code == '_' || code == '.' || code == '/';
+bool joins_words(uint32_t point) {
+  return point == ' ' || point == '-' || point == '_' || point == '.' || point == '/';
 }
 
-size_t columns_of(char32_t code) {
+size_t columns_of(uint32_t point) {
   const bool only_orders =
-      is_within(code, 0x200e, 0x200f) || is_within(code, 0x2068, 0x2069) || code == 0x61c;
+      is_within(point, 0x200e, 0x200f) || is_within(point, 0x2068, 0x2069) || point == 0x61c;
   return only_orders ? 0 : 1;
 }
 
@@ -81,10 +54,10 @@ size_t columns_of(char32_t code) {
 size_t stretch_bytes(std::string_view text) {
   size_t end = 0;
   for (size_t at = 0; at < text.size();) {
-    const Character next = first_of(text.substr(at));
-    if (!turns_others(next.code) && (at == 0 || !joins_words(next.code))) break;
+    const Character next = first_character(text.substr(at));
+    if (!turns_others(next.point) && (at == 0 || !joins_words(next.point))) break;
     at += next.bytes;
-    if (turns_others(next.code)) end = at;
+    if (turns_others(next.point)) end = at;
   }
   return end;
 }
@@ -126,18 +99,9 @@ std::string id_text(uint64_t id) {
   return fmt::format("{:012x}", id);
 }
 
-std::string printable(std::string_view text) {
-  std::string out;
-  for (; !text.empty(); text.remove_prefix(first_of(text).bytes)) {
-    const Character next = first_of(text);
-    out += steers_terminal(next.code) ? "?" : text.substr(0, next.bytes);
-  }
-  return out;
-}
-
 std::string isolated(std::string_view name) {
-  for (size_t at = 0; at < name.size(); at += first_of(name.substr(at)).bytes) {
-    if (turns_others(first_of(name.substr(at)).code)) return in_isolate(name);
+  for (size_t at = 0; at < name.size(); at += first_character(name.substr(at)).bytes) {
+    if (turns_others(first_character(name.substr(at)).point)) return in_isolate(name);
   }
   return std::string(name);
 }
@@ -146,7 +110,7 @@ std::string isolated_within(std::string_view sentence) {
   std::string out;
   while (!sentence.empty()) {
     const size_t turned = stretch_bytes(sentence);
-    const size_t bytes = turned > 0 ? turned : first_of(sentence).bytes;
+    const size_t bytes = turned > 0 ? turned : first_character(sentence).bytes;
     const std::string_view next = sentence.substr(0, bytes);
     out += turned > 0 ? in_isolate(next) : next;
     sentence.remove_prefix(bytes);
@@ -182,8 +146,8 @@ std::string Harmless::next(char byte) {
 size_t width_of(std::string_view text) {
   size_t columns = 0;
   for (size_t at = 0; at < text.size();) {
-    const Character next = first_of(text.substr(at));
-    columns += columns_of(next.code);
+    const Character next = first_character(text.substr(at));
+    columns += columns_of(next.point);
     at += next.bytes;
   }
   return columns;
@@ -237,9 +201,9 @@ std::string cut(std::string_view line, size_t columns) {
   size_t open = 0;
   while (end < line.size()) {
     const std::string_view rest = line.substr(end);
-    const Character next = first_of(rest);
-    if (columns_of(next.code) > columns) break;
-    columns -= columns_of(next.code);
+    const Character next = first_character(rest);
+    if (columns_of(next.point) > columns) break;
+    columns -= columns_of(next.point);
     open += rest.starts_with(kIsolate) ? 1 : 0;
     open -= rest.starts_with(kIsolateEnd) && open > 0 ? 1 : 0;
     end += next.bytes;

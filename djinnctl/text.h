@@ -36,11 +36,6 @@ template <typename Tag>
   return id_text(id.value);
 }
 
-// Control characters, tabs and newlines included, what turns or hides the text behind it, and what
-// is no UTF-8 become '?', so that a name that somebody else chose neither steers the terminal nor
-// breaks a table. It is what ipc/codec refuses in names; sentences and paths come here without it.
-[[nodiscard]] std::string printable(std::string_view text);
-
 // A terminal orders what stands on a line by the directions of its characters: behind a name in
 // Hebrew or Arabic digits and points change places, though no byte of it steers anything. So there,
 // and there alone, such names stand in an isolate (U+2068 ... U+2069; the Unicode Standard, annex

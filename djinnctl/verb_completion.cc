@@ -14,6 +14,7 @@
 #include "djinnctl/completion.h"
 #include "djinnctl/others.h"
 #include "djinnctl/text.h"
+#include "kernel/base/text.h"
 
 namespace djinn::ctl {
 namespace {
@@ -103,7 +104,7 @@ Shell shell_named(const std::string& name) {
 }
 
 std::string line_of(const ipc::ModelReport& model) {
-  return fmt::format("{}\tmodel {}, {}, {}\n", id_text(model.model), printable(model.label),
+  return fmt::format("{}\tmodel {}, {}, {}\n", id_text(model.model), showable(model.label),
                      size_text(model.bytes), state_text(model.state));
 }
 
@@ -123,7 +124,7 @@ std::string name_line_of(const ipc::ModelReport& model, std::span<const ipc::Mod
 
 std::string line_of(const ipc::SessionReport& session) {
   return fmt::format("{}\tsession {} of {}, process {}\n", id_text(session.session),
-                     printable(session.client_name), printable(session.owner), session.pid);
+                     showable(session.client_name), showable(session.owner), session.pid);
 }
 
 Status print_ids(const Invocation& invocation, const std::string& kind) {

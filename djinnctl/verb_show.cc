@@ -22,6 +22,7 @@
 #include "djinnctl/tables.h"
 #include "djinnctl/text.h"
 #include "djinnctl/uses.h"
+#include "kernel/base/text.h"
 
 namespace djinn::ctl {
 namespace {
@@ -170,7 +171,7 @@ Status show_schedules(const Invocation& invocation, const std::string& text) {
   std::string out;
   for (const ipc::ScheduleReport& report : reports) {
     if (!out.empty()) out += '\n';
-    out += fmt::format("{} of {}: {}\n", report.device, printable(report.owner),
+    out += fmt::format("{} of {}: {}\n", report.device, showable(report.owner),
                        name_of(report.schedule.policy));
     out += schedule_table(report.schedule.decisions).text(invocation.layout);
   }

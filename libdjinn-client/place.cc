@@ -9,6 +9,7 @@
 
 #include "ipc/codec/control_codec.h"
 #include "ipc/limits.h"
+#include "kernel/base/text.h"
 
 namespace djinn::client {
 namespace {
@@ -71,10 +72,7 @@ std::string place_of(std::span<const std::string> paths) {
 std::string showable_place(const std::string& place) {
   if (place.size() <= limits::kNameBytes) return ipc::showable_name(place);
   size_t begin = place.size() - (limits::kNameBytes - kEllipsis.size());
-  const auto continues = [&](size_t at) {
-    return (static_cast<unsigned char>(place[at]) & 0xc0) == 0x80;
-  };
-  while (begin < place.size() && continues(begin)) ++begin;
+  while (begin < place.size() && is_continuation(place[begin])) ++begin;
   return ipc::showable_name(std::string(kEllipsis) + place.substr(begin));
 }
 

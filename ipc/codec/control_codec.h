@@ -42,8 +42,8 @@ Result<LoaderEvent> decode_loader_event(std::span<const std::byte> bytes);
 // it can't be read.
 [[nodiscard]] uint32_t number_of_request(std::span<const std::byte> bytes);
 
-// A name as a message may carry it: what is no plain UTF-8 becomes '?', and what is over kNameBytes
-// is left out.
+// A name as a message may carry it: showable (kernel/base/text.h), and what is over kNameBytes is
+// left out.
 [[nodiscard]] std::string showable_name(std::string_view name);
 // The same for a sentence, which may have kMessageTextBytes.
 [[nodiscard]] std::string showable_sentence(std::string_view sentence);

@@ -5,52 +5,12 @@
 #include <algorithm>
 
 #include "ipc/codec/control_codec.h"
+#include "kernel/base/text.h"
 
 namespace djinn::ipc::control {
 namespace {
 
 static_assert(limits::kControlMessageBytes % sizeof(capnp::word) == 0);
-
-constexpr bool is_continuation(char byte) {
-  return (static_cast<uint8_t>(byte) & 0xc0u) == 0x80u;
-}
-
-// Tells whether the character at the head of text, which is well-formed, ends a line (U+2028,
-// U+2029) or turns the order of those around it (U+202a to U+202e, U+2066 to U+2069): one column of
-// a table would be read as another.
-bool moves_others(std::string_view text) {
-  if (!text.starts_with("\xe2\x80") && !text.starts_with("\xe2\x81")) return false;
-  const auto third = static_cast<uint8_t>(text[2]);
-  return text[1] == '\x80' ? third >= 0xa8 && third <= 0xae : third >= 0xa6 && third <= 0xa9;
-}
-
-// Gives the bytes of the character that text begins with; 0 if it is not well-formed or controls
-// how text is shown. See The Unicode Standard 15.0, table 3-7: well-formed UTF-8 byte sequences.
-size_t character_bytes(std::string_view text) {
-  DJINN_ASSERT(!text.empty());
-  const auto lead = static_cast<uint8_t>(text[0]);
-  if (lead < 0x80) return lead >= 0x20 && lead != 0x7f ? 1 : 0;
-  const size_t bytes = lead >= 0xf0 ? 4 : lead >= 0xe0 ? 3 : 2;
-  if (lead < 0xc2 || lead > 0xf4 || text.size() < bytes) return 0;
-  for (size_t i = 1; i < bytes; ++i) {
-    if (!is_continuation(text[i])) return 0;
-  }
-  const auto second = static_cast<uint8_t>(text[1]);
-  const uint8_t least = lead == 0xe0 ? 0xa0 : lead == 0xf0 ? 0x90 : lead == 0xc2 ? 0xa0 : 0x80;
-  const uint8_t most = lead == 0xed ? 0x9f : lead == 0xf4 ? 0x8f : 0xbf;
-  const bool is_character = second >= least && second <= most;  // 0xc2 0x80...0x9f are controls
-  return is_character && !moves_others(text) ? bytes : 0;
-}
-
-bool is_showable(std::string_view text) {
-  while (!text.empty()) {
-    const size_t bytes = character_bytes(text);
-    DJINN_ASSERT(bytes <= text.size());
-    if (bytes == 0) return false;
-    text.remove_prefix(bytes);
-  }
-  return true;
-}
 
 // Canonical form (graph.h): terms are sorted by symbol, each symbol comes once, no coefficient is
 // zero.
@@ -88,10 +48,7 @@ void refuse(ErrorCode code, std::string_view what) {
 }
 
 std::string cut_message(const std::string& message) {
-  if (message.size() <= limits::kMessageTextBytes) return message;
-  size_t end = limits::kMessageTextBytes;
-  while (end > 0 && is_continuation(message[end])) --end;
-  return message.substr(0, end);
+  return std::string(whole_characters(message, limits::kMessageTextBytes));
 }
 
 namespace {
@@ -325,16 +282,9 @@ namespace djinn::ipc {
 
 namespace {
 
-std::string showable(std::string_view name, size_t bytes_max) {
-  std::string shown;
-  while (!name.empty()) {
-    const size_t bytes = control::character_bytes(name);
-    const std::string_view next = bytes == 0 ? "?" : name.substr(0, bytes);
-    if (shown.size() + next.size() > bytes_max) break;
-    shown += next;
-    name.remove_prefix(std::max<size_t>(bytes, 1));
-  }
-  DJINN_ASSERT(shown.size() <= bytes_max);
+std::string showable(std::string_view text, size_t bytes_max) {
+  std::string shown = djinn::showable(text);
+  shown.resize(whole_characters(shown, bytes_max).size());
   return shown;
 }
 

@@ -13,6 +13,7 @@
 
 #include "ipc/binding.h"
 #include "kernel/base/error.h"
+#include "kernel/base/text.h"
 #include "kernel/srg/text.h"
 #include "kernel/srg/verify.h"
 #include "libdjinn-client/abi/widen.h"
@@ -116,13 +117,9 @@ static_assert(sizeof(djinn_generate_options) == 104);
 
 // The text is cut between two characters of UTF-8.
 void copy_text(std::string_view text, std::span<char> out) {
-  size_t bytes = std::min(text.size(), out.size() - 1);
-  while (bytes > 0 && bytes < text.size() &&
-         (static_cast<unsigned char>(text[bytes]) & 0xc0) == 0x80) {
-    --bytes;
-  }
-  std::ranges::copy(text.substr(0, bytes), out.begin());
-  std::ranges::fill(out.subspan(bytes), '\0');
+  const std::string_view whole = whole_characters(text, out.size() - 1);
+  std::ranges::copy(whole, out.begin());
+  std::ranges::fill(out.subspan(whole.size()), '\0');
 }
 
 djinn_code tell(const Status& status, djinn_error* out) {

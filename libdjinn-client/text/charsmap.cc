@@ -78,8 +78,7 @@ std::optional<std::string_view> Charsmap::replacement(std::string_view part) con
     if (!has_leaf(unit)) continue;
     if (node >= trie_.size()) return std::nullopt;
     const uint32_t begin = value_of(trie_[node]);
-    const bool is_inside_character =
-        begin < texts_.size() && (static_cast<unsigned char>(texts_[begin]) & 0xc0) == 0x80;
+    const bool is_inside_character = begin < texts_.size() && is_continuation(texts_[begin]);
     if (begin > texts_.size() || is_inside_character) return std::nullopt;
     const size_t end = texts_.find('\0', begin);
     return std::string_view(texts_).substr(

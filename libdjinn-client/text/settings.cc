@@ -4,19 +4,9 @@
 
 #include <utility>
 
-#include "libdjinn-client/text/unicode.h"
+#include "kernel/base/text.h"
 
 namespace djinn::text {
-namespace {
-
-// Controls, and what turns the text behind it.
-bool steers_terminals(uint32_t point) {
-  return point < 0x20 || (point >= 0x7f && point <= 0x9f) || (point >= 0x2028 && point <= 0x202e) ||
-         (point >= 0x2066 && point <= 0x2069);
-}
-
-}  // namespace
-
 Error not_known(const std::string& what) {
   return {
       ErrorCode::kUnsupported,
@@ -39,18 +29,7 @@ Status check_bytes(std::string_view text, size_t bytes_max, const std::string& w
 
 std::string shown(std::string_view text) {
   constexpr size_t kBytesMax = 60;
-  std::string out;
-  for (size_t at = 0; at < text.size();) {
-    const Character one = character_at(text, at);
-    if (at + one.bytes > kBytesMax) return out + "...";
-    if (steers_terminals(one.point)) {
-      out += '?';
-    } else {
-      out += text.substr(at, one.bytes);
-    }
-    at += one.bytes;
-  }
-  return out;
+  return showable(whole_characters(text, kBytesMax)) + (text.size() > kBytesMax ? "..." : "");
 }
 
 std::string Settings::type() {

@@ -119,34 +119,16 @@ void append_normalized(std::string& out, std::string_view text, NormalForm form)
 size_t valid_bytes(std::string_view text) {
   size_t at = 0;
   while (at < text.size()) {
-    if (static_cast<unsigned char>(text[at]) < 0x80) {
-      ++at;
-      continue;
-    }
-    utf8proc_int32_t point = 0;
-    const auto bytes = utf8proc_iterate(reinterpret_cast<const utf8proc_uint8_t*>(text.data()) + at,
-                                        static_cast<utf8proc_ssize_t>(text.size() - at), &point);
-    if (bytes <= 0) break;
-    at += static_cast<size_t>(bytes);
+    const Character one = first_character(text.substr(at));
+    if (one.point == kNoCharacter) break;
+    at += one.bytes;
   }
   return at;
 }
 
-Character character_at(std::string_view text, size_t at) {
-  const auto byte = [&](size_t i) {
-    return static_cast<uint32_t>(static_cast<unsigned char>(text[at + i]));
-  };
-  const uint32_t first = byte(0);
-  if (first < 0x80) return {first, 1};
-  if (first < 0xe0) return {(first & 0x1f) << 6 | (byte(1) & 0x3f), 2};
-  if (first < 0xf0) return {(first & 0x0f) << 12 | (byte(1) & 0x3f) << 6 | (byte(2) & 0x3f), 3};
-  return {(first & 0x07) << 18 | (byte(1) & 0x3f) << 12 | (byte(2) & 0x3f) << 6 | (byte(3) & 0x3f),
-          4};
-}
-
 Character character_before(std::string_view text, size_t end) {
   size_t at = end - 1;
-  while (at > 0 && (static_cast<unsigned char>(text[at]) & 0xc0) == 0x80) --at;
+  while (at > 0 && is_continuation(text[at])) --at;
   return character_at(text, at);
 }
 
@@ -157,8 +139,7 @@ void append_character(std::string& text, uint32_t point) {
 }
 
 size_t count_characters(std::string_view text) {
-  return static_cast<size_t>(std::ranges::count_if(
-      text, [](char byte) { return (static_cast<unsigned char>(byte) & 0xc0) != 0x80; }));
+  return static_cast<size_t>(std::ranges::count(text, false, is_continuation));
 }
 
 bool is_space(uint32_t point) {

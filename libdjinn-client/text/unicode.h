@@ -7,17 +7,12 @@
 #include <string>
 #include <string_view>
 
-namespace djinn::text {
+#include "kernel/base/text.h"
 
-struct Character {
-  uint32_t point;
-  uint32_t bytes;
-};
+namespace djinn::text {
 
 // Where the first bytes are that are no UTF-8; the size, where all are.
 [[nodiscard]] size_t valid_bytes(std::string_view text);
-// Of text that is UTF-8; at < text.size().
-[[nodiscard]] Character character_at(std::string_view text, size_t at);
 // The character that ends before `end`; end > 0.
 [[nodiscard]] Character character_before(std::string_view text, size_t end);
 void append_character(std::string& text, uint32_t point);
