@@ -424,6 +424,26 @@ Error unreadable(const std::string& why) {
               "can be computed. Load the model's weights as the files have them."};
 }
 
+// Admits another form of the program's graph, as one that binds and gives the same.
+Result<AdmittedGraph> admit_form(const AdmittedGraph& program, srg::Rewriting& rewriting,
+                                 const WeightTable& weights, const AdmissionLimits& limits) {
+  auto form =
+      admit_graph(program.device, std::move(rewriting.graph), weights, limits, Author::kRewrite);
+  if (form && !have_one_interface(program, *form)) {
+    return Error{ErrorCode::kInternal, "The form has another interface."};
+  }
+  return form;
+}
+
+// Puts such a form in the graph's place.
+void take_form(AdmittedGraph& program, AdmittedGraph form, const srg::Rewriting& rewriting) {
+  // Whoever is told of a node is told of the client's.
+  for (Step& step : form.steps) step.node = rewriting.origins.at(step.node);
+  form.graph.nodes = std::move(program.graph.nodes);
+  program = std::move(form);
+  program.fast_nodes = rewriting.made;
+}
+
 // Puts the graph's fast form in its place. A form that is not admitted, or not as the exact one
 // is, is a mistake in a pass: the program stays exact, and says why. Where it needs the fast form,
 // because of weights in int8, it is refused.
@@ -433,24 +453,34 @@ Status make_fast(AdmittedGraph& program, const WeightTable& weights,
   srg::Rewriting rewriting = srg::rewrite(program.graph, formed_weights(program.graph, weights));
   if (!rewriting.left_with_forms.empty()) return unreadable(rewriting.left_with_forms);
   if (rewriting.made > 0) {
-    auto fast =
-        admit_graph(program.device, std::move(rewriting.graph), weights, limits, Author::kRewrite);
+    auto fast = admit_form(program, rewriting, weights, limits);
     DJINN_CHECK(limits.go_on());  // the admission may have ended with what this says
-    if (fast && have_one_interface(program, *fast)) {
-      // Whoever is told of a node is told of the client's.
-      for (Step& step : fast->steps) step.node = rewriting.origins.at(step.node);
-      fast->graph.nodes = std::move(program.graph.nodes);
-      program = *std::move(fast);
-      program.fast_nodes = rewriting.made;
+    if (fast) {
+      take_form(program, *std::move(fast), rewriting);
     } else if (needs_fast) {
-      return fast ? Error{ErrorCode::kInternal, "The fast form has another interface."}
-                  : std::move(fast).error();
+      return std::move(fast).error();
     } else {
-      ++rewriting.passes.back()
-            .reasons[fast ? "the fast form has another interface" : fast.error().message];
+      ++rewriting.passes.back().reasons[fast.error().message];
     }
   }
   program.passes = std::move(rewriting.passes);
+  return {};
+}
+
+// Of a device for which we have no kernels of our own: casts are launched as PyTorch launches them.
+// Likewise where a form is not admitted. The host's programs stay as clients wrote them.
+Status make_native(AdmittedGraph& program, const WeightTable& weights,
+                   const AdmissionLimits& limits) {
+  srg::Rewriting rewriting = srg::restore_casts(program.graph);
+  if (rewriting.passes.front().fired == 0) return {};
+  auto native = admit_form(program, rewriting, weights, limits);
+  DJINN_CHECK(limits.go_on());
+  if (native) {
+    take_form(program, *std::move(native), rewriting);
+  } else {
+    ++rewriting.passes.back().reasons[native.error().message];
+    program.passes = std::move(rewriting.passes);
+  }
   return {};
 }
 
@@ -484,6 +514,11 @@ Result<std::unique_ptr<Program>> admit_on(c10::Device device, srg::Graph graph,
                                           const WeightTable& weights,
                                           const AdmissionLimits& limits) {
   const srg::Numerics numerics = graph.numerics;
+  if (!device.is_cpu() && reads_forms(graph, weights)) {
+    return Error{ErrorCode::kUnsupported,
+                 "Weights of the model are int8, which kernels of the host alone compute with. "
+                 "Load the model's weights as the files have them."};
+  }
   if (numerics == srg::Numerics::kExact && reads_forms(graph, weights)) {
     return Error{ErrorCode::kUnsupported,
                  "The graph's numerics are exact, and weights of the model are int8, which fast "
@@ -492,7 +527,9 @@ Result<std::unique_ptr<Program>> admit_on(c10::Device device, srg::Graph graph,
   }
   DJINN_TRY(AdmittedGraph admitted,
             admit_graph(device, std::move(graph), weights, limits, Author::kClient));
-  if (numerics != srg::Numerics::kExact) {
+  if (!device.is_cpu()) {
+    DJINN_CHECK(make_native(admitted, weights, limits));
+  } else if (numerics != srg::Numerics::kExact) {
     DJINN_CHECK(make_fast(admitted, weights, limits));
   }
   if (numerics == srg::Numerics::kFastOnly && !is_fast(admitted)) return not_fast(admitted);

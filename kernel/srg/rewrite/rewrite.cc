@@ -48,4 +48,12 @@ Rewriting rewrite(Graph graph, FormedWeights formed) {
           std::move(left)};
 }
 
+Rewriting restore_casts(Graph graph) {
+  Draft draft(std::move(graph));
+  std::vector<PassReport> passes{rewrite_casts(draft)};
+  Draft::Finished finished = std::move(draft).finish();
+  return {
+      std::move(finished.graph), std::move(finished.origins), std::move(passes), finished.made, {}};
+}
+
 }  // namespace djinn::srg

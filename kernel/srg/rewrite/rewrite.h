@@ -40,5 +40,9 @@ struct Rewriting {
 
 // Precondition: verify() accepts the graph, and admission has.
 [[nodiscard]] Rewriting rewrite(Graph graph, FormedWeights formed = {});
+// Casts alone, of a graph whose numerics may be exact: what was recorded as zeros and a copy into
+// them is PyTorch's cast again, which has the copy's bits and fills nothing before. Nothing is made
+// that our own kernels compute. Precondition: as above.
+[[nodiscard]] Rewriting restore_casts(Graph graph);
 
 }  // namespace djinn::srg

@@ -219,6 +219,18 @@ TEST(rewrite_casts, a_copy_into_zeros_is_a_cast) {
   EXPECT_EQ(cast.made, 0u) << "PyTorch computes it";
 }
 
+TEST(rewrite_casts, they_may_be_restored_alone) {
+  const Rewriting restored =
+      restore_casts(parsed(kOperands + "%z = aten::zeros([tokens, 8], dtype=bfloat16)\n"
+                                       "%h = aten::as_strided(%z, [tokens, 8], [8, 1], 0)\n"
+                                       "%c = aten::copy_(%h, %x, false)\n"
+                                       "%p = aten::linear(%h, %halves)\n"
+                                       "%y = aten::linear(%x, %w)\noutput %p\noutput %y\n"));
+  EXPECT_EQ(nodes_of(restored), "aten::_to_copy\naten::linear\naten::linear\n");
+  EXPECT_EQ(restored.origins, (std::vector<uint32_t>{0, 3, 4}));
+  EXPECT_EQ(restored.made, 0u);
+}
+
 TEST(rewrite_casts, others_that_see_the_zeros_or_where_it_lies_keep_it_as_it_is) {
   for (const char* const use :
        {"%y = aten::relu(%z)\n", "%y = aten::relu_(%h)\n",
