@@ -2,9 +2,24 @@
 
 #include "kernel/base/isa_level.h"
 
-namespace djinn {
+#if defined(__x86_64__)
+#include <asm/prctl.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
 
-IsaLevel best_isa_level() {
+namespace djinn {
+namespace {
+
+#if defined(__x86_64__)
+// The kernel saves 8 KiB of tiles for a thread, and lets a process use them that has asked.
+bool may_use_tiles() {
+  constexpr long kTileData = 18;  // of the state that XSAVE saves
+  return ::syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, kTileData) == 0;
+}
+#endif
+
+IsaLevel level_of_machine() {
 #if defined(__x86_64__)
   if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma") ||
       !__builtin_cpu_supports("f16c")) {
@@ -16,10 +31,19 @@ IsaLevel best_isa_level() {
   }
   const bool has_dots =
       __builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512vnni");
-  return has_dots ? IsaLevel::kAvx512Bf16 : IsaLevel::kAvx512;
+  if (!has_dots) return IsaLevel::kAvx512;
+  const bool has_tiles = __builtin_cpu_supports("amx-tile") && __builtin_cpu_supports("amx-bf16");
+  return has_tiles && may_use_tiles() ? IsaLevel::kAmx : IsaLevel::kAvx512Bf16;
 #else
   return IsaLevel::kBase;
 #endif
+}
+
+}  // namespace
+
+IsaLevel best_isa_level() {
+  static const IsaLevel level = level_of_machine();
+  return level;
 }
 
 bool is_amd() {

@@ -18,12 +18,13 @@ namespace djinn {
 //   kAvx2         with FMA and F16C
 //   kAvx512       F, BW, VL, DQ
 //   kAvx512Bf16   dot products of bf16, and of int8 (VNNI), which processors with these have
-enum class IsaLevel : uint8_t { kBase, kAvx2, kAvx512, kAvx512Bf16 };
+//   kAmx          tiles, and their products of bf16
+enum class IsaLevel : uint8_t { kBase, kAvx2, kAvx512, kAvx512Bf16, kAmx };
 
-inline constexpr std::array<std::string_view, 4> kIsaLevelNames{"base", "avx2", "avx512",
-                                                                "avx512-bf16"};
+inline constexpr std::array<std::string_view, 5> kIsaLevelNames{"base", "avx2", "avx512",
+                                                                "avx512-bf16", "amx"};
 inline constexpr size_t kIsaLevels = kIsaLevelNames.size();
-inline constexpr IsaLevel kHighestIsa = IsaLevel::kAvx512Bf16;
+inline constexpr IsaLevel kHighestIsa = IsaLevel::kAmx;
 static_assert(kIsaLevels == static_cast<size_t>(kHighestIsa) + 1);
 
 [[nodiscard]] constexpr std::string_view name_of(IsaLevel level) {
@@ -36,7 +37,8 @@ static_assert(kIsaLevels == static_cast<size_t>(kHighestIsa) + 1);
   return static_cast<IsaLevel>(found - kIsaLevelNames.begin());
 }
 
-// The highest that this machine has.
+// The highest that this machine has. The first call asks the kernel for what it gives on demand: so
+// it is made before the process is confined.
 [[nodiscard]] IsaLevel best_isa_level();
 
 // The vendor, which other libraries choose their kernels by.

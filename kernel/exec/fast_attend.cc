@@ -216,7 +216,7 @@ bool are_few(const at::Tensor& query) {
 // there are does not decide: runs of one bucket would allocate otherwise than its top.
 bool is_ours_of_many(const at::Tensor& query, const Mask& mask) {
   const bool is_theirs =
-      query.scalar_type() == at::kBFloat16 && fast_isa() == IsaLevel::kAvx512Bf16;
+      query.scalar_type() == at::kBFloat16 && fast_isa() >= IsaLevel::kAvx512Bf16;
   const bool has_gaps = mask && mask->scalar_type() == at::kBool && step_of(*mask, 3) != 1;
   return !is_theirs && !has_gaps;
 }

@@ -293,7 +293,7 @@ IsaLevel fast_isa() {
 }
 
 void CpuExecutor::limit_isa(IsaLevel level) {
-  isa_max = level;
+  isa_max = std::min(level, best_isa_level());  // which asks, so before the process is confined
 }
 
 std::string_view CpuExecutor::isa() const {

@@ -43,8 +43,9 @@ int64_t share_of(const ProductWork& work) {
   const int64_t element_bytes = work.is_int8 ? 1 : is_wide ? 4 : 2;
   const int64_t outputs = kShareBytes / (work.call.inputs * element_bytes);
   if (work.turns) return kernels::kTurnedOutputs;
-  if (work.call.rows == 1) return std::max<int64_t>(outputs, 1);
   constexpr int64_t kTile = kernels::kTileOutputs, kMost = kernels::kTileOutputsMax;
+  constexpr int64_t kLeast = kernels::kOutputsAtOnce;
+  if (work.call.rows == 1) return std::max(outputs / kLeast * kLeast, kLeast);
   const auto in_tiles = [](int64_t count) { return (count + kTile - 1) / kTile * kTile; };
   if (work.call.rows > srg::kLinearRowsMax) {
     const int64_t threads = at::get_num_threads();

@@ -12,7 +12,7 @@ from command_line import ctl
 from private_daemon import running
 from safetensors.torch import save_file
 
-LEVELS = ("base", "avx2", "avx512", "avx512-bf16")
+LEVELS = ("base", "avx2", "avx512", "avx512-bf16", "amx")
 ROWS, COLUMNS = 640, 896
 NEAR = 0.01  # of the product's norm: weights and rows of x are rounded to a 127th of a block's
 

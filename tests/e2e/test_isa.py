@@ -9,7 +9,7 @@ from command_line import ctl
 from private_daemon import running
 from safetensors.torch import save_file
 
-LEVELS = ("base", "avx2", "avx512", "avx512-bf16")
+LEVELS = ("base", "avx2", "avx512", "avx512-bf16", "amx")
 GRAPH = (
     'srg 1 "product" numerics "fast-only"\nstorage weight "w"\n'
     "view %w of $0 : bfloat16[640, 896]\ninput %x : bfloat16[4, 896]\n"

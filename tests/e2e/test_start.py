@@ -41,7 +41,7 @@ def ended(*command: str) -> subprocess.CompletedProcess[str]:
         (["--no-such-option"], ()),
         (["--threads"], ()),
         (["--threads", "many"], ("1 to 1024",)),
-        (["--isa", "sse9"], ('"base"', '"avx2"', '"avx512"', '"avx512-bf16"')),
+        (["--isa", "sse9"], ('"base"', '"avx2"', '"avx512-bf16"', '"amx"')),
         (["--numerics", "quick"], ('"exact"', '"fast"', '"fast-only"')),
         (["--policy", "lifo"], ('"fair"', '"fifo"')),
     ],

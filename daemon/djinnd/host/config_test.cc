@@ -169,7 +169,7 @@ TEST_F(ConfigTest, a_limit_of_a_device_that_cannot_be_is_told_with_what_to_write
 
 TEST_F(ConfigTest, a_limit_of_a_device_of_another_kind_is_ignored_by_a_start_and_by_a_reload) {
   for (const UnknownKeys unknown : {UnknownKeys::kRefused, UnknownKeys::kIgnored}) {
-    for (const std::string device : {"tpu:0", "cuda:0"}) {
+    for (const std::string device : {"tpu:0"}) {
       const std::string section = "[device.\"" + device + "\"]\n";
       write(kMain, section + "limit = \"1GiB\"\n");
       const Config config = read_config(root_, unknown);
@@ -202,6 +202,42 @@ TEST_F(ConfigTest, gpus_are_a_list_of_names_each_once) {
     EXPECT_EQ(gpus_of(std::string("devices = ") + wrong + "\n"), std::nullopt) << wrong;
   }
   EXPECT_EQ(gpus_of("lane.threads = [\"4\"]\n"), std::nullopt) << "no other key has a list";
+}
+
+TEST_F(ConfigTest, a_gpus_limit_holds_where_the_gpu_is_named_and_else_is_ignored_with_a_warning) {
+  const auto read = [&](const std::string& devices) {
+    write(kMain, devices + "[device.\"cuda:0\"]\nlimit = \"25%\"\n");
+    Options found = options();
+    EXPECT_TRUE(fill_in(found).ok());
+    return found;
+  };
+  const DeviceId gpu{DeviceKind::kCuda, 0};
+  const Options named = read("devices = [\"cuda:0\"]\n");
+  EXPECT_EQ(named.config_warnings, std::vector<std::string>{});
+  EXPECT_EQ(limit_of(named, gpu, 400).value(), 100u);
+  EXPECT_TRUE(named.written.contains("device.cuda:0.limit"));
+  const Options other = read("devices = [\"cuda:1\"]\n");
+  ASSERT_EQ(other.config_warnings.size(), 1u);
+  EXPECT_THAT(other.config_warnings[0], HasSubstr("device.cuda:0.limit is ignored"));
+  EXPECT_FALSE(other.written.contains("device.cuda:0.limit"));
+}
+
+TEST_F(ConfigTest, a_warning_names_what_was_written_as_it_was_given) {
+  write(kMain, "[memory]\nlimit = \"999TiB\"\n");
+  Options by_file = options();
+  ASSERT_TRUE(fill_in(by_file).ok());
+  ASSERT_EQ(by_file.setting_warnings.size(), 1u);
+  EXPECT_THAT(by_file.setting_warnings[0], HasSubstr("memory.limit is 999TiB"));
+  EXPECT_THAT(by_file.setting_warnings[0], EndsWith("a share like \"80%\"."));
+  std::vector<std::string> words{"djinnd", "--memory", "998TiB"};
+  std::vector<char*> argv;
+  for (std::string& word : words) argv.push_back(word.data());
+  int exit_code = 0;
+  auto by_option = parse_options(static_cast<int>(argv.size()), argv.data(), exit_code, options());
+  ASSERT_TRUE(by_option && fill_in(*by_option).ok());
+  ASSERT_EQ(by_option->setting_warnings.size(), 1u);
+  EXPECT_THAT(by_option->setting_warnings[0], HasSubstr("--memory is 998TiB"));
+  EXPECT_THAT(by_option->setting_warnings[0], EndsWith("a share like 80%."));
 }
 
 TEST_F(ConfigTest, a_limit_or_a_place_that_will_hardly_do_is_a_warning) {
@@ -280,7 +316,7 @@ TEST_F(ConfigTest, a_level_of_instructions_that_nobody_knows_is_refused_with_tho
   write(kMain, "lane.isa = \"AVX\"");
   EXPECT_THAT(problem().text,
               EndsWith("error: lane.isa: write one of \"base\", \"avx2\", \"avx512\", "
-                       "\"avx512-bf16\", or \"the best that the machine has\""));
+                       "\"avx512-bf16\", \"amx\", or \"the best that the machine has\""));
 }
 
 TEST_F(ConfigTest, a_level_that_the_machine_lacks_is_warned_of) {
@@ -428,9 +464,11 @@ TEST_F(ConfigTest, a_wrong_value_is_an_error_that_says_what_to_write) {
     EXPECT_THAT(problem().text, HasSubstr("djinnd.conf:")) << text;
     EXPECT_TRUE(problem().is_error) << text;
   }
-  write(kMain, "lane.numerics = \"quick\"");
-  EXPECT_THAT(problem().text, EndsWith("djinnd.conf:1: error: lane.numerics: write \"exact\", "
-                                       "\"fast\" or \"fast-only\""));
+  for (const char* numerics : {"quick", ""}) {
+    write(kMain, fmt::format("lane.numerics = \"{}\"", numerics));
+    EXPECT_THAT(problem().text, EndsWith("djinnd.conf:1: error: lane.numerics: write \"exact\", "
+                                         "\"fast\" or \"fast-only\""));
+  }
   write(kMain, "lane.kernels = \"own\"");
   EXPECT_THAT(problem().text, EndsWith("lane.kernels: write \"measured\" or \"standard\""));
   write(kMain, "worker.hang_timeout = \"1d\"");

@@ -18,6 +18,8 @@ const Kernels& kernels_of(IsaLevel level) {
       return kKernelsAvx512;
     case IsaLevel::kAvx512Bf16:
       return kKernelsAvx512Bf16;
+    case IsaLevel::kAmx:
+      return kKernelsAmx;
   }
 #endif
   return kKernelsBase;

@@ -25,6 +25,7 @@ extern const Kernels kKernelsBase;
 extern const Kernels kKernelsAvx2;
 extern const Kernels kKernelsAvx512;
 extern const Kernels kKernelsAvx512Bf16;
+extern const Kernels kKernelsAmx;
 #endif
 
 }  // namespace djinn::kernels

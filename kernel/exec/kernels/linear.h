@@ -50,8 +50,10 @@ inline constexpr int64_t kChunkInputs = 64;
   return (outputs + 31) / 32 * 32;
 }
 
-// Outputs first: how many at once a thread computes of a block of rows, which it packs for them. Of
-// several rows a share of the outputs is best a multiple.
+// Outputs first: a share of them is best a multiple of what a level computes at once.
+inline constexpr int64_t kOutputsAtOnce = 16;
+// How many at once a thread computes of a block of rows, which it packs for them. Of several rows a
+// share of the outputs is best a multiple.
 inline constexpr int64_t kTileOutputs = 64;
 // At most, where rows are short enough to be packed whole.
 inline constexpr int64_t kTileOutputsMax = 256;

@@ -481,7 +481,7 @@ void turn(const T* from, int64_t from_stride, int64_t inputs, int64_t outputs, T
   }
 }
 
-template <typename T>
+template <typename T, LinearKernel kOutputsFirst = &outputs_first<T>>
 void turned(const Linear& call, int64_t begin, int64_t end) {
   Linear part = call;
   part.weight = call.scratch;
@@ -491,7 +491,7 @@ void turned(const Linear& call, int64_t begin, int64_t end) {
     turn(static_cast<const T*>(call.weight) + n, call.weight_stride, call.inputs, part_end - n,
          static_cast<T*>(call.scratch), part.weight_stride);
     part.weight_begin = n;
-    outputs_first<T>(part, n, part_end);
+    kOutputsFirst(part, n, part_end);
   }
 }
 
