@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// What the levels with dot products of bf16 and int8 share; included by files that are compiled for
-// one of them.
+// What the levels with dot products of bf16 and int8 share: vectors, and all that templates make of
+// them. Included by files that are compiled for one of them.
 #pragma once
 
 #include "kernel/exec/kernels/level_avx512.h"
@@ -39,3 +39,7 @@ struct Int8Dots : Int8Pairs {
 
 }  // namespace
 }  // namespace djinn::kernels
+
+#include "kernel/exec/kernels/attend_tokens_template.h"
+#include "kernel/exec/kernels/linear_template.h"
+#include "kernel/exec/kernels/rows_template.h"
