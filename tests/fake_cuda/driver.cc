@@ -25,6 +25,7 @@
 #include <utility>
 #include <vector>
 
+#include "tests/fake_cuda/joined.h"
 #include "tests/fake_cuda/kernels.h"
 #include "tests/fake_cuda/memory.h"
 #include "tests/fake_cuda/options.h"
@@ -114,7 +115,7 @@ Driver& driver() {
 }
 
 template <typename Work>
-Code call(std::string_view symbol, Needs needs, Work work) {
+Code answer(std::string_view symbol, Needs needs, Work work) {
   const Fault* const fault = driver().count(plain_name(symbol));
   if (fault != nullptr && !fault->is_done) return driver().fail(*fault);
   const Code refused = driver().admit(needs);
@@ -123,6 +124,13 @@ Code call(std::string_view symbol, Needs needs, Work work) {
   if (fault != nullptr) return driver().fail(*fault);
   const Code fate = needs == Needs::kNothing ? Code::kSuccess : driver().streams.fate();
   return fate == Code::kSuccess ? done : fate;
+}
+
+template <typename Work>
+Code call(std::string_view symbol, Needs needs, Work work) {
+  const Code code = answer(symbol, needs, work);
+  if (note_call != nullptr) note_call(plain_name(symbol), code);
+  return code;
 }
 
 bool is_device(pal::cuda::Device device) {
@@ -263,6 +271,11 @@ Code launch(pal::cuda::Function function, std::span<const unsigned> sizes, void*
 }
 
 }  // namespace
+
+std::optional<Place> find_place(const void* address) {
+  return driver().memory.find(reinterpret_cast<DevicePtr>(address));
+}
+
 }  // namespace djinn::fake_cuda
 
 namespace djinn::pal::cuda {

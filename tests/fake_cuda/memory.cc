@@ -180,7 +180,7 @@ Code Memory::reserve(DevicePtr* out, uint64_t bytes, uint64_t alignment) {
   if (address != begin) ::munmap(got, address - begin);
   ::munmap(at_address(address + bytes), begin + step - address);
   const std::unique_lock lock(mutex_);
-  reservations_.emplace(address, bytes);
+  reservations_.emplace(address, Reserved{bytes, ++reservations_made_});
   *out = address;
   return Code::kSuccess;
 }
@@ -188,7 +188,7 @@ Code Memory::reserve(DevicePtr* out, uint64_t bytes, uint64_t alignment) {
 Code Memory::free_addresses(DevicePtr address, uint64_t bytes) {
   const std::unique_lock lock(mutex_);
   const auto found = reservations_.find(address);
-  if (found == reservations_.end() || found->second != bytes || meets_mapping(address, bytes))
+  if (found == reservations_.end() || found->second.bytes != bytes || meets_mapping(address, bytes))
     return Code::kInvalidValue;
   ::munmap(at_address(address), bytes);
   reservations_.erase(found);
@@ -198,8 +198,15 @@ Code Memory::free_addresses(DevicePtr address, uint64_t bytes) {
 bool Memory::is_reserved(DevicePtr address, uint64_t bytes) const {
   const auto next = reservations_.upper_bound(address);
   if (next == reservations_.begin()) return false;
-  const auto& [begin, size] = *std::prev(next);
-  return bytes <= size && address - begin <= size - bytes;
+  const auto& [begin, reserved] = *std::prev(next);
+  return bytes <= reserved.bytes && address - begin <= reserved.bytes - bytes;
+}
+
+std::optional<Place> Memory::find(DevicePtr address) const {
+  const std::shared_lock lock(mutex_);
+  if (!meets_mapping(address, 1)) return std::nullopt;
+  const auto& [begin, reserved] = *std::prev(reservations_.upper_bound(address));
+  return Place{reserved.number, address - begin};
 }
 
 bool Memory::meets_mapping(DevicePtr address, uint64_t bytes) const {

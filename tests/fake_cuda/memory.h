@@ -18,6 +18,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <shared_mutex>
 
@@ -34,6 +35,13 @@ using pal::cuda::DevicePtr;
 
 inline constexpr uint64_t kGranuleBytes = uint64_t{2} << 20;
 inline constexpr unsigned char kPoison = 0xA5;  // what fresh memory is full of
+
+// Where an address lies: in which reservation of the process, counted from 1, and how far behind
+// its beginning.
+struct Place {
+  uint64_t reservation = 0;
+  uint64_t offset = 0;
+};
 
 class Memory {
  public:
@@ -57,6 +65,8 @@ class Memory {
   // What this process has neither created nor imported, mapped or not.
   [[nodiscard]] uint64_t free_bytes() const;
 
+  // Nothing where no memory is mapped.
+  [[nodiscard]] std::optional<Place> find(DevicePtr address) const;
   // Whether all of the range is mapped and set so that it permits the access.
   [[nodiscard]] bool permits(DevicePtr address, uint64_t bytes, AccessFlags access) const;
   // Runs work while no address is mapped, unmapped or set, if both ranges permit what is done with
@@ -85,6 +95,10 @@ class Memory {
     Shared physical;
   };
   using Mappings = std::map<DevicePtr, Mapping>;
+  struct Reserved {
+    uint64_t bytes = 0;
+    uint64_t number = 0;
+  };
 
   Allocation add_handle(Shared physical);
   [[nodiscard]] uint64_t used_locked() const;
@@ -102,7 +116,8 @@ class Memory {
   std::map<Allocation, Shared> handles_;
   std::set<Allocation> imports_;  // those of handles_ that cannot be exported
   std::map<ino_t, std::weak_ptr<Physical>> physical_;
-  std::map<DevicePtr, uint64_t> reservations_;
+  std::map<DevicePtr, Reserved> reservations_;
+  uint64_t reservations_made_ = 0;
   Mappings mappings_;
 };
 

@@ -32,7 +32,8 @@ struct Descriptor : Numbered<Kind::kDescriptor> {
     const bool may_be_address = value.size() == sizeof(void*) && number != 0;
     size_t offset = 0;
     const void* const address = reinterpret_cast<const void*>(number);
-    const bool is_address = may_be_address && world().find_block(address, offset) != nullptr;
+    const bool is_address = may_be_address && (world().find_block(address, offset) != nullptr ||
+                                               find_mapped(address).has_value());
     return is_address ? name_of(address) : fmt::format("{}", number);
   }
 

@@ -68,6 +68,8 @@ std::string name_of(const void* address) {
     return fmt::format("{}{}+{}", block->place == Place::kDevice ? 'd' : 'p', block->number,
                        offset);
   if (const Thing* const thing = world().thing(address)) return thing->text();
+  if (const auto mapped = find_mapped(address))
+    return fmt::format("v{}+{}", mapped->reservation, mapped->offset);
   const auto kernel = world().kernels.find(address);
   return kernel == world().kernels.end() ? "host" : demangled(kernel->second);
 }

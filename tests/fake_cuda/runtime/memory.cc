@@ -75,8 +75,9 @@ cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const vo
   const Block* const block = world().find_block(address, offset);
   *attributes = {};
   attributes->type = cudaMemoryTypeUnregistered;
-  if (block == nullptr) return cudaSuccess;
-  const bool is_device = block->place == Place::kDevice;
+  const bool is_mapped = block == nullptr && find_mapped(address);
+  if (block == nullptr && !is_mapped) return cudaSuccess;
+  const bool is_device = is_mapped || block->place == Place::kDevice;
   attributes->type = is_device ? cudaMemoryTypeDevice : cudaMemoryTypeHost;
   attributes->devicePointer = const_cast<void*>(address);
   if (!is_device) attributes->hostPointer = const_cast<void*>(address);

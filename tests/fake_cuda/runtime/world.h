@@ -3,6 +3,7 @@
 // World: what the fake runtime knows of its process.
 //
 //   block   memory of the device or pinned memory, one allocation; both are the host's
+//   mapped  what the driver has mapped: reservations of addresses are what has numbers there
 //   thing   what a handle is of: a stream, an event, a graph, a handle of cuBLAS, a descriptor
 //   kernel  a function that PyTorch's libraries have registered, known by the address of its stub
 //
@@ -15,6 +16,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -45,6 +47,14 @@ struct Block {
   uint64_t number = 0;
   size_t bytes = 0;
 };
+
+// Of the driver's, at an address.
+struct Mapped {
+  uint64_t reservation = 0;
+  uint64_t offset = 0;
+};
+// Nothing where the driver has nothing mapped, or is not there.
+[[nodiscard]] std::optional<Mapped> find_mapped(const void* address);
 
 class World {
  public:

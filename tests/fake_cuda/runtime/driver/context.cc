@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// The libcuda.so.1 of the fake runtime: what PyTorch wants of the driver itself before it computes.
-// The device has its context, and it is current everywhere.
+// What PyTorch wants of the driver itself before it computes, and CudaPal does not. For PyTorch the
+// device has its context, and it is current everywhere.
 
 namespace {
 
