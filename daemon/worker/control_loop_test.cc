@@ -106,7 +106,7 @@ TEST_F(ControlLoopTest, a_program_is_told_with_its_name_and_what_it_is_for) {
   }
   add_program(*std::move(g).finish(), {});
   const auto added = heard<ipc::ProgramAdded>();
-  EXPECT_EQ(added.name, "st???ep") << "what djinnd would refuse as a name is replaced";
+  EXPECT_EQ(added.name, "st?ep") << "what djinnd would refuse as a name is replaced";
   EXPECT_EQ(added.workload, ipc::Workload::kDecode);
 }
 

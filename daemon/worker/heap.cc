@@ -10,14 +10,14 @@
 namespace djinn::worker {
 namespace {
 
-constexpr uint64_t kStepBytes = uint64_t{4} << 20;  // the recording of a small model fits
+constexpr uint64_t kHeapStepBytes = uint64_t{4} << 20;  // the recording of a small model fits
 
 }  // namespace
 
 // A step that meets the bound is repeated once the bound has been raised; doubling it keeps the
 // repetitions few.
 Outcome<void> GrantedHeap::allow(uint64_t bytes) {
-  const auto least = align_up(bytes, kStepBytes);
+  const auto least = align_up(bytes, kHeapStepBytes);
   if (!least) return Error{ErrorCode::kOutOfMemory, "The run needs more memory than there can be."};
   while (bytes > granted_bytes_) {
     const uint64_t total = doubling_refused_ ? *least : std::max(*least, 2 * granted_bytes_);
@@ -38,7 +38,8 @@ Outcome<void> GrantedHeap::allow(uint64_t bytes) {
 // A run whose request is refused here may still do with what there is; if it cannot, allow()
 // refuses it.
 std::optional<Pending> GrantedHeap::prepare(uint64_t bytes) {
-  const uint64_t total = align_up(std::max<uint64_t>(bytes, 1), kStepBytes).value_or(UINT64_MAX);
+  const uint64_t total =
+      align_up(std::max<uint64_t>(bytes, 1), kHeapStepBytes).value_or(UINT64_MAX);
   while (total > granted_bytes_ && total < refused_bytes_) {
     const auto answer =
         grants_.take(ipc::GrantKind::kHeap, {}, total - granted_bytes_, vmu::Amount::kMore);
@@ -59,7 +60,7 @@ void GrantedHeap::settle(uint64_t) {
 
 void GrantedHeap::trim(uint64_t bytes) {
   refused_bytes_ = UINT64_MAX;
-  const uint64_t keep = align_up(bytes, kStepBytes).value_or(granted_bytes_);
+  const uint64_t keep = align_up(bytes, kHeapStepBytes).value_or(granted_bytes_);
   if (keep >= granted_bytes_) return;
   grants_.give_back(ipc::GrantKind::kHeap, {}, granted_bytes_ - keep);
   granted_bytes_ = keep;

@@ -11,12 +11,13 @@
 namespace djinn::worker {
 namespace {
 
-constexpr uint64_t kStepBytes = uint64_t{1} << 20;  // plans of similar programs then share one slab
+constexpr uint64_t kSlabStepBytes = uint64_t{1}
+                                    << 20;  // plans of similar programs then share one slab
 
 }  // namespace
 
 Outcome<std::span<std::byte>> Slab::grow(uint64_t bytes, const std::function<void()>& after_each) {
-  const auto rounded = align_up(std::max<uint64_t>(bytes, 1), kStepBytes);
+  const auto rounded = align_up(std::max<uint64_t>(bytes, 1), kSlabStepBytes);
   if (!rounded) return Error{ErrorCode::kOutOfMemory, "The plan's slab is too large."};
   while (memory_.size() < *rounded) {
     DJINN_TRY(Grants::Answer answer, grants_.take(ipc::GrantKind::kSlab, {}, *rounded));

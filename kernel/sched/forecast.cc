@@ -9,6 +9,7 @@
 
 #include "kernel/base/assert.h"
 #include "kernel/base/checked.h"
+#include "kernel/sched/turns.h"
 
 namespace djinn::sched {
 namespace {
@@ -34,11 +35,14 @@ class Foresight {
     const uint64_t begun_ns = now_ns_;
     for (const SessionId id : queue_.picked()) go_on(id);
     for (size_t picks = 0; picks < kPicksForeseen; ++picks) {
-      if (queue_.must_give_up()) give_up();
-      const auto picked = queue_.pick(now_ns_);
-      DJINN_ASSERT(picked);  // who holds the session is ready
-      if (*picked == session) return {now_ns_ - begun_ns, false};
-      go_on(*picked);
+      auto turn = next_turn(queue_, now_ns_);
+      if (turn && turn->kind == TurnKind::kGiveUp) {
+        give_up(turn->session);
+        turn = next_turn(queue_, now_ns_);
+      }
+      DJINN_ASSERT(turn);  // who holds the session is ready
+      if (turn->session == session) return {now_ns_ - begun_ns, false};
+      go_on(turn->session);
     }
     return {now_ns_ - begun_ns, true};
   }
@@ -59,7 +63,6 @@ class Foresight {
     const bool goes_on = queue_.slicing() == id;
     const uint64_t slice_ns = goes_on ? queue_.slice_ns() : kUnitNs;
     if (left.has_slices && left.step_ns > slice_ns && (goes_on || !queue_.has_slices())) {
-      if (!goes_on) queue_.begin_slices(id);
       return end_slice(id, left, slice_ns);
     }
     end_step(id, left.step_ns);
@@ -67,7 +70,7 @@ class Foresight {
   }
 
   void end_slice(SessionId id, Backlog& left, uint64_t took_ns) {
-    queue_.charge_running(id, took_ns);
+    charge_slice(queue_, id, took_ns);
     queue_.end_slice(id);
     left.step_ns -= took_ns;
     now_ns_ = plus(now_ns_, took_ns);
@@ -96,9 +99,7 @@ class Foresight {
   }
 
   // The idle one's run is begun again when nobody else's can be.
-  void give_up() {
-    const SessionId id = queue_.slicing();
-    queue_.resume(id, now_ns_);
+  void give_up(SessionId id) {
     queue_.charge(id, 0, now_ns_);
     Backlog& left = left_of(id);
     left.is_long = true;
@@ -115,6 +116,12 @@ class Foresight {
 
 Forecast forecast(Queue queue, SessionId session, uint64_t now_ns, const BacklogOf& backlog_of) {
   return Foresight(std::move(queue), now_ns, backlog_of).wait_of(session);
+}
+
+Forecast forecast(Queue queue, const ReadyStep& step, uint64_t now_ns,
+                  const BacklogOf& backlog_of) {
+  queue.enqueue(step, now_ns);
+  return forecast(std::move(queue), step.session, now_ns, backlog_of);
 }
 
 }  // namespace djinn::sched

@@ -41,5 +41,8 @@ struct Forecast {
 // it. Precondition: the session is ready or held, in this copy at least.
 [[nodiscard]] Forecast forecast(Queue queue, SessionId session, uint64_t now_ns,
                                 const BacklogOf& backlog_of);
+// Likewise, if this step were queued now.
+[[nodiscard]] Forecast forecast(Queue queue, const ReadyStep& step, uint64_t now_ns,
+                                const BacklogOf& backlog_of);
 
 }  // namespace djinn::sched

@@ -34,6 +34,8 @@
 //             this key comes, does that first, as long as it is ahead of the step's account by no
 //             more than a step and that quarter
 //
+// Whoever drives a queue calls it as turns.h does.
+//
 // Two policies. `fair`: of the ready accounts whose lag is not negative, the one with the earliest
 // deadline (EEVDF: Stoica, Abdel-Wahab, "Earliest Eligible Virtual Deadline First", 1995). A long
 // step so waits until those that the last one kept waiting have had as much. `fifo`: in the order
@@ -128,8 +130,12 @@ class Queue {
   // where nothing comes of it. Precondition: the session's account is neither active nor held.
   void charge_judging(SessionId session, Arrival arrival, uint64_t begun_ns, uint64_t took_ns);
 
+  // Precondition, of these two: the session has an account.
+  [[nodiscard]] ServiceClass service_of(SessionId session) const {
+    return accounts_.at(session).service;
+  }
   // The account had more than its share, by so much that its next step waits for more than a unit
-  // where others have work. Precondition: the session has one.
+  // where others have work.
   [[nodiscard]] bool owes_a_unit(SessionId session) const;
 
   // One can be picked.

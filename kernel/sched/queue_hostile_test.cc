@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "kernel/sched/queue.h"
+#include "kernel/sched/turns.h"
 
 namespace djinn::sched {
 namespace {
@@ -57,13 +57,10 @@ class HostileLane {
       come();
       if (!unit_.empty()) {
         compute();
-      } else if (queue_.must_give_up()) {
-        queue_.resume(queue_.slicing(), now_ns_);
-        give_up(of(queue_.slicing()));
-      } else if (queue_.is_worth_waiting(now_ns_)) {
+      } else if (is_wait_next(queue_, now_ns_)) {
         now_ns_ += kNsPerMs / 50;
-      } else if (queue_.has_ready()) {
-        pick();
+      } else if (const auto turn = next_turn(queue_, now_ns_)) {
+        begin(*turn);
       } else {
         now_ns_ = std::max(now_ns_ + 1, next_arrival_ns());
       }
@@ -125,19 +122,14 @@ class HostileLane {
     return next_ns;
   }
 
-  void pick() {
-    const SessionId picked = *queue_.pick(now_ns_);
-    Client& client = of(picked);
-    unit_ = {picked};
-    if (picked == queue_.slicing()) {
+  void begin(const Turn& turn) {
+    Client& client = of(turn.session);
+    if (turn.kind == TurnKind::kGiveUp) return give_up(client);
+    unit_ = unit_of(queue_, turn.session, turn.kind == TurnKind::kStep ? client.deed.batch_key : 0,
+                    now_ns_, [](SessionId) { return true; });
+    if (turn.kind == TurnKind::kSlice) {
       ends_ns_ = now_ns_ + queue_.slice_ns();
       return;
-    }
-    if (client.deed.batch_key != 0) {
-      for (const SessionId id : queue_.ready_with(client.deed.batch_key)) {
-        queue_.join(id, now_ns_);
-        unit_.push_back(id);
-      }
     }
     const bool is_inside = queue_.has_slices() && unit_.size() == 1;
     const bool may_end_early = is_inside || client.deed.can_be_paused;
@@ -158,12 +150,12 @@ class HostileLane {
       return give_up(client);
     }
     ends_ns_ = now_ns_ + kNsPerMs;
-    if (!queue_.has_slices()) queue_.begin_slices(client.session);
     take(client);
-    queue_.charge_running(client.session, std::exchange(spent_ns_, 0));
+    charge_slice(queue_, client.session, std::exchange(spent_ns_, 0));
     come();
-    if (queue_.must_give_up()) return give_up(client);
-    if (!queue_.has_ready()) return;
+    const AfterSlice next = after_slice(queue_);
+    if (next == AfterSlice::kIsGivenUp) return give_up(client);
+    if (next == AfterSlice::kGoesOn) return;
     queue_.end_slice(client.session);
     unit_.clear();
   }
