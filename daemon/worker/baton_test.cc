@@ -124,9 +124,10 @@ TEST_F(BatonTest, a_holder_that_keeps_it_costs_others_their_patience_once) {
   EXPECT_GE(baton->take(now()), Baton::kPatienceNs / 2);
   EXPECT_FALSE(baton->holds());
   EXPECT_EQ(baton->overruns(), 1u);
-  const uint64_t before = baton->waited_ns();
-  for (int i = 0; i < 1000; ++i) baton->take(now());
-  EXPECT_LT(baton->waited_ns() - before, Baton::kPatienceNs);
+  // A busy machine may keep this thread for as long, but not each time.
+  int patient = 0;
+  for (int i = 0; i < 1000; ++i) patient += baton->take(now()) >= Baton::kPatienceNs / 2;
+  EXPECT_LT(patient, 100);
   EXPECT_EQ(baton->overruns(), 1u);
   ipc::pass_baton(page(), 9);
   EXPECT_EQ(baton->take(now()), 0u);

@@ -17,6 +17,7 @@
 #include "daemon/worker/heap.h"
 #include "daemon/worker/runner.h"
 #include "ipc/codec/srg_codec.h"
+#include "kernel/base/clock_for_tests.h"
 #include "kernel/executor/fake_executor_for_tests.h"
 #include "kernel/pal/host_pal.h"
 #include "kernel/srg/builder.h"
@@ -300,7 +301,7 @@ class SessionTest : public DjinndTest {
 
   std::unique_ptr<pal::HostPal> pal_ = *pal::HostPal::make();
   gc::FaultPoints faults_;
-  SystemClock clock_;
+  ClockAhead clock_;
 
   Fd memory_ = memfd(ipc::SessionLayout::bytes(kStagingBytes), pal::Seals::kShared);
   Fd state_ = memfd(gc::state_bytes(kGeometry), pal::Seals::kSize);
