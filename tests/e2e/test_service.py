@@ -219,21 +219,31 @@ def test_where_nobody_wants_a_directory_for_spilled_groups_nothing_is_told(
 @pytest.mark.parametrize(
     ("option", "wrong", "next_step"),
     [
-        ("--memory", "64MIB", 'write bytes like "12GiB", or a share like "80%"'),
+        ("--memory", "64MIB", "write bytes like 12GiB, or a share like 80%"),
         ("--memory", "512MB", "units are KiB, MiB, GiB and TiB"),
-        ("--memory", "64", 'write at least "1MiB"; 64 is 64 bytes, and not "64GiB"'),
-        ("--session-quota", "much", 'write bytes like "4GiB"'),
-        ("--keep-alive", "never", 'write a time like "5min", "0", or "forever"'),
-        ("--keep-alive", "5", 'write a time like "5min", "0", or "forever"'),
+        ("--memory", "64", "write at least 1MiB; 64 is 64 bytes, and not 64GiB"),
+        ("--session-quota", "much", "write bytes like 4GiB"),
+        ("--keep-alive", "never", "write a time like 5min, 0, or forever"),
+        ("--keep-alive", "5", "write a time like 5min, 0, or forever"),
+        ("--keep-alive-ms", "never", "write a time like 300000, 0, or forever"),
         ("--spill-after", "60000", "write a time"),
-        ("--hang-timeout", "1000", 'write a time from "100ms" to "60min"'),
-        ("--hang-timeout-ms", "5", 'write a time from "100ms" to "60min"'),
+        ("--hang-timeout", "1000", "write a time from 100ms to 60min"),
+        ("--hang-timeout-ms", "5", "write a time from 100 to 3600000"),
+        ("--devices", "cuda", "write GPUs like cuda:0,cuda:1, up to cuda:15"),
+        ("--devices", "", "write GPUs like cuda:0,cuda:1, up to cuda:15"),
+        ("--policy", "quick", "write fair or fifo"),
+        ("--threads", "0", 'write a number from 1 to 1024, or "all cores"'),
+        ("--numerics", "", "write exact, fast or fast-only"),
+        ("--spill-directory", "here", 'write a path like /var/cache/djinn, or "" for none'),
     ],
 )
-def test_options_take_what_the_file_takes(option: str, wrong: str, next_step: str) -> None:
-    command = [str(BIN / "djinnd"), "--user", f"{option}={wrong}"]
+def test_options_take_what_the_file_takes_and_errors_show_it_as_a_shell_does(
+    option: str, wrong: str, next_step: str
+) -> None:
+    command = [str(BIN / "djinnd"), "--user", option, wrong]
     done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S)
     assert done.returncode == 2
+    assert f"{option}: " in done.stderr
     assert next_step in done.stderr and len(done.stderr) < 400
 
 

@@ -13,7 +13,6 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
-#include <functional>
 
 #include "daemon/djinnd/host/config.h"
 #include "daemon/djinnd/host/cores.h"
@@ -22,6 +21,7 @@
 #include "ipc/limits.h"
 #include "kernel/base/assert.h"
 #include "kernel/base/size_text.h"
+#include "kernel/base/units.h"
 #include "kernel/base/wrap.h"
 
 namespace djinn::daemon {
@@ -52,6 +52,47 @@ Status find_program(std::string& path, const std::string& name, const char* opti
                                          option + ", or install djinnd anew."};
 }
 
+// Gives a value as a shell takes it.
+std::string word_of(const std::string& value) {
+  const bool needs_quotes = value.empty() || value.find(' ') != value.npos;
+  return needs_quotes ? fmt::format("\"{}\"", value) : value;
+}
+
+// Gives a sentence about values in TOML, "text" or ["one", "two"], with those of the command line.
+std::string on_command_line(std::string_view sentence,
+                            std::string (*as_word)(const std::string& value)) {
+  std::string out;
+  for (bool is_in_list = false; !sentence.empty();) {
+    const size_t begin = sentence.find('"');
+    if (begin == sentence.npos) return out.append(sentence);
+    const size_t end = sentence.find('"', begin + 1);
+    DJINN_ASSERT(end != sentence.npos);
+    std::string_view before = sentence.substr(0, begin);
+    if (before.ends_with('[')) {
+      is_in_list = true;
+      before.remove_suffix(1);
+    } else if (is_in_list) {
+      before = ",";
+    }
+    out += before;
+    out += as_word(std::string(sentence.substr(begin + 1, end - begin - 1)));
+    sentence.remove_prefix(end + 1);
+    if (is_in_list && sentence.starts_with(']')) {
+      is_in_list = false;
+      sentence.remove_prefix(1);
+    }
+  }
+  return out;
+}
+
+// Gives a sentence about what was written for a setting, with the name and form that it was given.
+std::string as_given(const Options& options, std::string_view key, std::string sentence) {
+  const auto option = options.on_command_line.find(key);
+  if (option == options.on_command_line.end()) return sentence;
+  DJINN_ASSERT(sentence.starts_with(key));
+  return option->second + on_command_line(sentence.substr(key.size()), word_of);
+}
+
 // Shows an option as the manual does, with one word for its value.
 class HelpFormatter : public CLI::Formatter {
  public:
@@ -65,26 +106,32 @@ class HelpFormatter : public CLI::Formatter {
   }
 };
 
-using Written = std::function<std::string(const std::string& text)>;
+// The same value in a file and on the command line.
+struct Forms {
+  // What the file would have for what is written on the command line.
+  std::string (*as_setting)(const std::string& text) = [](const std::string& text) { return text; };
+  // What is written on the command line for what the file has.
+  std::string (*as_word)(const std::string& value) = word_of;
+};
 
-// Adds an option that takes the values of a setting. `as_setting` turns what is written on the
-// command line into what the file would have. `word` is what help calls the value.
+// Adds an option that takes the values of a setting. `word` is what help calls the value.
 void add_setting(CLI::App& app, Options& options, const std::string& name, std::string_view key,
-                 const char* word, const char* what, const Written& as_setting = {}) {
-  const auto apply = [key, as_setting](const std::string& text, Options& to) {
-    return apply_setting(key, as_setting ? as_setting(text) : text, to);
+                 const char* word, const char* what, const Forms& forms = {}) {
+  const auto apply = [key, forms](const std::string& text, Options& to) {
+    return apply_setting(key, forms.as_setting(text), to);
   };
   app.add_option_function<std::string>(
          name,
-         [apply, &options](const std::string& text) {
+         [apply, &options, name, key](const std::string& text) {
            const Status applied = apply(text, options);
            DJINN_ASSERT(applied.ok());
+           options.on_command_line[std::string(key)] = name;
          },
          what)
-      ->check([apply](const std::string& text) {
+      ->check([apply, forms](const std::string& text) {
         Options nowhere;
         const Status applied = apply(text, nowhere);
-        return applied ? std::string() : applied.error().message;
+        return applied ? std::string() : on_command_line(applied.error().message, forms.as_word);
       })
       ->type_name(word);
 }
@@ -94,7 +141,11 @@ void add_time(CLI::App& app, Options& options, const std::string& name, std::str
               const char* what) {
   add_setting(app, options, name, key, "TIME", what);
   add_setting(app, options, name + "-ms", key, "NUMBER", "the same, in milliseconds",
-              [](const std::string& text) { return number_of(text) ? text + "ms" : text; });
+              {[](const std::string& text) { return number_of(text) ? text + "ms" : text; },
+               [](const std::string& value) {
+                 const auto time = milliseconds_of(value);
+                 return time ? fmt::format("{}", *time) : word_of(value);
+               }});
 }
 
 void add_options(CLI::App& app, Options& options) {
@@ -270,11 +321,15 @@ Status fill_in(Options& options) {
   }
   if (const auto limit = options.written.find("memory.limit"); limit != options.written.end()) {
     std::string fault = fault_of_limit(limit->second, options.memory_bytes, physical_bytes());
-    if (!fault.empty()) options.setting_warnings.push_back(std::move(fault));
+    if (!fault.empty()) {
+      options.setting_warnings.push_back(as_given(options, limit->first, std::move(fault)));
+    }
   }
   if (const auto isa = options.written.find("lane.isa"); isa != options.written.end()) {
     std::string fault = fault_of_isa(isa->second, options.isa, best_isa_level());
-    if (!fault.empty()) options.setting_warnings.push_back(std::move(fault));
+    if (!fault.empty()) {
+      options.setting_warnings.push_back(as_given(options, isa->first, std::move(fault)));
+    }
   }
   DJINN_ASSERT(options.threads > 0 && options.memory_bytes > 0);
   return {};

@@ -52,6 +52,8 @@ struct Options {
   std::vector<NamedQuota> quotas;  // of users and groups
   // Settings that were written, by their keys, and what was written last: on the command line, too.
   std::map<std::string, std::string, std::less<>> written;
+  // Of those, what the command line calls them: "--memory".
+  std::map<std::string, std::string, std::less<>> on_command_line;
   std::vector<std::string> config_warnings;  // what of the files counts for nothing, and why
   // What is taken as it is and will hardly do what was meant: what happens now, and what to do.
   std::vector<std::string> setting_warnings;
