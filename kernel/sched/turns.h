@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Turns: in which order whoever drives a queue calls it, be it a worker's lane, one that is foreseen
-// (forecast.h) or that of a test.
+// Turns: in which order whoever drives a queue calls it, be it a worker's lane, one that is
+// foreseen (forecast.h) or that of a test.
 //
 //   wait    before a turn: for a client that will come before the step that is next
 //   turn    what is next: a step of a session, the next slice of the run that is paused, or that
