@@ -16,6 +16,7 @@ struct Level {
   typedef int32_t Ints __attribute__((vector_size(32)));
   static constexpr int kLanes = 8;
   static constexpr int kRegisters = 16;
+  static constexpr int kWeightsMax = 2;
   static Vector zero() { return _mm256_setzero_ps(); }
   static Vector broadcast(float value) { return _mm256_set1_ps(value); }
   static Vector load_floats(const float* from) { return _mm256_loadu_ps(from); }

@@ -13,11 +13,20 @@
 namespace djinn::kernels {
 namespace {
 
+// With tiles come processors with two loads and two products a cycle, which three rows of weights
+// keep busier than two (Sapphire Rapids: 1.05 to 1.1 of their rate).
+#ifdef __AMX_TILE__
+constexpr int kWeightsOfLevel = 3;
+#else
+constexpr int kWeightsOfLevel = 2;
+#endif
+
 struct Level {
   using Vector = __m512;
   typedef int32_t Ints __attribute__((vector_size(64)));
   static constexpr int kLanes = 16;
   static constexpr int kRegisters = 32;
+  static constexpr int kWeightsMax = kWeightsOfLevel;
   static Vector zero() { return _mm512_setzero_ps(); }
   static Vector broadcast(float value) { return _mm512_set1_ps(value); }
   static Vector load_floats(const float* from) { return _mm512_loadu_ps(from); }

@@ -14,6 +14,7 @@ struct Level {
   typedef int32_t Ints __attribute__((vector_size(16)));
   static constexpr int kLanes = 4;
   static constexpr int kRegisters = 16;
+  static constexpr int kWeightsMax = 2;
   static Vector zero() { return Vector{}; }
   static Vector broadcast(float value) { return Vector{value, value, value, value}; }
   static Vector load_floats(const float* from) {

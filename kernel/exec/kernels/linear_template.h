@@ -72,7 +72,9 @@ constexpr int64_t kPackedBytes = (Level::kRegisters >= 32 ? 24 : 16) * 1024;
 // for up to four rows of x (measured on Zen 4), and so were two for two.
 constexpr int kTileSums = Level::kRegisters * 3 / 4;
 template <int M>
-constexpr int kWeightsAtOnce = M > 2 && 2 * M <= kTileSums ? 2 : 1;
+constexpr int kWeightsAtOnce = M <= 2 || 2 * M > kTileSums ? 1
+                               : M == kRowsMax             ? Level::kWeightsMax
+                                                           : 2;
 // How far ahead weights are fetched into the second cache, in the order in which they are read.
 constexpr int64_t kPackedAheadBytes = 8192;
 

@@ -9,6 +9,7 @@
 // A level is a struct:
 //   Vector, Ints, kLanes  floats and int32_t, vectors of the compiler's
 //   kRegisters            how many vectors the machine holds
+//   kWeightsMax           how many rows of weights a block of rows takes at once
 //   zero, broadcast, load_floats, store_floats, add, fma, sum
 //                         sum: of the lanes, in a fixed order
 //   hold(V&)              of a vector that was loaded: it stays in a register, and is not loaded
