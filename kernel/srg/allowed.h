@@ -20,4 +20,11 @@ namespace djinn::srg {
 
 [[nodiscard]] bool is_allowed(std::string_view qualified);
 
+// Of these the ones that a graph may call on a GPU, sorted: nobody can look at the indices in a
+// tensor there before the call, so their CUDA kernels check them by themselves; the same arguments
+// give the same bits; and PyTorch's own kernels or cuBLAS compute them.
+[[nodiscard]] std::span<const std::string_view> allowed_on_gpu();
+
+[[nodiscard]] bool is_allowed_on_gpu(std::string_view qualified);
+
 }  // namespace djinn::srg

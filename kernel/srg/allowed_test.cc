@@ -30,6 +30,21 @@ TEST(Allowed, nothing_else_is) {
   }
 }
 
+TEST(Allowed, what_is_on_a_gpu_is_on_the_host_too_and_believes_no_index) {
+  const auto names = allowed_on_gpu();
+  EXPECT_TRUE(std::ranges::is_sorted(names));
+  EXPECT_EQ(std::ranges::adjacent_find(names), names.end());
+  for (const std::string_view name : names) {
+    EXPECT_TRUE(is_allowed(name)) << name;
+    EXPECT_TRUE(is_allowed_on_gpu(name)) << name;
+  }
+  // The host's guards read these ones' indices.
+  for (const char* name : {"aten::_grouped_mm", "aten::max_unpool2d", "aten::nll_loss_forward",
+                           "aten::max_pool2d_with_indices_backward", "aten::relu.out", ""}) {
+    EXPECT_FALSE(is_allowed_on_gpu(name)) << name;
+  }
+}
+
 // A node cannot name an output that it writes: clients call the functional form.
 TEST(Allowed, no_form_with_out_is) {
   for (const std::string_view name : allowed_operators()) {
