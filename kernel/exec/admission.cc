@@ -192,7 +192,7 @@ class Admission {
     Step step(*op);
     step.outputs = node.outputs;
     DJINN_CHECK(check_returns(step));
-    DJINN_CHECK(bind_arguments(node, step));
+    DJINN_CHECK(bind_arguments(program_.device, node, step));
     DJINN_CHECK(note_layouts(program_.graph, step));
     return step;
   }

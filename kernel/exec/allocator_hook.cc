@@ -24,7 +24,13 @@ namespace {
 constexpr size_t kHeapAlignment = 64;
 
 thread_local Sink* current_sink = nullptr;
+thread_local Sink* current_device_sink = nullptr;
 thread_local Heap* current_heap = nullptr;
+DeviceMemory* device_memory = nullptr;
+
+Sink*& sink_of(Where where) {
+  return where == Where::kHost ? current_sink : current_device_sink;
+}
 
 // These are the ranges of all slabs. The deleter may run on any thread, so the entries are atomic;
 // an entry changes only while nothing lives in its slab.
@@ -51,6 +57,10 @@ uint64_t in_slab(uint64_t bytes) {
 }
 uint64_t in_heap(uint64_t bytes) {
   return rounded(bytes, kHeapAlignment);
+}
+// Of the host blocks are malloc's.
+uint64_t in_heap(uint64_t bytes, const DeviceMemory* memory) {
+  return memory == nullptr ? in_heap(bytes) : rounded(bytes, kTensorAlignment);
 }
 
 // Stands before each block of malloc and keeps how much of it counts as heap: the deleter is told
@@ -126,16 +136,34 @@ Outcome<void> Heap::allow(uint64_t bytes) {
 void* Heap::allocate(size_t bytes, Content content) {
   if (bytes == 0) return nullptr;
   used_ = true;
-  if (Outcome<void> allowed = allow(live_bytes() + held_bytes_ + in_heap(bytes)); !allowed) {
+  const uint64_t total = live_bytes_there() + held_bytes_ + in_heap(bytes, memory_);
+  if (Outcome<void> allowed = allow(total); !allowed) {
     refusal_ = std::move(allowed).why_not();
     throw std::bad_alloc();
   }
+  if (memory_ != nullptr) return allocate_there(bytes, content);
   return from_malloc(bytes, Account::kHeap, content);
+}
+
+void* Heap::allocate_there(size_t bytes, Content content) {
+  Outcome<void*> block = memory_->allocate(bytes);
+  if (!block) {
+    refusal_ = std::move(block).why_not();
+    throw std::bad_alloc();
+  }
+  if (content == Content::kZeros) memory_->zero(*block, bytes);
+  return *block;
+}
+
+HeapDeleter Heap::deleter() const {
+  constexpr auto kOfHost = [](DeviceAddress memory) { release(memory.on_host()); };
+  constexpr auto kOfDevice = [](DeviceAddress memory) { release_on_device(memory.on_host()); };
+  return memory_ == nullptr ? HeapDeleter{kOfHost} : HeapDeleter{kOfDevice};
 }
 
 bool Heap::hold(uint64_t bytes) {
   used_ = true;
-  const auto total = checked_add(live_bytes() + held_bytes_, bytes);
+  const auto total = checked_add(live_bytes_there() + held_bytes_, bytes);
   if (Outcome<void> allowed = allow(total.value_or(UINT64_MAX)); !allowed) {
     refusal_ = std::move(allowed).why_not();
     return false;
@@ -173,13 +201,13 @@ HeldBytes::~HeldBytes() {
 }
 
 void Heap::count_anew() {
-  prepared_at_bytes_ = own_of(live_bytes());
+  prepared_at_bytes_ = own_of(live_bytes_there());
   most_bytes_ = 0;
 }
 
 std::optional<Pending> Heap::prepare(uint64_t bytes) {
   DJINN_ASSERT(held_bytes_ == 0);
-  const uint64_t live = live_bytes();
+  const uint64_t live = live_bytes_there();
   count_anew();
   const auto own = checked_add(prepared_at_bytes_, bytes);
   const uint64_t likely = std::min(own.value_or(UINT64_MAX), bytes_max_);
@@ -189,12 +217,12 @@ std::optional<Pending> Heap::prepare(uint64_t bytes) {
 void Heap::settle() {
   DJINN_ASSERT(held_bytes_ == 0);
   used_ = false;
-  owner_.settle(live_bytes());
+  owner_.settle(live_bytes_there());
 }
 
 void Heap::trim() {
   settle();
-  owner_.trim(live_bytes());
+  owner_.trim(live_bytes_there());
 }
 
 uint64_t Heap::live_bytes() {
@@ -209,14 +237,37 @@ bool is_allocator_installed() {
   return c10::GetCPUAllocator() == &hooked_allocator();
 }
 
-ScopedSink::ScopedSink(Sink& sink) : former_(current_sink) {
-  current_sink = &sink;
+void install_device_memory(DeviceMemory& memory) {
+  DJINN_ASSERT(device_memory == nullptr);
+  device_memory = &memory;
 }
-ScopedSink::ScopedSink() : former_(current_sink) {
-  current_sink = nullptr;
+
+bool is_device_memory_installed() {
+  return device_memory != nullptr;
 }
+
+void* allocate_on_device(size_t bytes) {
+  if (current_device_sink != nullptr) return current_device_sink->allocate(bytes);
+  if (bytes == 0) return nullptr;
+  Outcome<void*> block = device_memory->allocate(bytes);
+  TORCH_CHECK_WITH(OutOfMemoryError, block.ok(), "The GPU has no memory left for this. ",
+                   block.has_failed() ? std::move(block).error().message : "");
+  device_memory->zero(*block, bytes);
+  return *block;
+}
+
+void release_on_device(void* memory) {
+  if (memory == nullptr) return;
+  if (current_device_sink != nullptr) current_device_sink->released(memory);
+  if (!is_in_a_slab(memory)) device_memory->release(memory);
+}
+
+ScopedSink::ScopedSink(Sink& sink, Where where)
+    : where_(where), former_(std::exchange(sink_of(where), &sink)) {}
+ScopedSink::ScopedSink(Where where)
+    : where_(where), former_(std::exchange(sink_of(where), nullptr)) {}
 ScopedSink::~ScopedSink() {
-  current_sink = former_;
+  sink_of(where_) = former_;
 }
 
 RegisteredSlab::RegisteredSlab(std::span<std::byte> slab) : slab_(slab) {

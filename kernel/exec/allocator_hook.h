@@ -9,6 +9,10 @@
 //   Replayer  a sink that serves the n-th allocation at its planned place in a slab
 //   Arena     a sink that finds each allocation a place in a slab as it comes
 //   Placer    a sink in front of another, for outputs that have places of their own
+//   DeviceMemory  where heaps of a device that is not the host take their blocks: the process's
+//
+// A device has sinks and heaps as the host has: with its own allocator and deleter, which take the
+// same ways (kernel/exec/cuda).
 //
 // allocate(0) gives null and still counts as one allocation, for the sequence is what a plan fits.
 // What a kernel is given from the heap is zeroed: it may have been another session's. The slab is
@@ -52,15 +56,48 @@ void release(void* memory);
 // What memory holds when it is given: whatever was there before, or zeros.
 enum class Content { kAny, kZeros };
 
+// Where memory is: this process's, or of the one device beside the host that it computes on.
+enum class Where { kHost, kDevice };
+
+// Blocks of a device's memory. Any thread.
+class DeviceMemory {
+ public:
+  virtual ~DeviceMemory() = default;
+  // Aligned to kTensorAlignment, of any content; bytes > 0. Errors, and pending: what the memory's
+  // owner says.
+  virtual Outcome<void*> allocate(uint64_t bytes) = 0;
+  // What was launched with it may still go on: nobody else's stream is given it.
+  virtual void release(void* memory) = 0;
+  // In the order of what the calling thread launches.
+  virtual void zero(void* memory, uint64_t bytes) = 0;
+  // Of all blocks that are not released.
+  [[nodiscard]] virtual uint64_t live_bytes() const = 0;
+};
+
+// Once a process, before LibTorch computes on the device. It lives as long as the process.
+void install_device_memory(DeviceMemory& memory);
+[[nodiscard]] bool is_device_memory_installed();
+// What LibTorch's allocator of the device gives: of the thread's sink there, or zeros of that
+// memory. Throws as a sink does.
+[[nodiscard]] void* allocate_on_device(size_t bytes);
+// Likewise release() of what it gave.
+void release_on_device(void* memory);
+
 // What a run is told that its owner may not have so much memory.
 [[nodiscard]] Error over_limit(uint64_t bytes, uint64_t bytes_max);
 
 class Heap {
  public:
-  explicit Heap(HeapOwner& owner) : owner_(owner) {}
+  // memory: null for the host's.
+  explicit Heap(HeapOwner& owner, DeviceMemory* memory = nullptr)
+      : owner_(owner), memory_(memory) {}
 
   // As Sink::allocate(); throws when the owner refuses, too, and keeps why.
   void* allocate(size_t bytes, Content content);
+  // Whoever has these gives what allocate() gave back to this heap's memory.
+  [[nodiscard]] HeapBytes own(const void* memory) const {
+    return HeapBytes(DeviceAddress(static_cast<const std::byte*>(memory)), deleter());
+  }
   // Bytes of all heaps together from which on this one refuses by itself: kQuotaExceeded.
   void set_limit(uint64_t bytes_max) { bytes_max_ = bytes_max; }
   // So many of the live bytes are not for what this heap serves: they count for no limit of it, and
@@ -72,8 +109,12 @@ class Heap {
   [[nodiscard]] bool awaits_more() const { return refusal_ && refusal_->is_pending(); }
   // Why the last allocation was refused, once.
   std::optional<NotDone> take_refusal() { return std::exchange(refusal_, std::nullopt); }
-  // The bytes of all heaps of this process that are not released.
+  // The bytes of all heaps of the host that are not released.
   [[nodiscard]] static uint64_t live_bytes();
+  // Likewise of all heaps where this one is.
+  [[nodiscard]] uint64_t live_bytes_there() const {
+    return memory_ == nullptr ? live_bytes() : memory_->live_bytes();
+  }
   // Whether it may have so many bytes more that it does not see, and holds them until unhold(). The
   // caller throws where not, as allocate() does.
   [[nodiscard]] bool hold(uint64_t bytes);
@@ -97,12 +138,15 @@ class Heap {
 
  private:
   Outcome<void> allow(uint64_t bytes);
+  void* allocate_there(size_t bytes, Content content);
+  [[nodiscard]] HeapDeleter deleter() const;
   // Of all the heaps' bytes those that are not others'.
   [[nodiscard]] uint64_t own_of(uint64_t bytes) const {
     return bytes - std::min(bytes, others_bytes_);
   }
 
   HeapOwner& owner_;
+  DeviceMemory* memory_;
   std::optional<NotDone> refusal_;
   uint64_t bytes_max_ = UINT64_MAX;
   uint64_t held_bytes_ = 0;
@@ -144,16 +188,17 @@ class HeldBytes {
   uint64_t bytes_ = 0;
 };
 
-// Sends the calling thread's allocations to sink.
+// Sends the calling thread's allocations there to sink.
 class ScopedSink {
  public:
-  explicit ScopedSink(Sink& sink);
-  ScopedSink();  // to malloc, as without one
+  explicit ScopedSink(Sink& sink, Where where = Where::kHost);
+  explicit ScopedSink(Where where = Where::kHost);  // to malloc, as without one
   ~ScopedSink();
   ScopedSink(const ScopedSink&) = delete;
   ScopedSink& operator=(const ScopedSink&) = delete;
 
  private:
+  Where where_;
   Sink* former_;
 };
 

@@ -122,10 +122,11 @@ Result<Bound> bind_layout(const srg::ArgumentValue& value) {
 }
 
 // The device is always the program's own; naming another is an error and not a hint (rule 7).
-Result<Bound> bind_device(const srg::ArgumentValue& value) {
+Result<Bound> bind_device(c10::Device device, const srg::ArgumentValue& value) {
   const auto* text = std::get_if<std::string>(&value);
+  const std::string name = c10::DeviceTypeName(device.type(), /*lower_case=*/true);
   const bool ours = std::holds_alternative<srg::None>(value) ||
-                    (text != nullptr && (*text == "cpu" || *text == "cpu:0"));
+                    (text != nullptr && (*text == name || *text == name + ":0"));
   if (!ours) return wrong("must be left out: a program runs on one device");
   return patched(PatchKind::kDevice);
 }
@@ -234,11 +235,12 @@ Result<Bound> bind_typed(const c10::Argument& formal, const c10::Type& type,
   }
 }
 
-Result<Bound> bind_one(const c10::Argument& formal, const srg::ArgumentValue& value) {
+Result<Bound> bind_one(c10::Device device, const c10::Argument& formal,
+                       const srg::ArgumentValue& value) {
   const c10::Type* type = formal.real_type().get();
   const auto* optional = type->castRaw<c10::OptionalType>();
   const c10::Type& inner = optional == nullptr ? *type : *optional->getElementType();
-  if (inner.kind() == TypeKind::DeviceObjType) return bind_device(value);
+  if (inner.kind() == TypeKind::DeviceObjType) return bind_device(device, value);
   if (!std::holds_alternative<srg::None>(value)) {
     if (formal.name() == "pin_memory" && value != srg::ArgumentValue(false)) {
       return wrong("must be left out: a graph cannot pin memory");
@@ -288,8 +290,9 @@ void note_write(const c10::Argument& formal, const Patch& patch, Step& step) {
   }
 }
 
-Status bind_at(const c10::Argument& formal, const srg::ArgumentValue* value, Step& step) {
-  auto bound = value == nullptr ? bind_default(formal) : bind_one(formal, *value);
+Status bind_at(c10::Device device, const c10::Argument& formal, const srg::ArgumentValue* value,
+               Step& step) {
+  auto bound = value == nullptr ? bind_default(formal) : bind_one(device, formal, *value);
   if (!bound) {
     return Error{bound.error().code,
                  fmt::format("Argument {} {}.", formal.name(), bound.error().message)};
@@ -390,12 +393,12 @@ Result<c10::IValue> apply(const Patch& patch, Frame& frame) {
 
 }  // namespace
 
-Status bind_arguments(const srg::Node& node, Step& step) {
+Status bind_arguments(c10::Device device, const srg::Node& node, Step& step) {
   const c10::FunctionSchema& schema = step.op->handle.schema();
   DJINN_TRY(const auto given, match(node, schema));
   step.stack.reserve(given.size());
   for (size_t i = 0; i < given.size(); ++i) {
-    DJINN_CHECK(bind_at(schema.arguments()[i], given[i], step));
+    DJINN_CHECK(bind_at(device, schema.arguments()[i], given[i], step));
   }
   step.splits = splits_of(node.op, step.stack);
   return check_numbers(step);

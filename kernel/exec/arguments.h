@@ -10,9 +10,9 @@
 
 namespace djinn::exec {
 
-// Fills op's stack, patches and written values. Errors: kInvalidArgument, naming operator and
-// argument.
-Status bind_arguments(const srg::Node& node, Step& step);
+// Fills op's stack, patches and written values. device: the program's. Errors: kInvalidArgument,
+// naming operator and argument.
+Status bind_arguments(c10::Device device, const srg::Node& node, Step& step);
 
 // The stack for one call: the template with the patches applied; moves last uses out of the frame.
 // Error: kOutOfRange.

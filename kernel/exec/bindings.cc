@@ -92,6 +92,16 @@ Status bind_frame(const AdmittedGraph& program, std::span<const c10::Storage> st
   return {};
 }
 
+// A device has no pages of zeros that cost nothing: there one buffer is taken of the heap.
+void Scratch::add_read_there(const std::vector<size_t>& storages,
+                             const std::vector<uint64_t>& bytes, Heap& heap) {
+  const auto of = [&](size_t i) { return bytes[i]; };
+  const auto largest = std::ranges::max_element(storages, {}, of);
+  if (largest == storages.end()) return;
+  add_written(*largest, bytes[*largest], heap);
+  for (const size_t i : storages) bindings_[i] = {buffers_.back().get(), bytes[i], true};
+}
+
 Status Scratch::add_read(const std::vector<size_t>& storages, const std::vector<uint64_t>& bytes) {
   constexpr auto kFree = [](DeviceAddress memory) { ::free(memory.on_host()); };
   uint64_t most = 64;
@@ -105,10 +115,8 @@ Status Scratch::add_read(const std::vector<size_t>& storages, const std::vector<
 }
 
 void Scratch::add_written(size_t storage, uint64_t bytes, Heap& heap) {
-  constexpr auto kRelease = [](DeviceAddress memory) { release(memory.on_host()); };
   const void* const zeroed = heap.allocate(std::max<uint64_t>(bytes, 64), Content::kZeros);
-  buffers_.emplace_back(DeviceAddress(static_cast<const std::byte*>(zeroed)),
-                        HeapDeleter{kRelease});
+  buffers_.push_back(heap.own(zeroed));
   bindings_[storage] = {buffers_.back().get(), bytes, true};
 }
 
@@ -126,8 +134,13 @@ Result<Scratch> Scratch::make(const AdmittedGraph& program, std::span<const int6
     if (kind == srg::StorageKind::kInput && !written) read_only.push_back(i);
     if (kind == srg::StorageKind::kInput && written) scratch.add_written(i, bytes[i], heap);
   }
-  DJINN_CHECK(scratch.add_read(read_only, bytes));
-  DJINN_CHECK(scratch.add_read(sequences, bytes));
+  for (const std::vector<size_t>& read : {read_only, sequences}) {
+    if (!program.device.is_cpu()) {
+      scratch.add_read_there(read, bytes, heap);
+    } else {
+      DJINN_CHECK(scratch.add_read(read, bytes));
+    }
+  }
   return scratch;
 }
 

@@ -38,6 +38,8 @@ class Scratch {
 
  private:
   Status add_read(const std::vector<size_t>& storages, const std::vector<uint64_t>& bytes);
+  void add_read_there(const std::vector<size_t>& storages, const std::vector<uint64_t>& bytes,
+                      Heap& heap);
   void add_written(size_t storage, uint64_t bytes, Heap& heap);
 
   std::vector<HeapBytes> buffers_;

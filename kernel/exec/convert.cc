@@ -72,9 +72,20 @@ std::string presentable(std::string_view what) {
   return text;
 }
 
+// After another error of a device than for want of memory nobody knows what else of it is wrong.
+static Error error_of_device(const c10::AcceleratorError& error) {
+  constexpr int32_t kNoMemory = 2;  // cudaErrorMemoryAllocation
+  const std::string why = presentable(error.what_without_backtrace());
+  if (error.get_error_code() == kNoMemory) return {ErrorCode::kOutOfMemory, why};
+  return {ErrorCode::kDeviceLost,
+          "The device has failed, and this process can use it no more: " + why};
+}
+
 Error error_of_current_exception() {
   try {
     throw;
+  } catch (const c10::AcceleratorError& error) {
+    return error_of_device(error);
   } catch (const c10::OutOfMemoryError& error) {
     return {ErrorCode::kOutOfMemory, presentable(error.what_without_backtrace())};
   } catch (const c10::IndexError& error) {

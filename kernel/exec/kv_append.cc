@@ -80,10 +80,7 @@ void define_kv_append(OwnLibraries& libraries) {
       "kv_append(Tensor(a!) buffer, Tensor new, SymInt position) -> Tensor(a!)");
   libraries.cpu.impl("kv_append", &kv_append);
   libraries.meta.impl("kv_append", &kv_append_meta);
-  // The only one for a GPU. It is never destroyed, as OwnLibraries are not.
-  static auto* const cuda =
-      new torch::Library(torch::Library::IMPL, "djinn", c10::DispatchKey::CUDA, __FILE__, __LINE__);
-  cuda->impl("kv_append", &kv_append_cuda);
+  libraries.cuda.impl("kv_append", &kv_append_cuda);
 }
 
 }  // namespace djinn::exec

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
+#include <c10/core/StreamGuard.h>
+
 #include <algorithm>
+#include <cstring>
 #include <deque>
 #include <optional>
 #include <vector>
@@ -15,12 +18,13 @@
 #include "kernel/exec/inference.h"
 #include "kernel/exec/inner_pulse.h"
 #include "kernel/exec/interpreter.h"
+#include "kernel/exec/lane_device.h"
 #include "kernel/exec/plan_cache.h"
 #include "kernel/exec/program.h"
 #include "kernel/exec/slab_content.h"
 #include "kernel/exec/streaming_copy.h"
 #include "kernel/exec/torch_headers.h"
-#include "kernel/executor/host_lane.h"
+#include "kernel/executor/output.h"
 
 namespace djinn::exec {
 
@@ -86,7 +90,8 @@ struct Together {
 
 // What the runs of a lane have, one at a time. One that is set aside keeps it.
 struct Context {
-  explicit Context(HeapOwner& of_heap) : heap(of_heap) {}
+  // memory: null for a lane of the host.
+  Context(HeapOwner& of_heap, DeviceMemory* memory) : heap(of_heap, memory), slab_content(memory) {}
 
   Heap heap;
   std::optional<RegisteredSlab> slab;
@@ -103,23 +108,43 @@ struct Context {
 
 // While it lives, this thread is for LibTorch and its allocator as it is outside of any run.
 struct Aside {
-  explicit Aside(const at::ThreadLocalState& outside) : state(outside) {}
+  Aside(const at::ThreadLocalState& outside, uint64_t heap_bytes)
+      : state(outside), live_bytes(heap_bytes) {}
 
   at::ThreadLocalStateGuard state;
   ScopedSink no_sink;
+  ScopedSink no_device_sink{Where::kDevice};
   ScopedHeap no_heap;
   InnerPulse::Pulse none;
   InnerPulse no_pulse{none};
-  uint64_t live_bytes = Heap::live_bytes();
+  uint64_t live_bytes;
 };
 
-void release_host(DeviceAddress memory) {
-  release(memory.on_host());
+// Elements that lie apart come with what is between them.
+Status copy_out_of(LaneDevice& device, const OutputView& view, std::span<std::byte> out) {
+  const auto elements = elements_reached({view.sizes, view.strides, 0});
+  const auto bytes =
+      elements ? checked_mul<uint64_t>(*elements, size_of(view.dtype)) : std::nullopt;
+  const auto begin = checked_mul<uint64_t>(view.storage_offset, size_of(view.dtype));
+  const auto end = bytes && begin ? checked_add(*begin, *bytes) : std::nullopt;
+  if (!end || *end > view.storage_bytes) {
+    return Error{ErrorCode::kOutOfRange, "An output reaches beyond its storage."};
+  }
+  std::vector<std::byte> copied(*bytes);
+  DJINN_CHECK(device.copy_out(view.storage + *begin, copied));
+  OutputView here = view;
+  here.storage = copied.data();
+  here.storage_offset = 0;
+  here.storage_bytes = *bytes;
+  return copy_elements(here, out);
 }
 
-class CpuLane final : public HostLane {
+// Of the host, or of a device.
+class TorchLane final : public Lane {
  public:
-  explicit CpuLane(LaneOptions options) : options_(std::move(options)) {}
+  // device: null for the host.
+  TorchLane(std::unique_ptr<LaneDevice> device, LaneOptions options)
+      : device_(std::move(device)), options_(std::move(options)) {}
 
   [[nodiscard]] Status check_size(const Program& program,
                                   std::span<const int64_t> symbols) const override;
@@ -140,9 +165,10 @@ class CpuLane final : public HostLane {
   void pause() override;
   void resume() override;
   void forget(const Program& program) override { plans_.forget(&program); }
-  void copy_past_caches(std::span<const DeviceCopy> copies) override {
-    exec::copy_past_caches(copies);
-  }
+  void copy_in(std::span<const std::byte> from, DeviceAddress to) override;
+  Status copy_out(const OutputView& view, std::span<std::byte> out) override;
+  void copy(DeviceAddress from, DeviceAddress to, uint64_t bytes) override;
+  void copy_past_caches(std::span<const DeviceCopy> copies) override;
 
  private:
   // Calls `work` with LibTorch as this lane wants it. Where the heap refused memory, this ends as
@@ -179,7 +205,15 @@ class CpuLane final : public HostLane {
                       Companion& companion);
   bool end_together(const AdmittedGraph& graph, Together& run, const Companion& companion);
   void drop_outputs();
+  void warm_up();
+  [[nodiscard]] DeviceMemory* memory() const {
+    return device_ == nullptr ? nullptr : &device_->memory();
+  }
+  [[nodiscard]] Where where() const { return device_ == nullptr ? Where::kHost : Where::kDevice; }
 
+  std::unique_ptr<LaneDevice> device_;
+  bool is_warm_ = false;
+  uint64_t standing_bytes_ = 0;  // of a device's heap, that libraries keep
   LaneOptions options_;
   UnboundedHeap unbounded_;
   NoHeap no_heap_;
@@ -190,8 +224,8 @@ class CpuLane final : public HostLane {
   uint64_t inner_slab_bytes_ = 0;
   size_t first_together_ = 0;  // of the next run_together(): where to begin
   // invariant: in_ == (aside_ ? &inner_ : &outer_)
-  Context outer_{options_.heap ? *options_.heap : unbounded_};
-  Context inner_{options_.heap ? *options_.heap : unbounded_};
+  Context outer_{options_.heap ? *options_.heap : unbounded_, memory()};
+  Context inner_{options_.heap ? *options_.heap : unbounded_, memory()};
   Context* in_ = &outer_;
   std::optional<at::ThreadLocalState> outside_;  // of the lane's thread, outside of any run
   std::optional<Aside> aside_;
@@ -228,20 +262,20 @@ Status keep_outputs(const AdmittedGraph& graph, std::span<const c10::Storage> st
   return {};
 }
 
-void CpuLane::drop_outputs() {
+void TorchLane::drop_outputs() {
   in_->outputs = {};
   in_->outputs_together.clear();
   in_->places.reset();
 }
 
 // What fits at the largest shapes is not looked at again.
-Status CpuLane::check_size(const Program& program, std::span<const int64_t> symbols) const {
+Status TorchLane::check_size(const Program& program, std::span<const int64_t> symbols) const {
   if (program.activation_bytes_estimate() <= in_->owner.bytes_max) return {};
   const uint64_t bytes = program.activation_bytes_at(symbols);
   return bytes <= in_->owner.bytes_max ? Status() : over_limit(bytes, in_->owner.bytes_max);
 }
 
-Outcome<void> CpuLane::compute_once(const Program& program, const RunBindings& bindings) {
+Outcome<void> TorchLane::compute_once(const Program& program, const RunBindings& bindings) {
   c10::InferenceMode inference_mode;
   DJINN_CHECK(check_bindings(admitted(program), bindings));
   DJINN_CHECK(check_size(program, bindings.symbols));
@@ -258,8 +292,8 @@ Outcome<void> CpuLane::compute_once(const Program& program, const RunBindings& b
 }
 
 // Gives the clean part of the slab for a run without symbols: what its allocations take at most.
-Outcome<std::span<std::byte>> CpuLane::room_for(const AdmittedGraph& graph,
-                                                const RunBindings& bindings) {
+Outcome<std::span<std::byte>> TorchLane::room_for(const AdmittedGraph& graph,
+                                                  const RunBindings& bindings) {
   const bool placed =
       !bindings.places.empty() &&
       std::ranges::all_of(bindings.places, [](const OutputPlace& one) { return one.bytes > 0; });
@@ -268,7 +302,7 @@ Outcome<std::span<std::byte>> CpuLane::room_for(const AdmittedGraph& graph,
 }
 
 // Gives this many bytes of the slab, which hold nothing of others'.
-Outcome<std::span<std::byte>> CpuLane::clean_memory(uint64_t bytes) {
+Outcome<std::span<std::byte>> TorchLane::clean_memory(uint64_t bytes) {
   DJINN_CHECK(reserve(bytes));
   if (!in_->slab) return std::span<std::byte>();
   const auto memory =
@@ -277,7 +311,7 @@ Outcome<std::span<std::byte>> CpuLane::clean_memory(uint64_t bytes) {
   return memory;
 }
 
-Outcome<void> CpuLane::compute(const Program& program, const RunBindings& bindings) {
+Outcome<void> TorchLane::compute(const Program& program, const RunBindings& bindings) {
   c10::InferenceMode inference_mode;
   DJINN_CHECK(check_bindings(admitted(program), bindings));
   DJINN_CHECK(check_size(program, bindings.symbols));
@@ -290,7 +324,7 @@ Outcome<void> CpuLane::compute(const Program& program, const RunBindings& bindin
 // (zeros may be no legal input), or the owner may not have what the top holds, the run itself is
 // recorded. So are programs without symbols, whose runs are all at the top. What either holds is
 // asked for before it begins, at once.
-Outcome<void> CpuLane::run_planned(const Program& program, const RunBindings& bindings) {
+Outcome<void> TorchLane::run_planned(const Program& program, const RunBindings& bindings) {
   std::vector<int64_t> top = bucket_top(program.graph(), bindings.symbols);
   Plan& plan = plans_.plan(&program, top);
   in_->plan = &plan;
@@ -318,13 +352,13 @@ Outcome<void> CpuLane::run_planned(const Program& program, const RunBindings& bi
 
 // What a run at these symbols will hold, as far as can be told before one was recorded there: its
 // results, and what kernels held beside them elsewhere.
-uint64_t CpuLane::expected_bytes(const Program& program, std::span<const int64_t> symbols) const {
+uint64_t TorchLane::expected_bytes(const Program& program, std::span<const int64_t> symbols) const {
   const uint64_t results = program.activation_bytes_at(symbols);
   const uint64_t aside = plans_.aside_bytes(&program).value_or(results / kAsideOneIn);
   return checked_add(results, aside).value_or(UINT64_MAX);
 }
 
-Status CpuLane::rehearse(const AdmittedGraph& graph, std::vector<int64_t> symbols, Plan& plan) {
+Status TorchLane::rehearse(const AdmittedGraph& graph, std::vector<int64_t> symbols, Plan& plan) {
   const auto scratch = catching([&] { return Scratch::make(graph, symbols, in_->heap); });
   if (!scratch) return scratch.error();
   DJINN_CHECK(record(graph, {symbols, scratch->bindings()}, plan, RunKind::kRehearsal, {}));
@@ -332,8 +366,8 @@ Status CpuLane::rehearse(const AdmittedGraph& graph, std::vector<int64_t> symbol
   return {};
 }
 
-Status CpuLane::record(const AdmittedGraph& graph, const RunBindings& bindings, Plan& plan,
-                       RunKind kind, std::span<std::byte> memory) {
+Status TorchLane::record(const AdmittedGraph& graph, const RunBindings& bindings, Plan& plan,
+                         RunKind kind, std::span<std::byte> memory) {
   Arena arena(memory, in_->heap);
   Recorder recorder(arena);
   DJINN_CHECK(execute_on(recorder, graph, bindings, kind));
@@ -354,8 +388,8 @@ Status CpuLane::record(const AdmittedGraph& graph, const RunBindings& bindings, 
   return {};
 }
 
-Outcome<void> CpuLane::record_run(const AdmittedGraph& graph, const RunBindings& bindings,
-                                  Plan& plan) {
+Outcome<void> TorchLane::record_run(const AdmittedGraph& graph, const RunBindings& bindings,
+                                    Plan& plan) {
   std::span<std::byte> memory;
   if (bindings.symbols.empty()) {
     DJINN_TRY(memory, room_for(graph, bindings));
@@ -364,8 +398,8 @@ Outcome<void> CpuLane::record_run(const AdmittedGraph& graph, const RunBindings&
 }
 
 // This runs what fits no plan, and counts it as such.
-Outcome<void> CpuLane::run_in_arena(const AdmittedGraph& graph, const RunBindings& bindings,
-                                    Plan& plan) {
+Outcome<void> TorchLane::run_in_arena(const AdmittedGraph& graph, const RunBindings& bindings,
+                                      Plan& plan) {
   const uint64_t bytes =
       std::min(plan.planned_bytes, in_->owner.bytes_max);  // the rest: the heap's
   DJINN_TRY(const std::span<std::byte> memory, clean_memory(bytes));
@@ -378,7 +412,8 @@ Outcome<void> CpuLane::run_in_arena(const AdmittedGraph& graph, const RunBinding
   return status;
 }
 
-Outcome<void> CpuLane::replay(const AdmittedGraph& graph, const RunBindings& bindings, Plan& plan) {
+Outcome<void> TorchLane::replay(const AdmittedGraph& graph, const RunBindings& bindings,
+                                Plan& plan) {
   DJINN_CHECK(reserve(plan.planned_bytes));
   if (in_->slab)
     in_->slab_content.make_clean(in_->slab->bytes(), 0, plan.planned_bytes, in_->owner.id);
@@ -404,13 +439,13 @@ bool is_aligned(const void* memory) {
   return reinterpret_cast<uintptr_t>(memory) % kTensorAlignment == 0;
 }
 
-Outcome<void> CpuLane::reserve(uint64_t bytes) {
+Outcome<void> TorchLane::reserve(uint64_t bytes) {
   if (bytes == 0 || (in_->slab && in_->slab->bytes().size() >= bytes)) return {};
   if (bytes > in_->owner.bytes_max) return over_limit(bytes, in_->owner.bytes_max);
   return grow_slab(bytes);
 }
 
-Outcome<void> CpuLane::grow_slab(uint64_t bytes) {
+Outcome<void> TorchLane::grow_slab(uint64_t bytes) {
   if (aside_) return grow_inner_slab(bytes);
   DJINN_TRY(const std::span<std::byte> memory, options_.grow_slab(bytes, [this] {
     if (in_->pulse) in_->pulse({});
@@ -418,12 +453,12 @@ Outcome<void> CpuLane::grow_slab(uint64_t bytes) {
   DJINN_ASSERT(memory.size() >= bytes && is_aligned(memory.data()));
   in_->slab.reset();
   in_->slab.emplace(memory);
-  in_->slab_content = {};
+  in_->slab_content.forget();
   return {};
 }
 
 // The former one goes first: nothing lives there between two runs.
-Outcome<void> CpuLane::grow_inner_slab(uint64_t bytes) {
+Outcome<void> TorchLane::grow_inner_slab(uint64_t bytes) {
   drop_inner_slab();
   const auto rounded = align_up(bytes, kInnerSlabStep);
   if (!rounded) return over_limit(bytes, in_->owner.bytes_max);
@@ -434,9 +469,9 @@ Outcome<void> CpuLane::grow_inner_slab(uint64_t bytes) {
   return {};
 }
 
-void CpuLane::drop_inner_slab() {
+void TorchLane::drop_inner_slab() {
   inner_.slab.reset();
-  inner_.slab_content = {};
+  inner_.slab_content.forget();
   const uint64_t others = inner_.heap.others();
   inner_.heap.set_others(others - std::min(others, inner_slab_bytes_));
   inner_slab_.reset();
@@ -444,7 +479,7 @@ void CpuLane::drop_inner_slab() {
 }
 
 // LibTorch's deleter has to know that places are not its own to free.
-void CpuLane::register_places(std::span<const OutputPlace> all) {
+void TorchLane::register_places(std::span<const OutputPlace> all) {
   std::byte* begin = nullptr;
   std::byte* end = nullptr;
   for (const OutputPlace& one : all) {
@@ -456,11 +491,11 @@ void CpuLane::register_places(std::span<const OutputPlace> all) {
   if (begin != nullptr) in_->places.emplace(std::span(begin, end));
 }
 
-Status CpuLane::execute_on(Sink& sink, const AdmittedGraph& graph, const RunBindings& bindings,
-                           RunKind kind) {
+Status TorchLane::execute_on(Sink& sink, const AdmittedGraph& graph, const RunBindings& bindings,
+                             RunKind kind) {
   register_places(bindings.places);
   Placer placer(sink);
-  ScopedSink scope(placer);
+  ScopedSink scope(placer, where());
   return execute(graph, bindings, kind, bindings.places.empty() ? nullptr : &placer);
 }
 
@@ -473,8 +508,8 @@ Frame frame_of(const AdmittedGraph& graph, const RunBindings& bindings) {
   return frame;
 }
 
-Status CpuLane::execute(const AdmittedGraph& graph, const RunBindings& bindings, RunKind kind,
-                        Placer* placer) {
+Status TorchLane::execute(const AdmittedGraph& graph, const RunBindings& bindings, RunKind kind,
+                          Placer* placer) {
   const std::vector<c10::Storage> storages = storages_of(graph, bindings.storages);
   Frame frame = frame_of(graph, bindings);
   frame.kind = kind;
@@ -490,19 +525,19 @@ Status CpuLane::execute(const AdmittedGraph& graph, const RunBindings& bindings,
   return keep_outputs(graph, storages, frame, in_->outputs);
 }
 
-Outcome<void> CpuLane::run(Program& program, const RunBindings& bindings) {
+Outcome<void> TorchLane::run(Program& program, const RunBindings& bindings) {
   return carry_out([&] { return compute(program, bindings); });
 }
 
-Outcome<void> CpuLane::run_once(const Program& program, const RunBindings& bindings) {
+Outcome<void> TorchLane::run_once(const Program& program, const RunBindings& bindings) {
   return carry_out([&] { return compute_once(program, bindings); });
 }
 
 // Those that have a plan which took nothing but places, as far as their places fit the slab, side
 // by side; next time from the first on that it had no room for. What a plan needs beside the slab
 // is bounded one run at a time.
-std::deque<Together> CpuLane::choose_together(const Program& program,
-                                              std::span<const RunTogether> runs) {
+std::deque<Together> TorchLane::choose_together(const Program& program,
+                                                std::span<const RunTogether> runs) {
   std::deque<Together> chosen;
   uint64_t bytes = 0;
   for (size_t count = 0; count < runs.size(); ++count) {
@@ -529,7 +564,7 @@ std::deque<Together> CpuLane::choose_together(const Program& program,
 
 // Gives how much of the slab there is for so many bytes. A larger one that was refused is not asked
 // for again before the lane is trimmed.
-uint64_t CpuLane::room_together(uint64_t bytes) {
+uint64_t TorchLane::room_together(uint64_t bytes) {
   const auto has = [&] { return in_->slab ? in_->slab->bytes().size() : 0; };
   if (bytes > has() && bytes < in_->refused_slab_bytes) {
     const Outcome<void> grown = grow_slab(bytes);
@@ -538,8 +573,8 @@ uint64_t CpuLane::room_together(uint64_t bytes) {
   return has();
 }
 
-void CpuLane::begin_together(const AdmittedGraph& graph, Together& run, uint64_t offset,
-                             Companion& companion) {
+void TorchLane::begin_together(const AdmittedGraph& graph, Together& run, uint64_t offset,
+                               Companion& companion) {
   const RunBindings& bindings = run.given->bindings;
   const uint64_t bytes = run.plan->planned_bytes;
   std::span<std::byte> memory;
@@ -560,7 +595,8 @@ void CpuLane::begin_together(const AdmittedGraph& graph, Together& run, uint64_t
 
 // Gives whether it has ended well. An output that has to be made for whoever reads it has its place
 // in the plan, too.
-bool CpuLane::end_together(const AdmittedGraph& graph, Together& run, const Companion& companion) {
+bool TorchLane::end_together(const AdmittedGraph& graph, Together& run,
+                             const Companion& companion) {
   const ScopedHeap heap(run.heap);
   const ScopedSink sink(*run.replayer);
   Outputs& outputs = in_->outputs_together[run.number];
@@ -573,8 +609,8 @@ bool CpuLane::end_together(const AdmittedGraph& graph, Together& run, const Comp
   return kept && had_its_plan;
 }
 
-std::vector<bool> CpuLane::compute_together(const Program& program,
-                                            std::span<const RunTogether> runs) {
+std::vector<bool> TorchLane::compute_together(const Program& program,
+                                              std::span<const RunTogether> runs) {
   std::vector<bool> done(runs.size(), false);
   std::deque<Together> chosen = choose_together(program, runs);
   if (chosen.size() < 2) return done;
@@ -598,9 +634,10 @@ std::vector<bool> CpuLane::compute_together(const Program& program,
   return done;
 }
 
-std::vector<bool> CpuLane::run_together(const Program& program, std::span<const RunTogether> runs) {
+std::vector<bool> TorchLane::run_together(const Program& program,
+                                          std::span<const RunTogether> runs) {
   std::vector<bool> done(runs.size(), false);
-  if (!options_.planned) return done;
+  if (!options_.planned || device_ != nullptr) return done;
   const Outcome<void> ran = carry_out([&]() -> Outcome<void> {
     c10::InferenceMode inference_mode;
     done = compute_together(program, runs);
@@ -610,19 +647,26 @@ std::vector<bool> CpuLane::run_together(const Program& program, std::span<const 
   return done;
 }
 
-std::span<const OutputView> CpuLane::outputs_of(size_t run) const {
+std::span<const OutputView> TorchLane::outputs_of(size_t run) const {
   DJINN_ASSERT(run < in_->outputs_together.size());
   return in_->outputs_together[run].views;
 }
 
-Outcome<void> CpuLane::carry_out(const std::function<Outcome<void>()>& work) {
+Outcome<void> TorchLane::carry_out(const std::function<Outcome<void>()>& work) {
   drop_outputs();
   in_->failed_at.reset();
   in_->plan = nullptr;
   if (!outside_) outside_.emplace();
-  if (!aside_) in_->heap.set_others(inner_slab_bytes_);
-  const ScopedHeap scope(in_->heap);
+  c10::OptionalStreamGuard on_stream;
+  std::optional<ScopedHeap> scope;  // of what the host's kernels take for themselves
+  if (device_ != nullptr) {
+    on_stream.reset_stream(device_->stream());
+  } else {
+    scope.emplace(in_->heap);
+  }
+  if (!aside_) in_->heap.set_others(inner_slab_bytes_ + standing_bytes_);
   Outcome<void> ran = catching([&]() -> Outcome<void> {
+    if (device_ != nullptr) warm_up();
     const int threads = options_.threads;
     if (at::get_num_threads() != threads) at::set_num_threads(threads);
     use_all_kernels();
@@ -636,25 +680,50 @@ Outcome<void> CpuLane::carry_out(const std::function<Outcome<void>()>& work) {
   return ran;
 }
 
-void CpuLane::set_owner(const LaneOwner& owner) {
+void TorchLane::warm_up() {
+  if (is_warm_) return;
+  device_->warm_up();
+  is_warm_ = true;
+  standing_bytes_ = device_->memory().live_bytes();
+  in_->heap.set_others(inner_slab_bytes_ + standing_bytes_);
+}
+
+void TorchLane::copy_in(std::span<const std::byte> from, DeviceAddress to) {
+  if (device_ != nullptr) return device_->copy_in(from, to);
+  std::memcpy(to.on_host(), from.data(), from.size());
+}
+
+Status TorchLane::copy_out(const OutputView& view, std::span<std::byte> out) {
+  return device_ != nullptr ? copy_out_of(*device_, view, out) : copy_elements(view, out);
+}
+
+void TorchLane::copy(DeviceAddress from, DeviceAddress to, uint64_t bytes) {
+  if (device_ != nullptr) return device_->copy(from, to, bytes);
+  std::memcpy(to.on_host(), from.on_host(), bytes);
+}
+
+void TorchLane::copy_past_caches(std::span<const DeviceCopy> copies) {
+  if (device_ == nullptr) return exec::copy_past_caches(copies);
+  for (const DeviceCopy& one : copies) device_->copy(one.from, one.to, one.bytes);
+}
+
+void TorchLane::set_owner(const LaneOwner& owner) {
   in_->owner = owner;
   in_->heap.set_limit(owner.bytes_max);
 }
 
-Outcome<HeapBytes> CpuLane::allocate(uint64_t bytes) {
+Outcome<HeapBytes> TorchLane::allocate(uint64_t bytes) {
   return take_heap(bytes, Content::kAny);
 }
 
-Outcome<HeapBytes> CpuLane::take_heap(uint64_t bytes, Content content) {
-  auto memory = catching([&]() -> Outcome<HeapBytes> {
-    const auto* const taken = static_cast<std::byte*>(in_->heap.allocate(bytes, content));
-    return HeapBytes(DeviceAddress(taken), HeapDeleter{release_host});
-  });
+Outcome<HeapBytes> TorchLane::take_heap(uint64_t bytes, Content content) {
+  auto memory = catching(
+      [&]() -> Outcome<HeapBytes> { return in_->heap.own(in_->heap.allocate(bytes, content)); });
   if (auto refusal = in_->heap.take_refusal()) return *std::move(refusal);
   return memory;
 }
 
-void CpuLane::trim() {
+void TorchLane::trim() {
   drop_outputs();
   drop_inner_slab();
   outer_.refused_slab_bytes = inner_.refused_slab_bytes = UINT64_MAX;
@@ -663,20 +732,20 @@ void CpuLane::trim() {
 
 // --- runs inside a pause
 
-void CpuLane::pause() {
+void TorchLane::pause() {
   DJINN_ASSERT(!aside_ && outside_);
-  aside_.emplace(*outside_);
+  aside_.emplace(*outside_, outer_.heap.live_bytes_there());
   plans_.keep(outer_.plan);
   in_ = &inner_;
   inner_.heap.set_others(aside_->live_bytes);
 }
 
 // What those inside have left on the heap, where copies of their inputs are, is not this run's.
-void CpuLane::resume() {
+void TorchLane::resume() {
   DJINN_ASSERT(aside_);
   drop_outputs();
   inner_.pulse = nullptr;
-  const uint64_t before = aside_->live_bytes, now = Heap::live_bytes();
+  const uint64_t before = aside_->live_bytes, now = outer_.heap.live_bytes_there();
   const uint64_t others = outer_.heap.others() + now;
   outer_.heap.set_others(others - std::min(others, before));
   in_ = &outer_;
@@ -685,14 +754,24 @@ void CpuLane::resume() {
   use_all_kernels();
 }
 
+Status check_options(const LaneOptions& options) {
+  if (options.threads >= 1 && (!options.planned || options.grow_slab)) return {};
+  return Error{ErrorCode::kInvalidArgument, "A lane needs a thread and memory for its slab."};
+}
+
 }  // namespace
 
 Result<std::unique_ptr<Lane>> CpuExecutor::make_lane(LaneOptions options) {
-  if (options.threads < 1 || (options.planned && !options.grow_slab)) {
-    return Error{ErrorCode::kInvalidArgument, "A lane needs a thread and memory for its slab."};
-  }
+  DJINN_CHECK(check_options(options));
   DJINN_ASSERT(!options.planned || is_allocator_installed());
-  return std::unique_ptr<Lane>(new CpuLane(std::move(options)));
+  return std::unique_ptr<Lane>(new TorchLane(nullptr, std::move(options)));
+}
+
+Result<std::unique_ptr<Lane>> make_lane_on(std::unique_ptr<LaneDevice> device,
+                                           LaneOptions options) {
+  DJINN_CHECK(check_options(options));
+  DJINN_ASSERT(!options.planned || is_device_memory_installed());
+  return std::unique_ptr<Lane>(new TorchLane(std::move(device), std::move(options)));
 }
 
 }  // namespace djinn::exec

@@ -11,6 +11,7 @@ namespace djinn::exec {
 struct OwnLibraries {
   torch::Library definition{torch::Library::DEF, "djinn", std::nullopt, __FILE__, __LINE__};
   torch::Library cpu{torch::Library::IMPL, "djinn", c10::DispatchKey::CPU, __FILE__, __LINE__};
+  torch::Library cuda{torch::Library::IMPL, "djinn", c10::DispatchKey::CUDA, __FILE__, __LINE__};
   torch::Library meta{torch::Library::IMPL, "djinn", c10::DispatchKey::Meta, __FILE__, __LINE__};
   torch::Library any{torch::Library::IMPL, "djinn", c10::DispatchKey::CompositeExplicitAutograd,
                      __FILE__, __LINE__};

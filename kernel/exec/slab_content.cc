@@ -10,6 +10,14 @@
 
 namespace djinn::exec {
 
+void SlabContent::zero(std::span<std::byte> range) {
+  if (memory_ == nullptr) {
+    std::memset(range.data(), 0, range.size());
+  } else {
+    memory_->zero(range.data(), range.size());
+  }
+}
+
 void SlabContent::make_clean(std::span<std::byte> slab, uint64_t begin, uint64_t end,
                              uint64_t owner) {
   DJINN_ASSERT(begin <= end && end <= slab.size());
@@ -25,7 +33,7 @@ void SlabContent::make_clean(std::span<std::byte> slab, uint64_t begin, uint64_t
       own = {std::min(own.begin, part.begin), std::max(own.end, part.end), owner};
       continue;
     }
-    if (from < to) std::memset(slab.data() + from, 0, to - from);
+    if (from < to) zero(slab.subspan(from, to - from));
     if (part.begin < std::min(part.end, begin)) {
       next_.push_back({part.begin, std::min(part.end, begin), part.owner});
     }

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <random>
+#include <utility>
 #include <vector>
 
 namespace djinn::exec {
@@ -45,6 +46,31 @@ TEST(SlabContentTest, an_owner_finds_its_own_bytes_again) {
   EXPECT_EQ(std::ranges::count(slab, std::byte{1}), 16);
   content.make_clean(slab, 8, 24, 1);
   EXPECT_EQ(std::ranges::count(slab, std::byte{1}), 16);
+}
+
+// Memory that its device alone may touch, as far as a slab asks.
+class ElsewhereMemory final : public DeviceMemory {
+ public:
+  Outcome<void*> allocate(uint64_t) override { return Error{ErrorCode::kUnsupported, "a slab"}; }
+  void release(void*) override {}
+  void zero(void* memory, uint64_t bytes) override { zeroed.emplace_back(memory, bytes); }
+  [[nodiscard]] uint64_t live_bytes() const override { return 0; }
+
+  std::vector<std::pair<void*, uint64_t>> zeroed;
+};
+
+TEST(SlabContentTest, a_slab_of_a_device_is_cleaned_by_the_device) {
+  const std::span<std::byte> slab(reinterpret_cast<std::byte*>(uintptr_t{4096}), 32);
+  ElsewhereMemory memory;
+  SlabContent content(&memory);
+  content.make_clean(slab, 0, 16, 1);
+  EXPECT_TRUE(memory.zeroed.empty()) << "it is of zeros";
+  content.make_clean(slab, 8, 32, 2);
+  const std::pair<void*, uint64_t> of_the_other(slab.data() + 8, 8);
+  EXPECT_EQ(memory.zeroed, std::vector{of_the_other});
+  content.forget();
+  content.make_clean(slab, 0, 32, 3);
+  EXPECT_EQ(memory.zeroed.size(), 1u) << "it is another one";
 }
 
 }  // namespace

@@ -32,13 +32,16 @@ def run(log: Path, *script: str, options: str = "") -> subprocess.CompletedProce
     return start(log, [sys.executable, *script], options)
 
 
-def start(log: Path, command: list[str], options: str = "") -> subprocess.CompletedProcess[str]:
+def start(
+    log: Path, command: list[str], options: str = "", driver: str = ""
+) -> subprocess.CompletedProcess[str]:
     folder = built()
     environment = {
         **os.environ,
         "LD_PRELOAD": " ".join(str(folder / name) for name in LIBRARIES),
         "LD_LIBRARY_PATH": str(folder),
         "PYTHONPATH": f"{HERE}:{HERE.parent / 'ghosts'}",
+        "DJINN_FAKE_CUDA": driver,
         "DJINN_FAKE_RUNTIME": options,
         "DJINN_FAKE_RUNTIME_LOG": str(log),
         "PYTORCH_ALLOC_CONF": "",

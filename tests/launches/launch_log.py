@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ALIGNMENT_MAX = 512  # of all that is allocated; nothing asks for more
-ADDRESS = re.compile(r"([dp]\d+)\+(\d+)")
+ADDRESS = re.compile(r"([dpv]\d+)\+(\d+)")
 WAITS = {"cudaStreamSynchronize", "cudaDeviceSynchronize", "cudaEventSynchronize", "cudaMemcpy"}
 ALLOCATIONS = {"cudaMalloc", "cudaHostAlloc", "cudaMallocAsync"}
 FREES = {"cudaFree", "cudaFreeHost", "cudaFreeAsync"}
@@ -87,6 +87,16 @@ def without_places(line: Line) -> Line:
     return Line(line.function, values)
 
 
+STREAM = re.compile(r"(?<=\bon )\w+(?= math)")  # of a handle's
+
+
+def on_any_stream(line: Line) -> Line:
+    values = {name: STREAM.sub("any", value) for name, value in line.arguments.items()}
+    return Line(line.function, {**values, **({"stream": "any"} if "stream" in values else {})})
+
+
 def work(lines: Iterable[Line]) -> list[Line]:
-    """What a GPU would have computed: launches and products, wherever their memory lay."""
-    return [without_places(line) for line in lines if line.is_launch() or line.is_product()]
+    """What a GPU would have computed: launches and products, wherever their memory lay, on
+    whatever stream."""
+    done = [line for line in lines if line.is_launch() or line.is_product()]
+    return [on_any_stream(without_places(line)) for line in done]

@@ -1,25 +1,37 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// run-graph GRAPH...: our interpreter on PyTorch's CUDA device. Admits each graph for cuda:0 and
-// runs it twice, with weights and inputs that PyTorch's allocator gives; a run's calls are a
-// section of the fake runtime's log, GRAPH/run 1 and GRAPH/run 2.
+// run-graph [--planned] GRAPH...: our interpreter on PyTorch's CUDA device. Admits each graph for
+// cuda:0 and runs it twice; a run's calls are a section of the fake runtime's log, GRAPH/run 1 and
+// GRAPH/run 2.
+//
+// Without --planned memory is PyTorch's allocator's. With it the lane has plans, and all memory is
+// the device seam's (kernel/pal/cuda, on the fake driver). Then of a decode step a token is drawn,
+// too: GRAPH/step 1 to GRAPH/step 4, each behind a token more, from its input to its token.
 
 #include <dlfcn.h>
 #include <fmt/format.h>
 #include <stdio.h>
 
 #include <filesystem>
+#include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
+#include "kernel/exec/cuda/cuda_executor.h"
+#include "kernel/exec/cuda/window_heap.h"
 #include "kernel/exec/given_for_tests.h"
 #include "kernel/exec/program.h"
+#include "kernel/pal/cuda/cuda_pal.h"
+#include "kernel/vmu/window.h"
 
 namespace djinn::exec {
 namespace {
 
 constexpr int64_t kTokens = 7;
 constexpr int kRuns = 2;
+constexpr int kSteps = 4;
+constexpr uint64_t kWindowBytes = uint64_t{4} << 30;
 
 void mark(const std::string& text) {
   using Mark = void(const char*);
@@ -41,52 +53,210 @@ std::vector<Weight> weights_of(const std::map<std::string, at::Tensor>& tensors)
   return weights;
 }
 
-Outcome<void> run(const std::string& name, srg::Graph graph) {
-  const Point at = point_of(srg::Capture{name, graph}, kTokens);
-  Given given = given_to(graph, at.symbols);
-  for (auto& [weight, tensor] : given.weights) tensor = on_gpu(tensor);
-  for (at::Tensor& one : given.bound) one = on_gpu(one);
-  DJINN_TRY(const auto program, admit_on(c10::Device(c10::kCUDA, 0), std::move(graph),
-                                         WeightTable(weights_of(given.weights)), {UINT64_MAX}));
-  CpuExecutor executor;
-  LaneOptions options;
-  options.threads = 1;
-  options.planned = false;
-  DJINN_TRY(const auto lane, executor.make_lane(std::move(options)));
+// Grants all that is asked for, as extents of the device.
+class Extents final : public vmu::GrantSource {
+ public:
+  explicit Extents(pal::DevicePal& pal) : pal_(pal) {}
+  Outcome<std::vector<vmu::Chunk>> ask(std::span<const vmu::Range> places, vmu::Amount) override {
+    std::vector<vmu::Chunk> chunks;
+    for (const vmu::Range& place : places) {
+      DJINN_TRY(pal::Extent extent, pal_.create("run-graph", place.bytes));
+      chunks.push_back({place.offset, std::move(extent)});
+    }
+    return chunks;
+  }
+  void give_back(uint64_t) override {}
+  void give_back(vmu::Range) override {}
+  void backed() override {}
+
+ private:
+  pal::DevicePal& pal_;
+};
+
+// What graphs are admitted and run by.
+class Gpu {
+ public:
+  virtual ~Gpu() = default;
+  virtual Result<std::unique_ptr<Program>> admit(srg::Graph graph, const WeightTable& weights) = 0;
+  virtual Result<std::unique_ptr<Lane>> make_lane() = 0;
+};
+
+class UnplannedGpu final : public Gpu {
+ public:
+  static Status load() {
+    // PyTorch registers its kernels for CUDA as it is loaded.
+    if (::dlopen("libtorch_cuda.so", RTLD_NOW | RTLD_GLOBAL) != nullptr) return {};
+    return Error{ErrorCode::kUnsupported, ::dlerror()};
+  }
+  Result<std::unique_ptr<Program>> admit(srg::Graph graph, const WeightTable& weights) override {
+    return admit_on(c10::Device(c10::kCUDA, 0), std::move(graph), weights, {UINT64_MAX});
+  }
+  Result<std::unique_ptr<Lane>> make_lane() override {
+    LaneOptions options;
+    options.planned = false;
+    return CpuExecutor().make_lane(std::move(options));
+  }
+};
+
+class PlannedGpu final : public Gpu {
+ public:
+  static Result<std::unique_ptr<Gpu>> make() {
+    DJINN_TRY(const pal::cuda::DriverApi api, pal::cuda::load_driver());
+    DJINN_TRY(auto pal, pal::cuda::CudaPal::make(api, 0));
+    auto extents = std::make_unique<Extents>(*pal);
+    DJINN_TRY(vmu::Window slab, vmu::Window::open(*pal, *extents, {kWindowBytes, {}, 0}, {}));
+    DJINN_TRY(vmu::Window heap, vmu::Window::open(*pal, *extents, {kWindowBytes, {}, 0}, {}));
+    auto memory = std::make_unique<WindowHeap>(std::move(heap));
+    DJINN_TRY(auto executor, CudaExecutor::make(*memory));
+    return std::unique_ptr<Gpu>(new PlannedGpu(std::move(pal), std::move(extents),
+                                               std::move(memory), std::move(slab),
+                                               std::move(executor)));
+  }
+  Result<std::unique_ptr<Program>> admit(srg::Graph graph, const WeightTable& weights) override {
+    return executor_->admit(std::move(graph), weights, {UINT64_MAX});
+  }
+  // One lane at a time: all have one slab.
+  Result<std::unique_ptr<Lane>> make_lane() override {
+    LaneOptions options;
+    options.grow_slab = [this](uint64_t bytes, const OnProgress&) -> Outcome<std::span<std::byte>> {
+      const vmu::Range whole{0, bytes};
+      DJINN_CHECK(slab_.cover({&whole, 1}));
+      return std::span(slab_.address().on_host(), slab_.watermark_bytes());
+    };
+    return executor_->make_lane(std::move(options));
+  }
+
+ private:
+  PlannedGpu(std::unique_ptr<pal::DevicePal> pal, std::unique_ptr<Extents> extents,
+             std::unique_ptr<WindowHeap> memory, vmu::Window slab,
+             std::unique_ptr<CudaExecutor> executor)
+      : pal_(std::move(pal)),
+        extents_(std::move(extents)),
+        memory_(std::move(memory)),
+        slab_(std::move(slab)),
+        executor_(std::move(executor)) {}
+
+  std::unique_ptr<pal::DevicePal> pal_;
+  std::unique_ptr<Extents> extents_;
+  std::unique_ptr<WindowHeap> memory_;
+  vmu::Window slab_;
+  std::unique_ptr<CudaExecutor> executor_;
+};
+
+// A graph with what its runs are given, on the GPU.
+struct Case {
+  Case(std::string its_name, srg::Graph its_graph)
+      : name(std::move(its_name)),
+        graph(std::move(its_graph)),
+        at(point_of(srg::Capture{name, graph}, kTokens)),
+        given(given_to(graph, at.symbols)) {
+    for (auto& [weight, tensor] : given.weights) tensor = on_gpu(tensor);
+    for (at::Tensor& one : given.bound) one = on_gpu(one);
+    for (const at::Tensor& one : given.bound) bindings.push_back(World::binding_of(one, true));
+    bindings.resize(graph.storages.size());
+  }
+  // So many tokens later.
+  [[nodiscard]] Point point(int64_t later) const {
+    Point point = at;
+    for (size_t i = 0; i < graph.symbols.size(); ++i) {
+      if (graph.symbols[i].role == srg::SymbolRole::kPast) point.symbols[i] += later;
+    }
+    point.begin += later;
+    point.end += later;
+    return point;
+  }
+
+  std::string name;
+  srg::Graph graph;
+  Point at;
+  Given given;
   std::vector<StorageBinding> bindings;
-  for (const at::Tensor& one : given.bound) bindings.push_back(World::binding_of(one, true));
-  bindings.resize(program->graph().storages.size());
+};
+
+Outcome<void> run(Gpu& gpu, const Case& of) {
+  const WeightTable weights(weights_of(of.given.weights));
+  DJINN_TRY(const auto program, gpu.admit(of.graph, weights));
+  DJINN_TRY(const auto lane, gpu.make_lane());
   for (int i = 1; i <= kRuns; ++i) {
-    mark(fmt::format("{}/run {}", name, i));
-    const Outcome<void> ran = lane->run(*program, {at.symbols, bindings, {}, at.begin, at.end});
-    if (!ran) return ran;
+    mark(fmt::format("{}/run {}", of.name, i));
+    DJINN_CHECK(lane->run(*program, {of.at.symbols, of.bindings, {}, of.at.begin, of.at.end}));
   }
   mark("between graphs");
   return {};
 }
 
-int run_all(const std::vector<std::string>& paths) {
-  // PyTorch registers its kernels for CUDA as it is loaded.
-  if (::dlopen("libtorch_cuda.so", RTLD_NOW | RTLD_GLOBAL) == nullptr) {
-    fmt::print(stderr, "run-graph: {}\n", ::dlerror());
-    return 1;
+// The graph, which gives logits, with the greatest one's number for its output.
+Result<srg::Graph> with_token(const srg::Graph& graph) {
+  std::string text = srg::print_text(graph);
+  const size_t output = text.rfind("output ");
+  const std::string logits =
+      text.substr(output + 7, text.find_first_of(" \n", output + 7) - output - 7);
+  text.resize(output);
+  text += fmt::format("%token = aten::argmax({}, -1, false)\noutput %token\n", logits);
+  return srg::parse_text(text);
+}
+
+Outcome<void> draw(Gpu& gpu, const Case& of) {
+  DJINN_TRY(srg::Graph graph, with_token(of.graph));
+  const WeightTable weights(weights_of(of.given.weights));
+  DJINN_TRY(const auto program, gpu.admit(std::move(graph), weights));
+  DJINN_TRY(const auto lane, gpu.make_lane());
+  const auto ids =
+      std::ranges::find(of.graph.storages, srg::StorageKind::kInput, &srg::Storage::kind);
+  const StorageBinding& input =
+      of.bindings.at(static_cast<size_t>(ids - of.graph.storages.begin()));
+  std::vector<std::byte> token(sizeof(int64_t));
+  for (int i = 1; i <= kSteps; ++i) {
+    mark(fmt::format("{}/step {}", of.name, i));
+    lane->copy_in(token, input.data);
+    const Point at = of.point(i - 1);
+    DJINN_CHECK(lane->run(*program, {at.symbols, of.bindings, {}, at.begin, at.end}));
+    DJINN_CHECK(lane->copy_out(lane->outputs()[0], token));
+    token.assign(sizeof(int64_t), {});  // the fake computes nothing: any number is there
   }
+  mark("between graphs");
+  const LaneStats stats = lane->stats();
+  fmt::print("{} planned {} of {} records {} misses {} bytes {} peak {}\n", of.name,
+             stats.planned_runs, stats.runs, stats.plan_records, stats.plan_misses,
+             stats.planned_bytes, stats.peak_live_bytes);
+  return {};
+}
+
+Outcome<void> run_file(Gpu& gpu, bool planned, const std::string& path) {
+  DJINN_TRY(srg::Graph graph, srg::parse_text(srg::content_of(path)));
+  const Case of(std::filesystem::path(path).stem(), std::move(graph));
+  Outcome<void> ran = run(gpu, of);
+  if (ran && planned && of.name.ends_with(".decode")) ran = draw(gpu, of);
+  if (ran.has_failed()) return located(std::move(ran).error(), of.name);
+  return ran;
+}
+
+Result<std::unique_ptr<Gpu>> make_gpu(bool planned) {
+  if (planned) return PlannedGpu::make();
+  DJINN_CHECK(UnplannedGpu::load());
+  return std::unique_ptr<Gpu>(new UnplannedGpu);
+}
+
+Outcome<void> run_all(bool planned, const std::vector<std::string>& paths) {
+  DJINN_TRY(auto made, make_gpu(planned));
+  // Libraries give their memory back as the process ends, so it is never destroyed.
+  Gpu& gpu = *made.release();
   at::globalContext().setSDPUseCuDNN(false);  // it answers nothing without a device
   const c10::InferenceMode inference_mode;
   for (const std::string& path : paths) {
-    const std::string name = std::filesystem::path(path).stem();
-    auto graph = srg::parse_text(srg::content_of(path));
-    const Outcome<void> ran = graph ? run(name, *std::move(graph)) : graph.error();
-    if (ran) continue;
-    fmt::print(stderr, "run-graph: {}: {}\n", name, message_of(ran));
-    return 1;
+    DJINN_CHECK(catching([&] { return run_file(gpu, planned, path); }));
   }
-  return 0;
+  return {};
 }
 
 }  // namespace
 }  // namespace djinn::exec
 
 int main(int argc, char** argv) {
-  return djinn::exec::run_all(std::vector<std::string>(argv + 1, argv + argc));
+  const bool planned = argc > 1 && std::string_view(argv[1]) == "--planned";
+  const auto ran = djinn::exec::run_all(
+      planned, std::vector<std::string>(argv + (planned ? 2 : 1), argv + argc));
+  if (ran) return 0;
+  fmt::print(stderr, "run-graph: {}\n", djinn::exec::message_of(ran));
+  return 1;
 }

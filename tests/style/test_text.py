@@ -57,10 +57,13 @@ def test_cpp(rule: str) -> None:
     expect_none(found, rule)
 
 
+COMPUTES_ON_A_DEVICE = ("kernel/base", "kernel/exec", "kernel/exec/cuda", "kernel/executor")
+
+
 def test_only_what_computes_on_a_device_looks_behind_its_addresses() -> None:
     found = []
     for path in files_with(*CPP):
-        is_of_device = folder_of(path) in ("kernel/base", "kernel/exec", "kernel/executor")
+        is_of_device = folder_of(path) in COMPUTES_ON_A_DEVICE
         if not is_of_device and not is_test(path):
             found += places(path, r"\bon_host\s*\(")
     expect_none(found, "have bytes of a device copied (kernel/base/device_address.h)")
