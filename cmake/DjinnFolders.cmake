@@ -8,6 +8,7 @@
 #   djinn_program(NAME [USES lib...] [LINKS external...])
 #   djinn_test(NAME [USES lib...] [LINKS external...] [TORCH])   all *_test.cc of this folder
 #   djinn_on_fake_cuda(NAME)     that test runs on the driver of tests/fake_cuda
+#   djinn_emulated_kernels(NAME FILES...)   that test has these kernels (*.cu), for the processor
 #   djinn_bench(NAME [USES lib...] [LINKS external...])       all *_bench.cc of this folder
 #   djinn_fuzz(NAME [USES lib...] [LINKS external...])        all *_fuzz.cc of this folder
 #
@@ -92,6 +93,21 @@ function(djinn_on_fake_cuda name)
     add_dependencies(${name}-test fake-cuda-driver fake-nvml)
     set_tests_properties(${name} PROPERTIES
       ENVIRONMENT "LD_LIBRARY_PATH=${CMAKE_BINARY_DIR}/fake_cuda;DJINN_FAKE_CUDA=")
+  endif()
+endfunction()
+
+# Kernels of CUDA C++ become a part of the test NAME, where tests/fake_cuda/emulator runs them and a
+# launch finds them by their names. They read elements of any type by whole vectors; the host's
+# compiler is told so, and that it knows nothing of loops to be unrolled.
+function(djinn_emulated_kernels name)
+  if(TARGET ${name}-test)
+    set_source_files_properties(${ARGN} PROPERTIES LANGUAGE CXX
+      COMPILE_OPTIONS "-O2;-fno-strict-aliasing;-Wno-unknown-pragmas"
+      INCLUDE_DIRECTORIES ${CMAKE_SOURCE_DIR}/tests/fake_cuda/emulator/device
+      SKIP_PRECOMPILE_HEADERS ON SKIP_UNITY_BUILD_INCLUSION ON)
+    target_sources(${name}-test PRIVATE ${ARGN})
+    target_link_libraries(${name}-test PUBLIC cuda-emulator ${CMAKE_DL_LIBS})
+    set_target_properties(${name}-test PROPERTIES ENABLE_EXPORTS ON DEFINE_SYMBOL "")
   endif()
 endfunction()
 
