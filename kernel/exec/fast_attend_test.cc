@@ -12,6 +12,7 @@
 
 #include "kernel/exec/cpu_executor.h"
 #include "kernel/exec/executor_for_tests.h"
+#include "kernel/exec/fast_rows.h"
 #include "kernel/exec/program.h"
 #include "kernel/srg/text.h"
 
@@ -118,7 +119,10 @@ TEST_P(FastAttend, is_as_near_to_the_double_as_pytorch_is) {
   const at::Tensor fast = seeing(it_.run(world_, 0, kRows, srg::Numerics::kFast));
   EXPECT_EQ(dynamic_cast<const CpuProgram&>(*world_.program).fast_nodes(), 1u);
   const at::Tensor wanted = seeing(it_.wanted());
-  EXPECT_GT(distance(fast, exact), 0) << "it is not ours";
+  // Of many tokens in bfloat16 it is PyTorch's where the machine multiplies that.
+  const bool is_theirs = it_.type == at::kBFloat16 && it_.tokens > 32 && !it_.is_spelled &&
+                         fast_isa() >= IsaLevel::kAvx512Bf16;
+  EXPECT_EQ(distance(fast, exact) == 0, is_theirs);
   EXPECT_LE(distance(fast, wanted), 1.5 * distance(exact, wanted));
 }
 
