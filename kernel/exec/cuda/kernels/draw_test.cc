@@ -132,7 +132,7 @@ TEST(DrawTest, what_is_drawn_is_what_the_host_draws) {
       {"all",
        [](DrawRule& rule) { rule = {rule.seed, rule.offset, 1.3f, 0.8f, 0.02f, 1.2f, 300, 0}; }}};
   for (const auto& [name, change] : kRules) {
-    DrawRows rows(6, 2501);
+    DrawRows rows(4, 1501);
     rows.each_rule([&](DrawRule& rule) {
       rule.greedy = 0;
       change(rule);
@@ -148,7 +148,7 @@ TEST(DrawTest, a_penalty_holds_for_the_likeliest_too) {
 }
 
 TEST(DrawTest, tokens_are_drawn_as_often_as_they_are_likely) {
-  constexpr int64_t kDraws = 64;
+  constexpr int64_t kDraws = 48;
   DrawRows rows(kDraws, 8);
   for (int64_t m = 0; m < kDraws; ++m) {
     for (int64_t i = 0; i < 8; ++i) rows.logits_.set(m, i, i == 5 ? 0.0f : -2.0f);

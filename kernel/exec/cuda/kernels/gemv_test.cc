@@ -140,7 +140,7 @@ std::vector<GemvShape> gemv_shapes() {
           {520, {19}, false, Activation::kGelu, true},
           {1024, {9, 9}, true, Activation::kSilu},
           {2568, {3, 3}, true, Activation::kRelu, true},
-          {136, {301}, false, Activation::kNone, false, true}};
+          {136, {143}, false, Activation::kNone, false, true}};
 }
 
 class GemvTest : public ::testing::TestWithParam<Element> {};
@@ -181,6 +181,7 @@ TEST_P(GemvTest, a_row_is_the_same_alone_and_among_others) {
 
 TEST_P(GemvTest, neither_the_device_nor_the_order_of_threads_changes_a_bit) {
   for (const GemvShape& shape : gemv_shapes()) {
+    if (shape.inputs * shape.outputs[0] > 20'000) continue;  // the others have all tails
     GemvProblem problem(GetParam(), shape);
     const std::vector<Array> one = problem.run(0, 3, 132, Order::kDescending);
     for (const uint32_t multiprocessors : kMultiprocessors) {
