@@ -146,7 +146,8 @@ Json to_json(const ipc::ModelReport& report) {
           {"expires", time_or_null(report.expires_wall_ns)},
           {"path", report.path.empty() ? Json() : Json(report.path)},
           {"plan", report.plan == 0 ? Json() : Json(plan_text(report.plan))},
-          {"huge_bytes", report.huge_bytes}};
+          {"huge_bytes", report.huge_bytes},
+          {"copies", ipc::copies_of(report)}};
 }
 
 Json to_json(const DTypeUse& use) {
@@ -208,6 +209,8 @@ Json to_json(const ipc::ProgramReport& report) {
 }
 
 Json to_json(const ipc::DeviceReport& report) {
+  const bool is_known = report.hardware_bytes > 0;
+  const auto of_gpu = [is_known](uint64_t bytes) { return is_known ? Json(bytes) : Json(); };
   return {{"device", report.device},
           {"name", report.name},
           {"used_bytes", report.used_bytes},
@@ -219,7 +222,10 @@ Json to_json(const ipc::DeviceReport& report) {
           {"huge_pages", report.huge_pages.empty() ? Json() : Json(report.huge_pages)},
           {"isa", report.isa.empty() ? Json() : Json(report.isa)},
           {"driver", report.driver.empty() ? Json() : Json(report.driver)},
-          {"reason", report.reason.empty() ? Json() : Json(report.reason)}};
+          {"reason", report.reason.empty() ? Json() : Json(report.reason)},
+          {"hardware_bytes", of_gpu(report.hardware_bytes)},
+          {"hardware_free_bytes", of_gpu(report.hardware_free_bytes)},
+          {"uploaded_bytes", of_gpu(report.uploaded_bytes)}};
 }
 
 Json to_json(const ipc::MemoryReport& report) {

@@ -28,6 +28,7 @@ TEST(Json, a_model_has_raw_bytes_rfc_3339_times_and_null_for_the_unknown) {
   model.expires_wall_ns = 2'000'000'000;
   model.path = "/srv/bert";
   model.huge_bytes = 2048;
+  model.on_gpus = 0b101;
   EXPECT_EQ(json_text("ps", {to_json(model)}),
             "{\"schema\":\"djinn.ps.v1\",\"items\":[{\"id\":\"000000000abc\",\"name\":\"bert\","
             "\"owner\":\"ann\",\"state\":\"resident\",\"bytes\":4096,\"bytes_loaded\":4096,"
@@ -35,7 +36,7 @@ TEST(Json, a_model_has_raw_bytes_rfc_3339_times_and_null_for_the_unknown) {
             "\"loaded\":\"1970-01-01T00:00:01.000000000Z\",\"device\":\"cpu:0\","
             "\"until\":\"expiry\",\"keep_alive_seconds\":1.5,"
             "\"expires\":\"1970-01-01T00:00:02.000000000Z\",\"path\":\"/srv/bert\",\"plan\":null,"
-            "\"huge_bytes\":2048}]}\n");
+            "\"huge_bytes\":2048,\"copies\":[\"cuda:0\",\"cuda:2\"]}]}\n");
 }
 
 TEST(Json, pretty_is_the_same_in_several_lines) {
@@ -100,15 +101,21 @@ TEST(Json, programs_devices_and_pools) {
   EXPECT_EQ(to_json(device).dump(),
             "{\"device\":\"cpu:0\",\"name\":\"A CPU\",\"used_bytes\":1,\"total_bytes\":2,"
             "\"planned_bytes\":3,\"lanes\":4,\"state\":\"failed\",\"huge_bytes\":5,"
-            "\"huge_pages\":\"never\",\"isa\":\"avx2\",\"driver\":null,\"reason\":null}");
+            "\"huge_pages\":\"never\",\"isa\":\"avx2\",\"driver\":null,\"reason\":null,"
+            "\"hardware_bytes\":null,\"hardware_free_bytes\":null,\"uploaded_bytes\":null}");
   const ipc::DeviceReport lost{.device = "cuda:0",
                                .name = "A GPU",
                                .state = ipc::DeviceState::kLost,
                                .driver = "580.1",
-                               .reason = "It is gone."};
+                               .reason = "It is gone.",
+                               .hardware_bytes = 8,
+                               .hardware_free_bytes = 7};
   EXPECT_EQ(to_json(lost)["state"], "lost");
   EXPECT_EQ(to_json(lost)["driver"], "580.1");
   EXPECT_EQ(to_json(lost)["reason"], "It is gone.");
+  EXPECT_EQ(to_json(lost)["hardware_bytes"], 8);
+  EXPECT_EQ(to_json(lost)["hardware_free_bytes"], 7);
+  EXPECT_EQ(to_json(lost)["uploaded_bytes"], 0) << "nothing was, and that is known";
   const ipc::MemoryReport pool{"cpu:0", ipc::MemoryPool::kLanes, 1, 2, 3, 4, 5};
   EXPECT_EQ(to_json(pool).dump(),
             "{\"device\":\"cpu:0\",\"pool\":\"lanes\",\"reserved_bytes\":1,\"mapped_bytes\":2,"

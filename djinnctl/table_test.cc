@@ -285,7 +285,7 @@ TEST(Tables, devices_with_a_gpu_among_them_tell_its_driver_and_what_is_wrong) {
                                              .driver = "580.1",
                                              .reason = "It is used by others alone."}};
   const std::string text = device_table(devices).text();
-  EXPECT_NE(text.find("DRIVER  REASON\n"), std::string::npos) << text;
+  EXPECT_NE(text.find("HAS  FREE  DRIVER  REASON\n"), std::string::npos) << text;
   EXPECT_NE(text.find("failed"), std::string::npos) << text;
   EXPECT_NE(text.find("580.1   It is used by others alone.\n"), std::string::npos) << text;
 }

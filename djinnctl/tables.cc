@@ -37,6 +37,13 @@ std::string app_text(const std::string& client_name) {
   return shortened(client_name, kColumnsMax);
 }
 
+// Where it is, and the GPUs that have a copy: "cpu:0,cuda:0".
+static std::string device_text(const ipc::ModelReport& model) {
+  std::string text = model.device;
+  for (const std::string& name : ipc::copies_of(model)) text += "," + name;
+  return text;
+}
+
 Table model_table(std::span<const ipc::ModelReport> models, uint64_t now_ns) {
   const bool with_plans = plans_tell_apart(models);
   std::vector<Table::Column> columns{{"NAME", kLeft, kShortened},    {"ID"},
@@ -49,7 +56,7 @@ Table model_table(std::span<const ipc::ModelReport> models, uint64_t now_ns) {
   for (const ipc::ModelReport& model : models) {
     std::vector<std::string> cells{model.label,
                                    id_text(model.model),
-                                   model.device,
+                                   device_text(model),
                                    model_size(model),
                                    std::to_string(model.leases),
                                    std::string(state_text(model.state)),
@@ -157,7 +164,7 @@ Table program_table(std::span<const ipc::ProgramReport> programs) {
   return table;
 }
 
-// The last two columns are of GPUs.
+// The last four columns are of GPUs.
 Table device_table(std::span<const ipc::DeviceReport> devices) {
   std::vector<Table::Column> columns{{"DEVICE"},
                                      {"NAME", kLeft, kShortened},
@@ -173,6 +180,8 @@ Table device_table(std::span<const ipc::DeviceReport> devices) {
     return !device.driver.empty() || !device.reason.empty();
   });
   if (has_drivers) {
+    columns.push_back({"HAS", kRight, kLeftOutLast});
+    columns.push_back({"FREE", kRight, kLeftOutLast});
     columns.push_back({"DRIVER", kLeft, kLeftOutLast});
     columns.push_back({"REASON", kLeft, kShortened});
   }
@@ -188,7 +197,12 @@ Table device_table(std::span<const ipc::DeviceReport> devices) {
                                    size_text(device.huge_bytes),
                                    device.huge_pages,
                                    device.isa};
-    if (has_drivers) cells.insert(cells.end(), {device.driver, device.reason});
+    if (has_drivers) {
+      const bool is_known = device.hardware_bytes > 0;
+      cells.push_back(is_known ? size_text(device.hardware_bytes) : "");
+      cells.push_back(is_known ? size_text(device.hardware_free_bytes) : "");
+      cells.insert(cells.end(), {device.driver, device.reason});
+    }
     table.add(std::move(cells));
   }
   return table;

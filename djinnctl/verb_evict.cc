@@ -23,7 +23,8 @@ struct EvictOptions {
 };
 
 ipc::EvictModel request_for(const ipc::ModelReport& model, const EvictOptions& options) {
-  return {model.model, ipc::Tier::kDisk, options.force, options.dry_run};
+  const ipc::Tier tier = options.to == "host" ? ipc::Tier::kHost : ipc::Tier::kDisk;
+  return {model.model, tier, options.force, options.dry_run};
 }
 
 // Tells whether djinnd would let the model go now; it may find otherwise by the time it is asked
@@ -133,9 +134,9 @@ void add_evict(CommandLine& line) {
   auto options = std::make_shared<EvictOptions>();
   verb.option("MODEL", options->named,
               "their ids or the first four digits of them, names, or paths");
-  verb.option("--to", options->to, "where to: disk, for cpu:0 has no other [disk]")
+  verb.option("--to", options->to, "where to: disk; host: off the GPUs [disk]")
       .called("TIER")
-      .one_of({"disk"});
+      .one_of({"disk", "host"});
   verb.flag("--all", options->all, "all that may go");
   verb.flag("--dry-run", options->dry_run, "list what would go, and move nothing");
   verb.flag("--force", options->force,

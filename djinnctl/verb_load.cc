@@ -3,6 +3,7 @@
 // djinnctl load PATH brings a model into memory, where it stays until it is unloaded.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <optional>
 
 #include "djinnctl/command_line.h"
@@ -10,6 +11,7 @@
 #include "djinnctl/output.h"
 #include "djinnctl/progress_watch.h"
 #include "djinnctl/text.h"
+#include "kernel/base/device_id.h"
 #include "kernel/srg/weight_form.h"
 #include "libdjinn-client/models/bundle.h"
 #include "libdjinn-client/models/generator.h"
@@ -46,6 +48,19 @@ std::optional<ProgressLook> look_at(client::Client& client, const std::string& l
   return found;
 }
 
+bool is_gpu(const std::string& device) {
+  const auto named = device_from(device);
+  return named && named->kind == DeviceKind::kCuda;
+}
+
+// Before a model is read that could go nowhere.
+Status check_device(client::Client& client, const std::string& device) {
+  DJINN_TRY(const auto devices, client.devices());
+  if (std::ranges::find(devices, device, &ipc::DeviceReport::device) != devices.end()) return {};
+  return Error{ErrorCode::kNotFound,
+               fmt::format("djinnd has no device '{}'. See 'djinnctl devices'.", device)};
+}
+
 Result<client::OpenedModel> open(const Invocation& invocation, client::Client& client,
                                  const client::WeightFiles& directory, const LoadOptions& options) {
   const ProgressWatch watch(invocation, directory.label, [&](client::Client& watcher) {
@@ -62,16 +77,28 @@ Result<client::OpenedModel> open(const Invocation& invocation, client::Client& c
 
 Status load(const Invocation& invocation, const LoadOptions& options) {
   DJINN_TRY(const auto directory, client::open_weight_files(options.path));
-  DJINN_TRY(const auto client, observe(invocation, nullptr, options.device));
+  // Sessions are on no GPU: a model goes there by the host's memory.
+  const bool to_gpu = is_gpu(options.device);
+  DJINN_TRY(const auto client, observe(invocation, nullptr, to_gpu ? "" : options.device));
+  if (to_gpu) DJINN_CHECK(check_device(*client, options.device));
   DJINN_TRY(const auto opened, open(invocation, *client, directory, options));
+  std::optional<ipc::ModelPlaced> placed;
+  if (to_gpu) {
+    DJINN_TRY(placed, client->place_model(opened.id, options.device));
+  }
   // The model is closed before the answer is written, so that the next command finds it unused.
   DJINN_CHECK(client->close_model(opened.id));
   if (!invocation.wants_json()) return write_out(id_text(opened.id) + '\n');
-  const Json item{{"id", id_text(opened.id)},
-                  {"name", directory.label},
-                  {"bytes", opened.bytes},
-                  {"was_resident", opened.was_resident},
-                  {"pinned", options.retention().pinned}};
+  Json item{{"id", id_text(opened.id)},
+            {"name", directory.label},
+            {"bytes", opened.bytes},
+            {"was_resident", opened.was_resident},
+            {"pinned", options.retention().pinned}};
+  if (placed) {
+    item["device"] = options.device;
+    item["device_bytes"] = placed->bytes;
+    item["uploaded_bytes"] = placed->uploaded_bytes;
+  }
   return print_json(invocation, "load", {item});
 }
 
@@ -102,7 +129,8 @@ void add_load(CommandLine& line) {
               "form of matrices: int8, 32 of a row and a scale [as the files have them]")
       .called("FORM")
       .one_of({"int8"});
-  verb.option("--device", options->device, "whose memory, as 'djinnctl devices' says [the first]")
+  verb.option("--device", options->device,
+              "whose memory, as 'djinnctl devices' says; a GPU's: for administrators [the first]")
       .called("NAME");
   verb.does(options, load);
 }

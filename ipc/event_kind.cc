@@ -17,7 +17,8 @@ constexpr std::array<std::string_view, kEventKinds> kNames = {
     "worker-lost",     "device-lost",       "device-back",      "memory-pressure",
     "memory-refused",  "watchdog-withheld", "sequence-spilled", "sequence-restored",
     "upgrade-pending", "model-not-kept",    "config-ignored",   "spill-unavailable",
-    "run-cancelled",   "model-pinned",      "model-unpinned",   "config-warning"};
+    "run-cancelled",   "model-pinned",      "model-unpinned",   "config-warning",
+    "copy-placed",     "copy-dropped",      "copy-differed"};
 static_assert(std::ranges::none_of(kNames, &std::string_view::empty), "Each kind has a name.");
 
 }  // namespace

@@ -46,9 +46,12 @@ enum class EventKind : uint8_t {
   kModelPinned = 33,       // for a user, by djinnctl pin
   kModelUnpinned = 34,     // by djinnctl unpin, or by an eviction that was forced
   kConfigWarning = 35,     // a setting is taken as it is, and will hardly do what was meant
+  kCopyPlaced = 36,        // a model has a copy in a GPU's memory, which was compared
+  kCopyDropped = 37,       // its memory is free
+  kCopyDiffered = 38,      // its bytes were others than the host's
 };
-inline constexpr uint8_t kEventKinds = 36;
-static_assert(kEventKinds == static_cast<uint8_t>(EventKind::kConfigWarning) + 1);
+inline constexpr uint8_t kEventKinds = 39;
+static_assert(kEventKinds == static_cast<uint8_t>(EventKind::kCopyDiffered) + 1);
 
 // "model-loaded"; empty for a number that is none.
 [[nodiscard]] std::string_view name_of(EventKind kind);

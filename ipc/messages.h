@@ -187,7 +187,8 @@ struct PinModel {
 // Where a model's bytes are when they are not on its device.
 enum class Tier : uint8_t { kHost = 0, kDisk = 1 };
 
-// Moves a model down: its bytes on the device are released, and its next use brings them back.
+// Moves a model down: its bytes on the device are released, and its next use brings them back. To
+// the host: its copies in GPUs' memory are dropped, and come back when it is placed again.
 // force: even if it is pinned (the pin ends) or its sessions are idle. Answer: Done when the bytes
 // are free, or kBusy (in use, pinned, or its files are not open),
 // kUnsupported (a tier that the device does not have).
@@ -197,6 +198,15 @@ struct EvictModel {
   bool force = false;
   bool dry_run = false;  // answers as it would, and does nothing
   friend bool operator==(const EvictModel&, const EvictModel&) = default;
+};
+// Administrators only: puts a copy of a model that lies in the host's memory into a GPU's, where it
+// stays until it gives way, or the model leaves the host. A copy that is there is compared anew.
+// Answer: ModelPlaced, or kNotFound (model, device), kBusy (the model is on its way), kOutOfMemory,
+// kDeviceLost.
+struct PlaceModel {
+  ModelId model;
+  std::string device{};  // "cuda:0"
+  friend bool operator==(const PlaceModel&, const PlaceModel&) = default;
 };
 // Administrators only: takes in no new session and no new model, until told otherwise. Answer:
 // Done.
@@ -240,7 +250,7 @@ struct ClientRequest {
                DropSequence, GetStatus, ListSessions, ListModels, ListPrograms, ListDevices,
                ListMemory, PinModel, CancelRun, TerminateSession, EvictModel, SetDraining,
                CollectGarbage, FollowEvents, ReadManifest, ListUses, GetOwnMemory, DropPrograms,
-               GetSchedule, ReadGraph>
+               GetSchedule, ReadGraph, PlaceModel>
       body;
   friend bool operator==(const ClientRequest&, const ClientRequest&) = default;
 };
@@ -476,6 +486,7 @@ struct ModelReport {
   std::string path;         // OpenModel's, as label is: who asks gave it, or their model's owner
   uint32_t plan = 0;        // of its load plan's hash the first bits; 0: it has none
   uint64_t huge_bytes = 0;  // that lay in huge pages when it had been loaded; 0: not on its device
+  uint32_t on_gpus = 0;     // bit n: cuda:n has a copy of it, which was compared with the host's
   friend bool operator==(const ModelReport&, const ModelReport&) = default;
 };
 
@@ -545,6 +556,11 @@ struct DeviceReport {
   std::optional<KernelTable> kernels{};
   std::string driver{};  // a GPU's, "580.159.04"; or empty
   std::string reason{};  // why it is not ready, a GPU's; or empty
+  // Of a GPU, as its driver says: what it has, what of it nobody has, and what was copied there
+  // since djinnd started.
+  uint64_t hardware_bytes = 0;
+  uint64_t hardware_free_bytes = 0;
+  uint64_t uploaded_bytes = 0;
   friend bool operator==(const DeviceReport&, const DeviceReport&) = default;
 };
 
@@ -660,12 +676,19 @@ struct EventList {
   friend bool operator==(const EventList&, const EventList&) = default;
 };
 
+// PlaceModel's model is on the device.
+struct ModelPlaced {
+  uint64_t bytes = 0;           // granted there
+  uint64_t uploaded_bytes = 0;  // for this; 0: it was there
+  friend bool operator==(const ModelPlaced&, const ModelPlaced&) = default;
+};
+
 struct DaemonReply {
   uint32_t number =
       0;  // of the request; 0 for a notice nobody asked for (Failed: the session ends)
   std::variant<Done, Failed, Welcome, ModelOpened, ProgramDefined, SequenceMade, StatusReport,
                SessionList, ModelList, ProgramList, DeviceList, MemoryList, Collected, EventList,
-               ManifestPart, UseList, OwnMemory, ScheduleReport, GraphPart>
+               ManifestPart, UseList, OwnMemory, ScheduleReport, GraphPart, ModelPlaced>
       body;
   friend bool operator==(const DaemonReply&, const DaemonReply&) = default;
 };

@@ -11,6 +11,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <variant>
 #include <vector>
@@ -74,6 +75,7 @@ struct MoverReady {
   std::string uuid;    // "GPU-12345678-..."
   std::string driver;  // "580.159.04", or the CUDA version where nobody says more
   uint64_t granularity_bytes = 0;
+  std::optional<uint32_t> minor{};  // of its node, /dev/nvidiaMINOR, where that is known
   friend bool operator==(const MoverReady&, const MoverReady&) = default;
 };
 

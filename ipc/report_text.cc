@@ -140,6 +140,14 @@ std::string_view pool_text(MemoryPool pool) {
   return "unknown";
 }
 
+std::vector<std::string> copies_of(const ModelReport& model) {
+  std::vector<std::string> names;
+  for (uint32_t index = 0; index < 32; ++index) {
+    if ((model.on_gpus >> index & 1) != 0) names.push_back("cuda:" + std::to_string(index));
+  }
+  return names;
+}
+
 std::string_view until_text(const ModelReport& model) {
   if (model.pinned) return "unload";
   if (model.leases > 0) return "close";

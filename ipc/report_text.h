@@ -3,7 +3,9 @@
 // The words for what reports say: djinnctl, its JSON and D-Bus use the same. Closed lists.
 #pragma once
 
+#include <string>
 #include <string_view>
+#include <vector>
 
 #include "ipc/messages.h"
 
@@ -21,6 +23,9 @@ namespace djinn::ipc {
 // "0", "1", "2", or "-" where nothing was computed yet.
 [[nodiscard]] std::string_view tier_text(RunTier tier);
 [[nodiscard]] std::string_view pool_text(MemoryPool pool);
+
+// The GPUs that have a copy of the model, like "cuda:0".
+[[nodiscard]] std::vector<std::string> copies_of(const ModelReport& model);
 
 // What ends a model's stay: "unload" of a pinned one, "close" of the last session that holds it,
 // "expiry" of its keep-alive time, or, of one that is kept for ever, "pressure" on memory.

@@ -459,6 +459,10 @@ Status Client::evict_model(const ipc::EvictModel& request) {
   return {};
 }
 
+Result<ipc::ModelPlaced> Client::place_model(ModelId model, const std::string& device) {
+  return control_.ask<ipc::ModelPlaced>(ipc::PlaceModel{model, device});
+}
+
 Status Client::set_draining(bool draining) {
   DJINN_CHECK(control_.ask<ipc::Done>(ipc::SetDraining{draining}));
   return {};

@@ -183,6 +183,9 @@ class Client {
   Status pin_model(ModelId model, bool pinned);
   // Ends when the bytes are free.
   Status evict_model(const ipc::EvictModel& request);
+  // Puts a copy of a model into a GPU's memory; ends when it was compared. Administrators'. Errors:
+  // those of ipc::PlaceModel.
+  Result<ipc::ModelPlaced> place_model(ModelId model, const std::string& device);
   // Administrators'. Errors: kPermissionDenied.
   Status set_draining(bool draining);
   Result<ipc::Collected> collect_garbage();

@@ -36,13 +36,21 @@ std::vector<DeviceId> devices_of(const Options& options) {
   return devices;
 }
 
+std::map<DeviceId, GpuExtents> extents_of(const Gpus& gpus) {
+  std::map<DeviceId, GpuExtents> extents;
+  for (const auto& gpu : gpus.all()) extents.emplace(gpu->device(), *gpu);
+  return extents;
+}
+
+// What a GPU has is known when its mover has said it.
 std::vector<DeviceMemory> memories_of(const Options& options, ExtentSource& host,
-                                      ExtentSource& fake) {
+                                      ExtentSource& fake, std::map<DeviceId, GpuExtents>& gpus) {
   std::vector<DeviceMemory> memories;
   for (const DeviceId device : devices_of(options)) {
     device == kTestDevice ? memories.push_back({device, options.test_device_bytes, fake})
                           : memories.push_back({device, options.memory_bytes, host});
   }
+  for (auto& [device, extents] : gpus) memories.push_back({device, 0, extents});
   return memories;
 }
 
@@ -77,9 +85,11 @@ Daemon::Daemon(Loop& loop, const Clock& clock, const Options& options, ReloadOpt
       spare_workers_({loop, spawner_, deferred_close_, stragglers_}, devices_of(options),
                      [this](DeviceId device) { return spare_kinds_.workers(device); }),
       spare_loaders_({loop, spawner_, deferred_close_, stragglers_}, spare_kinds_.loaders()),
-      movers_({loop, spawner_, deferred_close_, stragglers_}, events_, options.gpus, options.mover),
-      devices_(memories_of(options, host_extents_, fake_extents_), options.session_quota_bytes,
-               quotas_),
+      gpus_({loop, spawner_, deferred_close_, stragglers_}, events_, options.gpus, options.mover,
+            options.test_nodes),
+      gpu_extents_(extents_of(gpus_)),
+      devices_(memories_of(options, host_extents_, fake_extents_, gpu_extents_),
+               options.session_quota_bytes, quotas_),
       refusals_(clock, events_),
       domains_(loop, clock, spare_workers_, *this, events_, options.hang_timeout_ms),
       lanes_(devices_, domains_, refusals_),
@@ -89,12 +99,12 @@ Daemon::Daemon(Loop& loop, const Clock& clock, const Options& options, ReloadOpt
                 {options.spill_directory.value_or(""), options.spill_idle_ms,
                  options_.spill_limit_bytes.value_or(0), wants_spill(options)}),
       models_(loop, clock, ids_, spare_loaders_, devices_, quotas_, domains_, sessions_, events_,
-              *this, options.keep_alive_ms),
+              gpus_, *this, options.keep_alive_ms),
       reclaimers_(loop, devices_, models_, sessions_, events_, options.thresholds),
       programs_(ids_, domains_, models_, sessions_, events_),
       stats_(loop, domains_),
       reports_(loop, clock, devices_, quotas_, domains_, models_, programs_, sessions_, events_,
-               stats_, movers_, deferred_close_, turns_),
+               stats_, gpus_, deferred_close_, turns_),
       schedules_(domains_, sessions_, reports_),
       service_(loop, clock, notifier_, *this),
       drain_(loop, clock, sessions_, events_, service_, options.drain_timeout_ms.value_or(0)),
@@ -105,17 +115,32 @@ Daemon::Daemon(Loop& loop, const Clock& clock, const Options& options, ReloadOpt
       manager_(loop, clock, turns_, authority_, inquiries_, devices_, sessions_, models_, programs_,
                reports_, reload_, drain_, options.bus,
                options.user_mode ? std::optional(Owner::of_user(::geteuid())) : std::nullopt),
-      requests_(devices_, movers_, domains_, sessions_, models_, programs_, reports_, schedules_,
+      requests_(devices_, gpus_, domains_, sessions_, models_, programs_, reports_, schedules_,
                 user_work_, turns_, drain_),
       fd_store_(notifier_, devices_, events_, store_size()),
-      metrics_(loop, clock, events_, traffic_, devices_, domains_, models_, programs_,
+      metrics_(loop, clock, events_, traffic_, devices_, gpus_, domains_, models_, programs_,
                sessions_.sequences().spill(), stats_, reports_, drain_, service_, fd_store_,
                journal_, notifier_, deferred_close_) {
   events_.listen([this](const Event& event) { journal_.write(event); });
   events_.listen([this](const Event& event) { manager_.on_event(event); });
   events_.listen([this](const Event&) { reports_.event_told(); });
   turns_.on_owed([this] { next_turn_.start_once(0); });
+  listen_to_gpus();
   events_.set_names([this](Owner user) { return reports_.name_now(user); });
+}
+
+void Daemon::listen_to_gpus() {
+  for (const auto& gpu : gpus_.all()) {
+    gpu->on_lost([this, device = gpu->device()] {
+      models_.copies().gpu_lost(device);
+      fd_store_.forget_anchor(device);
+    });
+    gpu->on_anchor([this, device = gpu->device()](const Fd& node) {
+      fd_store_.keep_anchor(device, node);
+      fd_store_.keep_copies(models_.copies().kept());
+    });
+    gpu->on_capacity([this, device = gpu->device()](uint64_t bytes) { has_size(device, bytes); });
+  }
 }
 
 // A child process that is disposed of hands itself over to the stragglers.
@@ -128,7 +153,7 @@ Status Daemon::start(ActivationFds passed) {
   tell_problems(events_, EventKind::kConfigIgnored, options_.config_warnings);
   tell_problems(events_, EventKind::kConfigWarning, options_.setting_warnings);
   tell_of_admin_group();
-  models_.take_back(fd_store_.take_back(std::move(passed.kept)));
+  take_back(std::move(passed.kept));
   const Listener::Events take{[this](Fd socket, const ipc::PeerCredentials& peer) {
                                 arrivals_.connected(std::move(socket), peer);
                               },
@@ -144,7 +169,7 @@ Status Daemon::start(ActivationFds passed) {
   if (options_.measures_kernels) kernels_.read();
   spare_loaders_.start();
   spare_workers_.start();
-  movers_.start();
+  gpus_.start();
   const std::string path = listener_->path();
   emit(EventKind::kDaemonStarted,
        fmt::format("version {} serves {}{}: {} a lane, {}", kVersion, whom_it_serves(options_),
@@ -156,6 +181,25 @@ Status Daemon::start(ActivationFds passed) {
   const Status told = metrics_.serve(std::move(passed.metrics));
   if (!told) log("metrics are not served: {}", told.error().message);
   return {};
+}
+
+void Daemon::take_back(std::map<std::string, Fd> kept) {
+  for (const auto& gpu : gpus_.all()) gpu->take_anchor(fd_store_.take_anchor(kept, gpu->device()));
+  std::vector<KeptCopy> copies = fd_store_.take_copies(kept);
+  models_.take_back(fd_store_.take_back(std::move(kept)));
+  for (KeptCopy& copy : copies) {
+    if (gpus_.find(copy.device) == nullptr) continue;
+    models_.copies().take_back(copy.model, copy.device, std::move(copy.extents));
+  }
+  fd_store_.keep_copies(models_.copies().kept());
+}
+
+// A limit that is larger was written before anybody knew.
+void Daemon::has_size(DeviceId device, uint64_t bytes) {
+  const Result<uint64_t> limit = limit_of(options_, device, bytes);
+  if (!limit) tell_problems(events_, EventKind::kConfigWarning, {limit.error().message});
+  devices_.of(device).set_total(limit.ok() ? limit.value() : bytes);
+  models_.copies().gpu_ready(device);
 }
 
 // The group of the packages may be missing where djinnd is started by hand, and nobody named it.
@@ -246,6 +290,7 @@ void Daemon::model_gone(ModelId id) {
 void Daemon::models_changed() {
   reclaimers_.changed();
   fd_store_.keep(models_.table().all(), models_.returning());
+  fd_store_.keep_copies(models_.copies().kept());
   service_.changed();
 }
 

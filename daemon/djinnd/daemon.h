@@ -4,7 +4,9 @@
 // connections that djinnd does not serve.
 #pragma once
 
+#include <map>
 #include <memory>
+#include <string>
 
 #include "daemon/djinnd/access/arrivals.h"
 #include "daemon/djinnd/access/inquiries.h"
@@ -44,8 +46,9 @@
 #include "daemon/djinnd/spare_kinds.h"
 #include "daemon/djinnd/workers/batons.h"
 #include "daemon/djinnd/workers/domains.h"
+#include "daemon/djinnd/workers/gpu.h"
+#include "daemon/djinnd/workers/gpu_extents.h"
 #include "daemon/djinnd/workers/lane_memory.h"
-#include "daemon/djinnd/workers/mover.h"
 #include "daemon/djinnd/workers/spare_pool.h"
 #include "daemon/djinnd/workers/spare_workers.h"
 #include "daemon/djinnd/workers/stats_rounds.h"
@@ -93,6 +96,9 @@ class Daemon final : public WorkerListener,
   void asked_for_memory(WorkerKey key, const ipc::GrantRequest& event);
   [[nodiscard]] bool is_healthy() override;
   void tell_of_admin_group();
+  void take_back(std::map<std::string, Fd> kept);
+  void listen_to_gpus();
+  void has_size(DeviceId device, uint64_t bytes);
   void emit(EventKind kind, std::string text);
   [[nodiscard]] Service::StatusLine describe() const override;
 
@@ -124,8 +130,9 @@ class Daemon final : public WorkerListener,
   SpareKinds spare_kinds_;
   SpareWorkers spare_workers_;
   SparePool spare_loaders_;
-  Movers movers_;
+  Gpus gpus_;
   Quotas quotas_;
+  std::map<DeviceId, GpuExtents> gpu_extents_;
   Devices devices_;
   QuotaRefusals refusals_;
   Domains domains_;

@@ -22,7 +22,7 @@
 
 #include "daemon/djinnd/testing/programs.h"
 #include "daemon/djinnd/testing/test_daemon.h"
-#include "daemon/djinnd/workers/mover.h"
+#include "daemon/djinnd/workers/gpu.h"
 #include "daemon/mover/fault_pipe_for_tests.h"
 
 namespace djinn::daemon {
@@ -33,6 +33,7 @@ using ::testing::AllOf;
 using testing::eventually;
 using testing::graph_of;
 using ::testing::HasSubstr;
+using testing::kMiB;
 using ::testing::Not;
 using testing::TestClient;
 using testing::TestDaemon;
@@ -61,14 +62,15 @@ struct Fakes {
   std::string library_path = testing::fake_cuda_directory();
 };
 
-class Gpu {
+class GpuDaemon {
  public:
-  explicit Gpu(const Fakes& fakes = {}, const std::string& mover = testing::mover_program())
+  explicit GpuDaemon(const Fakes& fakes = {}, const std::string& mover = testing::mover_program(),
+                     const std::vector<std::string>& more = {})
       : path_("LD_LIBRARY_PATH", fakes.library_path),
         driver_("DJINN_FAKE_CUDA", fakes.driver),
         nvml_("DJINN_FAKE_NVML", fakes.nvml),
         lie_("DJINN_LIE", fakes.lie),
-        daemon_({"--memory", "256MiB", "--devices", "cuda:0"}, {"--user"}, {.mover = mover}),
+        daemon_(arguments(more), {"--user"}, {.mover = mover}),
         observer_(daemon_) {
     observer_.greet(true);
   }
@@ -94,6 +96,50 @@ class Gpu {
     client.submit_graph(graph_of("fake::nothing"));
     EXPECT_EQ(client.completion(), ErrorCode::kOk);
   }
+  // --- models
+
+  // Of so many MiB in two tensors; the host has it as long as it is pinned.
+  ModelId load(uint64_t mib, char fill, bool pin = true) {
+    const Fd file = testing::model_file(daemon_.directory(), mib << 17, fill, 2);
+    const auto opened = testing::open_model(observer_, file, {.label = "model", .pin = pin});
+    observer_.ask<ipc::Done>(ipc::CloseModel{opened.model});
+    return opened.model;
+  }
+  ipc::ModelPlaced place(ModelId model) {
+    return observer_.ask<ipc::ModelPlaced>(ipc::PlaceModel{model, "cuda:0"});
+  }
+  ipc::Failed refusal_to_place(ModelId model) {
+    return observer_.ask<ipc::Failed>(ipc::PlaceModel{model, "cuda:0"});
+  }
+  void evict_to_host(ModelId model) {
+    observer_.ask<ipc::Done>(ipc::EvictModel{model, ipc::Tier::kHost});
+  }
+  ipc::ModelReport model(ModelId id) {
+    for (const ipc::ModelReport& one : observer_.ask<ipc::ModelList>(ipc::ListModels{}).models) {
+      if (one.model == id) return one;
+    }
+    ADD_FAILURE() << "there is no such model";
+    return {};
+  }
+  // From files, since djinnd started.
+  uint64_t bytes_read() { return observer_.ask<ipc::StatusReport>(ipc::GetStatus{}).bytes_read; }
+  TestClient& observer() { return observer_; }
+  TestDaemon& daemon() { return daemon_; }
+  // Writes a byte into each extent of a copy that djinnd holds, as a worker that somebody took over
+  // could. How many there are.
+  int tamper() {
+    int extents = 0;
+    const std::string fds = "/proc/" + std::to_string(daemon_.pid()) + "/fd";
+    std::error_code closed;  // meanwhile
+    for (const auto& entry : std::filesystem::directory_iterator(fds)) {
+      const std::string target = std::filesystem::read_symlink(entry.path(), closed).string();
+      if (target.find("fake-cuda") == target.npos) continue;
+      const Fd extent(::open(entry.path().c_str(), O_RDWR | O_CLOEXEC));
+      extents += ::pwrite(extent.get(), "!", 1, 4099) == 1;
+    }
+    return extents;
+  }
+
   std::vector<ipc::EventReport> events() {
     return observer_.ask<ipc::EventList>(ipc::FollowEvents{}).events;
   }
@@ -131,12 +177,18 @@ class Gpu {
   }
 
  private:
+  static std::vector<std::string> arguments(const std::vector<std::string>& more) {
+    std::vector<std::string> all{"--memory", "256MiB", "--devices", "cuda:0"};
+    all.insert(all.end(), more.begin(), more.end());
+    return all;
+  }
+
   EnvironmentVariable path_, driver_, nvml_, lie_;
   TestDaemon daemon_;
   TestClient observer_;
 };
 
-class Gpus : public ::testing::Test {
+class GpusOfDjinnd : public ::testing::Test {
  protected:
   void SetUp() override {
     if (!std::filesystem::exists(testing::fake_cuda_directory()))
@@ -144,19 +196,21 @@ class Gpus : public ::testing::Test {
   }
 };
 
-TEST_F(Gpus, one_that_answers_as_it_should_is_ready_and_told_with_its_driver_and_memory) {
-  Gpu gpu({.driver = "memory=8G"});
+TEST_F(GpusOfDjinnd, one_that_answers_as_it_should_is_ready_and_told_with_its_driver_and_memory) {
+  GpuDaemon gpu({.driver = "memory=8G"});
   ASSERT_TRUE(gpu.becomes(DeviceState::kReady)) << gpu.report().reason;
   const ipc::DeviceReport report = gpu.report();
   EXPECT_EQ(report.name, "Fake GPU");
   EXPECT_EQ(report.driver, "580.7");
-  EXPECT_EQ(report.total_bytes, uint64_t{8} << 30);
-  EXPECT_LT(report.used_bytes, uint64_t{1} << 30);
+  EXPECT_EQ(report.hardware_bytes, uint64_t{8} << 30);
+  EXPECT_GT(report.hardware_free_bytes, uint64_t{7} << 30);
+  EXPECT_EQ(report.total_bytes, report.hardware_bytes) << "no limit is written";
+  EXPECT_EQ(report.used_bytes, 0u);
   EXPECT_EQ(report.reason, "");
 }
 
-TEST_F(Gpus, who_names_one_is_told_that_nothing_computes_there_and_computes_nowhere) {
-  Gpu gpu;
+TEST_F(GpusOfDjinnd, who_names_one_is_told_that_nothing_computes_there_and_computes_nowhere) {
+  GpuDaemon gpu;
   ASSERT_TRUE(gpu.becomes(DeviceState::kReady)) << gpu.report().reason;
   const ipc::Failed refused = gpu.refusal();
   EXPECT_EQ(refused.code, ErrorCode::kUnsupported);
@@ -164,7 +218,7 @@ TEST_F(Gpus, who_names_one_is_told_that_nothing_computes_there_and_computes_nowh
   gpu.expect_the_host_computes();
 }
 
-TEST_F(Gpus, each_way_to_have_none_is_told_in_its_own_words_and_the_host_computes) {
+TEST_F(GpusOfDjinnd, each_way_to_have_none_is_told_in_its_own_words_and_the_host_computes) {
   const std::pair<Fakes, const char*> ways[] = {
       {{.library_path = ""}, "no NVIDIA driver"},
       {{.driver = "driver_version=12020"}, "for CUDA 12.2, and 13.0 is needed"},
@@ -178,7 +232,7 @@ TEST_F(Gpus, each_way_to_have_none_is_told_in_its_own_words_and_the_host_compute
   };
   for (const auto& [fakes, words] : ways) {
     SCOPED_TRACE(words);
-    Gpu gpu(fakes);
+    GpuDaemon gpu(fakes);
     ASSERT_TRUE(gpu.becomes(DeviceState::kFailed));
     EXPECT_THAT(gpu.report().reason, HasSubstr(words));
     const ipc::Failed refused = gpu.refusal();
@@ -191,14 +245,14 @@ TEST_F(Gpus, each_way_to_have_none_is_told_in_its_own_words_and_the_host_compute
   }
 }
 
-TEST_F(Gpus, without_the_program_for_them_djinnd_says_what_to_install) {
-  Gpu gpu({}, "/nonexistent/djinn-mover");
+TEST_F(GpusOfDjinnd, without_the_program_for_them_djinnd_says_what_to_install) {
+  GpuDaemon gpu({}, "/nonexistent/djinn-mover");
   ASSERT_TRUE(gpu.becomes(DeviceState::kFailed));
   EXPECT_THAT(gpu.report().reason, HasSubstr("djinn-cuda"));
   gpu.expect_the_host_computes();
 }
 
-void kill_movers(Gpu& gpu) {
+void kill_movers(GpuDaemon& gpu) {
   ASSERT_TRUE(gpu.becomes(DeviceState::kReady)) << gpu.report().reason;
   // With what the first check leaves a thread to close. Each life would add to it what it leaks.
   const ptrdiff_t before = gpu.descriptors();
@@ -225,10 +279,11 @@ void kill_movers(Gpu& gpu) {
   gpu.expect_the_host_computes();
 }
 
-TEST_F(Gpus, movers_that_are_killed_are_started_again_and_later_and_leave_nothing_but_a_line) {
+TEST_F(GpusOfDjinnd,
+       movers_that_are_killed_are_started_again_and_later_and_leave_nothing_but_a_line) {
   ::testing::internal::CaptureStderr();
   {
-    Gpu gpu;
+    GpuDaemon gpu;
     kill_movers(gpu);
   }
   const std::string log = ::testing::internal::GetCapturedStderr();
@@ -237,9 +292,9 @@ TEST_F(Gpus, movers_that_are_killed_are_started_again_and_later_and_leave_nothin
   EXPECT_EQ(log.find("the mover of cuda:0 ended", first + 1), log.npos) << log;
 }
 
-TEST_F(Gpus, a_fault_that_needs_a_reset_loses_the_device_and_others_do_not) {
+TEST_F(GpusOfDjinnd, a_fault_that_needs_a_reset_loses_the_device_and_others_do_not) {
   mover::FaultPipe faults;
-  Gpu gpu({.nvml = faults.option()});
+  GpuDaemon gpu({.nvml = faults.option()});
   ASSERT_TRUE(gpu.becomes(DeviceState::kReady)) << gpu.report().reason;
   // Of the second it is heard at a measure after the one that told the first.
   for (const char* xid : {"31\n", "13\n"}) {
@@ -271,26 +326,28 @@ TEST(MoverRestarts,
 }
 
 // Its next mover would be ready: NVML does not tell it what another one heard.
-TEST_F(Gpus, one_that_is_lost_gets_no_other_mover_and_stays_lost) {
+TEST_F(GpusOfDjinnd, one_that_is_lost_gets_no_other_mover_and_stays_lost) {
   mover::FaultPipe faults;
-  Gpu gpu({.nvml = faults.option()});
+  GpuDaemon gpu({.nvml = faults.option()});
   ASSERT_TRUE(gpu.becomes(DeviceState::kReady)) << gpu.report().reason;
+  (void)gpu.place(gpu.load(1, 'a'));
   faults.tell("79\n");
   ASSERT_TRUE(gpu.becomes(DeviceState::kLost));
+  EXPECT_TRUE(eventually([&] { return gpu.report().used_bytes == 0; })) << "a copy is lost with it";
   ASSERT_TRUE(eventually([&] { return gpu.descriptors_without_mover().has_value(); }));
   gpu.expect_the_host_computes();
   EXPECT_EQ(gpu.mover(), 0);
   EXPECT_EQ(gpu.report().state, DeviceState::kLost);
 }
 
-TEST_F(Gpus, who_asks_while_one_is_looked_at_is_refused_and_not_put_off) {
-  Gpu gpu({.lie = "silent"}, testing::lying_mover_program());
+TEST_F(GpusOfDjinnd, who_asks_while_one_is_looked_at_is_refused_and_not_put_off) {
+  GpuDaemon gpu({.lie = "silent"}, testing::lying_mover_program());
   EXPECT_EQ(gpu.report().state, DeviceState::kStarting);
   EXPECT_EQ(gpu.refusal().code, ErrorCode::kUnsupported);
 }
 
-TEST_F(Gpus, a_lost_context_is_followed_by_a_new_one_at_once_and_each_new_reason_is_told) {
-  Gpu gpu({.lie = "changes"}, testing::lying_mover_program());
+TEST_F(GpusOfDjinnd, a_lost_context_is_followed_by_a_new_one_at_once_and_each_new_reason_is_told) {
+  GpuDaemon gpu({.lie = "changes"}, testing::lying_mover_program());
   EXPECT_TRUE(eventually([&] {
     return std::ranges::count_if(gpu.events(), [](const ipc::EventReport& event) {
              return event.kind == ipc::EventKind::kDeviceLost;
@@ -298,19 +355,19 @@ TEST_F(Gpus, a_lost_context_is_followed_by_a_new_one_at_once_and_each_new_reason
   }));
 }
 
-TEST_F(Gpus, a_long_reason_keeps_its_end_that_says_what_to_do) {
-  Gpu gpu({}, "/nonexistent/" + std::string(300, 'm'));
+TEST_F(GpusOfDjinnd, a_long_reason_keeps_its_end_that_says_what_to_do) {
+  GpuDaemon gpu({}, "/nonexistent/" + std::string(300, 'm'));
   ASSERT_TRUE(gpu.becomes(DeviceState::kFailed));
   EXPECT_THAT(gpu.report().reason, HasSubstr("or leave cuda:0 out."));
 }
 
-TEST_F(Gpus, a_program_that_is_there_and_does_not_start_is_not_to_be_installed) {
-  Gpu gpu({}, "/dev/null");
+TEST_F(GpusOfDjinnd, a_program_that_is_there_and_does_not_start_is_not_to_be_installed) {
+  GpuDaemon gpu({}, "/dev/null");
   ASSERT_TRUE(gpu.becomes(DeviceState::kFailed));
   EXPECT_THAT(gpu.report().reason, Not(HasSubstr("djinn-cuda")));
 }
 
-TEST_F(Gpus, a_mover_that_lies_is_ended_and_djinnd_serves_on) {
+TEST_F(GpusOfDjinnd, a_mover_that_lies_is_ended_and_djinnd_serves_on) {
   const std::pair<const char*, const char*> lies[] = {
       {"garbage", "cannot be understood"},
       {"unasked", "was not asked"},
@@ -327,20 +384,24 @@ TEST_F(Gpus, a_mover_that_lies_is_ended_and_djinnd_serves_on) {
       {"wrong-kind", "was not asked"},
       {"wrong-sum", "comes back as other bytes"},
       {"more-free", "more memory than there can be"},
+      {"unconfined", "not confined by a filter"},
+      {"no-landlock", "not confined by Landlock"},
+      {"large-extent", "of another size than was ordered"},
+      {"growing-extent", "of another size than was ordered"},
       {"name", "cannot be understood"},
       {"endless", "cannot be understood"},
       {"dies", "before it was ready"},
   };
   std::optional<ptrdiff_t> without;
   {
-    Gpu gpu({}, "/nonexistent/djinn-mover");
+    GpuDaemon gpu({}, "/nonexistent/djinn-mover");
     ASSERT_TRUE(gpu.becomes(DeviceState::kFailed));
     ASSERT_TRUE(
         eventually([&] { return (without = gpu.descriptors_without_mover()).has_value(); }));
   }
   for (const auto& [lie, words] : lies) {
     SCOPED_TRACE(lie);
-    Gpu gpu({.lie = lie}, testing::lying_mover_program());
+    GpuDaemon gpu({.lie = lie}, testing::lying_mover_program());
     ASSERT_TRUE(gpu.becomes(DeviceState::kFailed));
     EXPECT_THAT(gpu.report().reason, HasSubstr(words));
     EXPECT_TRUE(eventually([&] {
@@ -351,12 +412,168 @@ TEST_F(Gpus, a_mover_that_lies_is_ended_and_djinnd_serves_on) {
   }
 }
 
+TEST_F(GpusOfDjinnd, one_that_has_another_uuid_after_a_restart_is_not_taken_for_the_old_one) {
+  GpuDaemon gpu({.lie = "other-uuid"}, testing::lying_mover_program());
+  ASSERT_TRUE(gpu.becomes(DeviceState::kFailed));
+  EXPECT_THAT(gpu.report().reason, AllOf(HasSubstr("Another GPU"), HasSubstr("Restart djinnd")));
+  EXPECT_EQ(gpu.refusal().code, ErrorCode::kDeviceLost);
+}
+
 // And hears of no variable that would number devices anew.
-TEST_F(Gpus, an_honest_mover_of_the_tests_is_ready) {
+TEST_F(GpusOfDjinnd, an_honest_mover_of_the_tests_is_ready) {
   const EnvironmentVariable visible("CUDA_VISIBLE_DEVICES", "1");
   const EnvironmentVariable served("CUDA_MPS_PIPE_DIRECTORY", "/nonexistent");
-  Gpu gpu({}, testing::lying_mover_program());
+  GpuDaemon gpu({}, testing::lying_mover_program());
   EXPECT_TRUE(gpu.becomes(DeviceState::kReady)) << gpu.report().reason;
+}
+
+// --- copies of models
+
+TEST_F(GpusOfDjinnd,
+       a_model_is_copied_from_the_hosts_memory_once_for_all_and_dropped_and_copied_again) {
+  GpuDaemon gpu;
+  ASSERT_TRUE(gpu.becomes(DeviceState::kReady)) << gpu.report().reason;
+  const ModelId id = gpu.load(11, 'a');
+  const uint64_t read = gpu.bytes_read(), bytes = gpu.model(id).bytes;
+  EXPECT_GE(bytes, 11 * kMiB);
+  const ipc::ModelPlaced first = gpu.place(id);
+  EXPECT_EQ(first.uploaded_bytes, bytes);
+  EXPECT_GE(first.bytes, bytes);
+  EXPECT_EQ(first.bytes % (2 * kMiB), 0u) << "whole granules";
+  EXPECT_EQ(gpu.report().used_bytes, first.bytes);
+  EXPECT_EQ(gpu.model(id).on_gpus, 1u);
+  TestClient second(gpu.daemon());
+  second.greet(true);
+  EXPECT_EQ(second.ask<ipc::ModelPlaced>(ipc::PlaceModel{id, "cuda:0"}).uploaded_bytes, 0u);
+  EXPECT_EQ(gpu.report().uploaded_bytes, bytes) << "once";
+  gpu.evict_to_host(id);
+  EXPECT_EQ(gpu.report().used_bytes, 0u);
+  EXPECT_EQ(gpu.model(id).on_gpus, 0u);
+  EXPECT_EQ(gpu.model(id).state, ipc::ModelState::kResident);
+  EXPECT_EQ(gpu.place(id).uploaded_bytes, bytes);
+  EXPECT_EQ(gpu.bytes_read(), read) << "no file was read for it";
+  gpu.observer().ask<ipc::Done>(ipc::UnloadModel{id});
+  EXPECT_EQ(gpu.report().used_bytes, 0u) << "a copy leaves with its model";
+}
+
+TEST_F(GpusOfDjinnd, a_copy_that_somebody_wrote_to_is_told_and_made_anew_from_the_host) {
+  GpuDaemon gpu;
+  ASSERT_TRUE(gpu.becomes(DeviceState::kReady)) << gpu.report().reason;
+  const ModelId id = gpu.load(5, 'b');
+  const uint64_t read = gpu.bytes_read(), bytes = gpu.model(id).bytes;
+  (void)gpu.place(id);
+  ASSERT_GE(gpu.tamper(), 1);
+  EXPECT_EQ(gpu.place(id).uploaded_bytes, bytes);
+  EXPECT_TRUE(std::ranges::any_of(gpu.events(), [&](const ipc::EventReport& event) {
+    return event.kind == ipc::EventKind::kCopyDiffered && event.model == id;
+  }));
+  EXPECT_EQ(gpu.place(id).uploaded_bytes, 0u) << "it is whole again";
+  EXPECT_EQ(gpu.bytes_read(), read);
+}
+
+void kill_while_filling(int kills) {
+  GpuDaemon gpu({.driver = "delay_us=2000"});
+  ASSERT_TRUE(gpu.becomes(DeviceState::kReady)) << gpu.report().reason;
+  const ModelId id = gpu.load(24, 'c');
+  const uint64_t read = gpu.bytes_read();
+  for (int i = 0; i < kills; ++i) {
+    const pid_t mover = gpu.mover();
+    ASSERT_NE(mover, 0);
+    TestClient placer(gpu.daemon());
+    placer.greet(true);
+    placer.send({99, ipc::PlaceModel{id, "cuda:0"}});
+    // It has its memory, and is made, filled or compared.
+    ASSERT_TRUE(eventually([&] { return gpu.report().used_bytes > 0; }));
+    ASSERT_EQ(::kill(mover, SIGKILL), 0);
+    const auto reply = placer.receive();
+    ASSERT_TRUE(reply.has_value());
+    const auto* const placed = std::get_if<ipc::ModelPlaced>(&reply->body);
+    ASSERT_NE(placed, nullptr) << "kill " << i;
+    ASSERT_TRUE(gpu.becomes(DeviceState::kReady)) << gpu.report().reason;
+    EXPECT_EQ(gpu.place(id).uploaded_bytes, 0u) << "it holds what the host has";
+    gpu.evict_to_host(id);
+  }
+  EXPECT_EQ(gpu.bytes_read(), read);
+  EXPECT_EQ(gpu.report().used_bytes, 0u);
+  gpu.expect_the_host_computes();
+}
+
+TEST_F(GpusOfDjinnd, movers_that_are_killed_while_they_fill_a_copy_cost_neither_a_file_nor_a_byte) {
+  kill_while_filling(10);
+}
+
+TEST_F(GpusOfDjinnd, full_a_hundred_movers_that_are_killed_cost_no_more) {
+  kill_while_filling(100);
+}
+
+TEST_F(GpusOfDjinnd, an_order_that_ends_each_mover_is_refused_and_the_device_stays) {
+  GpuDaemon gpu({.lie = "dies-uploading"}, testing::lying_mover_program());
+  ASSERT_TRUE(gpu.becomes(DeviceState::kReady)) << gpu.report().reason;
+  const ipc::Failed failed = gpu.refusal_to_place(gpu.load(1, 'd'));
+  EXPECT_EQ(failed.code, ErrorCode::kDeviceLost);
+  EXPECT_THAT(failed.message, HasSubstr("at the same order"));
+  EXPECT_TRUE(eventually([&] { return gpu.report().used_bytes == 0; }));
+  EXPECT_TRUE(gpu.becomes(DeviceState::kReady));
+  gpu.expect_the_host_computes();
+}
+
+TEST_F(GpusOfDjinnd, any_call_of_the_driver_that_fails_is_an_error_of_its_own_or_none) {
+  for (const char* code : {"UNKNOWN", "OUT_OF_MEMORY", "ILLEGAL_ADDRESS"}) {
+    int refused = 0;
+    // The check of the device makes the calls before.
+    for (const int call : {60, 80, 100, 120, 140, 160, 180, 200, 230}) {
+      SCOPED_TRACE(fmt::format("call {} is {}", call, code));
+      GpuDaemon gpu({.driver = fmt::format("*@{}={}", call, code)});
+      if (!eventually([&] { return gpu.report().state != DeviceState::kStarting; })) FAIL();
+      if (gpu.report().state != DeviceState::kReady) continue;
+      const ModelId id = gpu.load(5, 'e');
+      const uint64_t read = gpu.bytes_read();
+      gpu.observer().send({50, ipc::PlaceModel{id, "cuda:0"}});
+      const auto reply = gpu.observer().receive();
+      ASSERT_TRUE(reply.has_value());
+      const auto* const failed = std::get_if<ipc::Failed>(&reply->body);
+      refused += failed != nullptr;
+      if (failed != nullptr) {
+        EXPECT_TRUE(eventually([&] { return gpu.report().used_bytes == 0; }));
+        EXPECT_FALSE(failed->message.empty());
+      }
+      EXPECT_EQ(gpu.bytes_read(), read);
+      gpu.expect_the_host_computes();
+    }
+    EXPECT_GT(refused, 0) << code;
+  }
+}
+
+TEST_F(GpusOfDjinnd, a_limit_holds_and_who_was_placed_first_gives_way_unless_its_model_is_pinned) {
+  GpuDaemon gpu({}, testing::mover_program(), {"--device-limit", "cuda:0=20MiB"});
+  ASSERT_TRUE(gpu.becomes(DeviceState::kReady)) << gpu.report().reason;
+  EXPECT_EQ(gpu.report().total_bytes, 20 * kMiB);
+  const ModelId pinned = gpu.load(5, 'f'), first = gpu.load(5, 'g', false),
+                second = gpu.load(5, 'h', false), large = gpu.load(21, 'i');
+  for (const ModelId id : {pinned, first, second}) (void)gpu.place(id);
+  EXPECT_TRUE(eventually([&] { return gpu.model(first).on_gpus == 0; }))
+      << "18 of 20 MiB are above what idle ones may have";
+  EXPECT_EQ(gpu.model(second).on_gpus, 1u);
+  ASSERT_TRUE(eventually([&] { return gpu.report().used_bytes == 12 * kMiB; }));
+  (void)gpu.place(first);
+  EXPECT_TRUE(eventually([&] { return gpu.model(second).on_gpus == 0; }));
+  EXPECT_EQ(gpu.model(pinned).on_gpus, 1u);
+  const ipc::Failed failed = gpu.refusal_to_place(large);
+  EXPECT_EQ(failed.code, ErrorCode::kOutOfMemory);
+  EXPECT_THAT(failed.message, HasSubstr("device.cuda:0.limit"));
+}
+
+TEST_F(GpusOfDjinnd, what_cannot_be_placed_is_refused_and_says_why) {
+  GpuDaemon gpu;
+  const ModelId id = gpu.load(1, 'j');
+  ASSERT_TRUE(gpu.becomes(DeviceState::kReady)) << gpu.report().reason;
+  TestClient& asks = gpu.observer();
+  EXPECT_EQ(asks.ask<ipc::Failed>(ipc::PlaceModel{id, "cuda:1"}).code, ErrorCode::kNotFound);
+  EXPECT_EQ(asks.ask<ipc::Failed>(ipc::PlaceModel{id, "cpu:0"}).code, ErrorCode::kNotFound);
+  EXPECT_EQ(gpu.refusal_to_place({id.value + 1}).code, ErrorCode::kNotFound);
+  EXPECT_EQ(asks.ask<ipc::Failed>(ipc::EvictModel{id, ipc::Tier::kHost}).code,
+            ErrorCode::kUnsupported)
+      << "there is no copy";
 }
 
 }  // namespace

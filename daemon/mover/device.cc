@@ -4,7 +4,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <filesystem>
+#include <string_view>
 #include <system_error>
 #include <utility>
 
@@ -41,12 +43,17 @@ std::string Device::driver_version() const {
   return fmt::format("CUDA {}.{}", names.cuda_version / 1000, names.cuda_version % 1000 / 10);
 }
 
-std::vector<std::string> driver_nodes() {
+std::vector<std::string> driver_nodes(std::optional<uint32_t> minor, const std::string& directory) {
+  constexpr std::string_view kDriver = "nvidia";
   std::vector<std::string> nodes;
   std::error_code error;
-  for (const auto& entry : fs::directory_iterator("/dev", error)) {
-    const bool is_drivers = entry.path().filename().string().starts_with("nvidia");
-    if (is_drivers && entry.is_character_file(error)) nodes.push_back(entry.path());
+  for (const auto& entry : fs::directory_iterator(directory, error)) {
+    const std::string name = entry.path().filename();
+    if (!name.starts_with(kDriver) || !entry.is_character_file(error)) continue;
+    const std::string number = name.substr(kDriver.size());
+    const bool is_of_gpu =
+        !number.empty() && std::ranges::all_of(number, [](char c) { return c >= '0' && c <= '9'; });
+    if (!is_of_gpu || !minor || number == std::to_string(*minor)) nodes.push_back(entry.path());
   }
   return nodes;
 }

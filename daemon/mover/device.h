@@ -3,7 +3,9 @@
 // Device: the GPU that a mover works on, opened in one go or refused in one sentence.
 #pragma once
 
+#include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -28,7 +30,9 @@ struct Device {
   [[nodiscard]] std::string driver_version() const;
 };
 
-// The driver's nodes of this host, which exporting an extent opens again.
-[[nodiscard]] std::vector<std::string> driver_nodes();
+// The driver's nodes under a directory, which exporting an extent opens again: of GPUs, whose names
+// end with a number, only that of this minor number, where it is known.
+[[nodiscard]] std::vector<std::string> driver_nodes(std::optional<uint32_t> minor,
+                                                    const std::string& directory = "/dev");
 
 }  // namespace djinn::mover

@@ -9,6 +9,7 @@
 #include <signal.h>
 
 #include <CLI/CLI.hpp>
+#include <optional>
 #include <string>
 
 #include "daemon/child/channel.h"
@@ -29,10 +30,17 @@ struct Opened {
 
 Result<Opened> open(int ordinal) {
   DJINN_TRY(Device device, Device::open(ordinal));
-  DJINN_TRY(const child::Confinement confined, child::confine(child::Role::kMover, driver_nodes()));
-  ipc::MoverReady ready{confined.landlock_abi,   confined.seccomp,
-                        device.names.name,       device.names.uuid,
-                        device.driver_version(), device.pal->properties().granularity_bytes};
+  const std::optional<uint32_t> minor =
+      device.health == nullptr ? std::nullopt : device.health->minor();
+  DJINN_TRY(const child::Confinement confined,
+            child::confine(child::Role::kMover, driver_nodes(minor)));
+  ipc::MoverReady ready{confined.landlock_abi,
+                        confined.seccomp,
+                        device.names.name,
+                        device.names.uuid,
+                        device.driver_version(),
+                        device.pal->properties().granularity_bytes,
+                        minor};
   return Opened{std::move(device), std::move(ready)};
 }
 

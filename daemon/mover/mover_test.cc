@@ -9,10 +9,13 @@
 
 #include <array>
 #include <filesystem>
+#include <optional>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "daemon/mover/device.h"
 #include "daemon/mover/fault_pipe_for_tests.h"
 #include "daemon/mover/mover_for_tests.h"
 #include "ipc/exit_status.h"
@@ -208,6 +211,38 @@ TEST(mover, tells_a_fault_that_needs_a_reset_once_it_happened_and_no_other) {
   faults.tell("79\n");
   EXPECT_EQ(xid(), 79u) << "also where the driver answers no more";
   EXPECT_EQ(xid(), 79u) << "it stays";
+}
+
+TEST(mover, opens_the_node_of_its_own_gpu_alone_where_its_number_is_known) {
+  char directory[] = "/tmp/djinn-nodes-XXXXXX";
+  const std::filesystem::path nodes = ::mkdtemp(directory);
+  for (const char* name : {"nvidia0", "nvidia1", "nvidia10", "nvidiactl", "nvidia-uvm", "null"}) {
+    std::filesystem::create_symlink("/dev/null", nodes / name);
+  }
+  const Fd file(::open((nodes / "nvidia2").c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
+  const auto names_of = [&](std::optional<uint32_t> minor) {
+    std::set<std::string> names;
+    for (const std::string& path : driver_nodes(minor, nodes)) {
+      names.insert(std::filesystem::path(path).filename());
+    }
+    return names;
+  };
+  EXPECT_EQ(names_of(1), (std::set<std::string>{"nvidia-uvm", "nvidia1", "nvidiactl"}));
+  EXPECT_EQ(names_of(std::nullopt),
+            (std::set<std::string>{"nvidia-uvm", "nvidia0", "nvidia1", "nvidia10", "nvidiactl"}));
+  std::filesystem::remove_all(nodes);
+}
+
+TEST(mover, says_which_node_is_its_own_where_nvml_does) {
+  const std::pair<const char*, std::optional<uint32_t>> ways[] = {
+      {"minor=7", 7}, {"fails=nvmlDeviceGetMinorNumber", std::nullopt}};
+  for (const auto& [option, minor] : ways) {
+    MoverProcess mover({std::string("DJINN_FAKE_NVML=") + option});
+    const auto answer = mover.receive();
+    const auto* const ready = body_of<ipc::MoverReady>(answer);
+    ASSERT_NE(ready, nullptr) << option;
+    EXPECT_EQ(ready->minor, minor) << option;
+  }
 }
 
 // --- every call of the driver fails once

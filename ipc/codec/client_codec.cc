@@ -81,6 +81,11 @@ void write(wire::ClientRequest::Builder out, const EvictModel& request) {
   evict.setTo(static_cast<uint8_t>(request.to));
   evict.setForce(request.force);
 }
+void write(wire::ClientRequest::Builder out, const PlaceModel& request) {
+  auto place = out.initPlaceModel();
+  place.setModel(request.model.value);
+  place.setDevice(text(request.device));
+}
 void write(wire::ClientRequest::Builder out, const SetDraining& request) {
   out.setSetDraining(request.draining);
 }
@@ -152,7 +157,7 @@ DropPrograms read_drop_programs(capnp::List<uint64_t>::Reader in) {
 
 using RequestBody = decltype(ClientRequest::body);
 // Each kind of request has one member of the union, and EvictModel has two.
-static_assert(std::variant_size_v<RequestBody> == wire::ClientRequest::READ_GRAPH);
+static_assert(std::variant_size_v<RequestBody> == wire::ClientRequest::PLACE_MODEL);
 
 RequestBody read_request_body(wire::ClientRequest::Reader in) {
   switch (in.which()) {
@@ -212,6 +217,8 @@ RequestBody read_request_body(wire::ClientRequest::Reader in) {
       return GetSchedule{{in.getGetSchedule().getSession()}, in.getGetSchedule().getLane()};
     case wire::ClientRequest::READ_GRAPH:
       return ReadGraph{{in.getReadGraph().getProgram()}, in.getReadGraph().getOffset()};
+    case wire::ClientRequest::PLACE_MODEL:
+      return PlaceModel{{in.getPlaceModel().getModel()}, read_name(in.getPlaceModel().getDevice())};
   }
   refuse(ErrorCode::kUnsupported, "The request is unknown to this version of the daemon.");
 }
@@ -368,6 +375,7 @@ void write_model(wire::ModelReport::Builder out, const ModelReport& report) {
   out.setPath(text(report.path));
   out.setPlan(report.plan);
   out.setHugeBytes(report.huge_bytes);
+  out.setOnGpus(report.on_gpus);
 }
 
 ModelReport read_model(wire::ModelReport::Reader in) {
@@ -390,6 +398,7 @@ ModelReport read_model(wire::ModelReport::Reader in) {
   report.path = read_name(in.getPath());
   report.plan = in.getPlan();
   report.huge_bytes = in.getHugeBytes();
+  report.on_gpus = in.getOnGpus();
   return report;
 }
 
@@ -457,6 +466,9 @@ void write_device(wire::DeviceReport::Builder out, const DeviceReport& report) {
   if (report.kernels) write_kernels(out.initKernels(), *report.kernels);
   out.setDriver(text(report.driver));
   out.setReason(text(report.reason));
+  out.setHardwareBytes(report.hardware_bytes);
+  out.setHardwareFreeBytes(report.hardware_free_bytes);
+  out.setUploadedBytes(report.uploaded_bytes);
 }
 
 DeviceReport read_device(wire::DeviceReport::Reader in) {
@@ -474,6 +486,9 @@ DeviceReport read_device(wire::DeviceReport::Reader in) {
   if (in.hasKernels()) report.kernels = read_kernels(in.getKernels());
   report.driver = read_word(in.getDriver());
   report.reason = read_name(in.getReason());
+  report.hardware_bytes = in.getHardwareBytes();
+  report.hardware_free_bytes = in.getHardwareFreeBytes();
+  report.uploaded_bytes = in.getUploadedBytes();
   return report;
 }
 
@@ -520,7 +535,7 @@ EventReport read_event(wire::EventReport::Reader in) {
   EventReport report;
   report.number = in.getNumber();
   report.wall_ns = in.getWallNs();
-  report.kind = read_enum(in.getKind(), EventKind::kDaemonStarted, EventKind::kConfigWarning);
+  report.kind = read_enum(in.getKind(), EventKind::kDaemonStarted, EventKind::kCopyDiffered);
   report.text = read_name(in.getText());
   report.session = {in.getSession()};
   report.model = {in.getModel()};
@@ -562,6 +577,11 @@ void write(wire::DaemonReply::Builder out, const ManifestPart& reply) {
 }
 void write(wire::DaemonReply::Builder out, const GraphPart& reply) {
   out.setGraphPart(part(reply.bytes));
+}
+void write(wire::DaemonReply::Builder out, const ModelPlaced& reply) {
+  auto placed = out.initModelPlaced();
+  placed.setBytes(reply.bytes);
+  placed.setUploadedBytes(reply.uploaded_bytes);
 }
 void write(wire::DaemonReply::Builder out, const ProgramDefined& reply) {
   auto defined = out.initProgramDefined();
@@ -776,7 +796,7 @@ ScheduleReport read_schedule_report(wire::ScheduleReport::Reader in) {
 }
 
 using ReplyBody = decltype(DaemonReply::body);
-static_assert(std::variant_size_v<ReplyBody> == wire::DaemonReply::GRAPH_PART + 1);
+static_assert(std::variant_size_v<ReplyBody> == wire::DaemonReply::MODEL_PLACED + 1);
 
 ReplyBody read_reply_body(wire::DaemonReply::Reader in) {
   switch (in.which()) {
@@ -819,6 +839,8 @@ ReplyBody read_reply_body(wire::DaemonReply::Reader in) {
       return read_schedule_report(in.getSchedule());
     case wire::DaemonReply::GRAPH_PART:
       return GraphPart{read_part(in.getGraphPart())};
+    case wire::DaemonReply::MODEL_PLACED:
+      return ModelPlaced{in.getModelPlaced().getBytes(), in.getModelPlaced().getUploadedBytes()};
   }
   refuse(ErrorCode::kUnsupported, "The daemon's answer is unknown to this version of the client.");
 }

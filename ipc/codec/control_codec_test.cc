@@ -71,6 +71,7 @@ std::vector<ClientRequest> requests() {
       {27, DropPrograms{{{28}, {UINT64_MAX}}}},
       {28, Hello{9, kName, 2, false, "cpu:0", ServiceClass::kIdle}},
       {29, GetSchedule{{30}, 31}},
+      {30, PlaceModel{{31}, "cuda:0"}},
   };
 }
 
@@ -108,7 +109,8 @@ SessionReport session_report(const std::string& name) {
 }
 ModelReport model_report(const std::string& name) {
   ModelReport report{{1},  name, name, ModelState::kDisk, 2, 3, 4,    5, true,
-                     true, {},   6,    "cpu:0",           7, 8, name, 9, 10};
+                     true, {},   6,    "cpu:0",           7, 8, name, 9, 10,
+                     11};
   report.sha256.fill(0xab);
   return report;
 }
@@ -131,7 +133,8 @@ KernelTable kernel_table() {
 }
 DeviceReport device_report(const std::string& name) {
   const std::string word = name.substr(0, limits::kWordBytes);
-  return {name, name, 1, 2, 3, 4, DeviceState::kLost, 5, word, word, kernel_table(), word, name};
+  return {name,           name, 1,    2, 3, 4, DeviceState::kLost, 5, word, word,
+          kernel_table(), word, name, 6, 7, 8};
 }
 MemoryReport memory_report(const std::string& name) {
   return {name, MemoryPool::kLanes, 1, 2, 3, 4, 5};
@@ -199,6 +202,7 @@ std::vector<DaemonReply> replies() {
       {14, EventList{5, 6, {event_report("a"), EventReport{}}}},
       {15, ManifestPart{Bytes(9, std::byte{8})}},
       {16, GraphPart{Bytes(7, std::byte{6})}},
+      {17, ModelPlaced{18, 19}},
       {16, UseList{96, {use_report("a"), UseReport{}}}},
       {17, OwnMemory{1, 2, 3, 4, 5}},
       {18, ScheduleReport{2, "cpu:0", kName, schedule()}},
@@ -313,7 +317,8 @@ std::vector<MoverOrder> mover_orders() {
 }
 
 std::vector<MoverEvent> mover_events() {
-  return {{0, MoverReady{6, true, "A GPU", "GPU-1", "580.1", 7}},
+  return {{0, MoverReady{6, true, "A GPU", "GPU-1", "580.1", 7, 8}},
+          {0, MoverReady{6, true, "A GPU", "GPU-1", "580.1", 7}},
           {0, OrderFailed{ErrorCode::kNotFound, "No driver."}},
           {1, OrderDone{}},
           {2, Checksummed{{3, 4}}},

@@ -91,6 +91,7 @@ struct ClientRequest {
     dropPrograms @26 :List(UInt64);  # their ids
     getSchedule @27 :GetSchedule;
     readGraph @28 :ReadGraph;
+    placeModel @29 :PlaceModel;
   }
 }
 
@@ -101,6 +102,11 @@ struct Hello {
   observer @3 :Bool;
   device @4 :Text;
   service @5 :UInt8 = 1;  # normal
+}
+
+struct PlaceModel {
+  model @0 :UInt64;
+  device @1 :Text;
 }
 
 struct GetSchedule {
@@ -188,7 +194,13 @@ struct DaemonReply {
     ownMemory @17 :OwnMemory;
     schedule @18 :ScheduleReport;
     graphPart @19 :Data;
+    modelPlaced @20 :ModelPlaced;
   }
+}
+
+struct ModelPlaced {
+  bytes @0 :UInt64;
+  uploadedBytes @1 :UInt64;
 }
 
 struct Failure {
@@ -339,6 +351,7 @@ struct ModelReport {
   path @14 :Text;
   plan @15 :UInt32;
   hugeBytes @16 :UInt64;
+  onGpus @17 :UInt32;  # bit n: cuda:n
 }
 
 struct ModelList {
@@ -394,6 +407,9 @@ struct DeviceReport {
   kernels @10 :KernelTable;  # null: nothing
   driver @11 :Text;
   reason @12 :Text;
+  hardwareBytes @13 :UInt64;
+  hardwareFreeBytes @14 :UInt64;
+  uploadedBytes @15 :UInt64;
 }
 
 # Rates are 10^6 bytes, or operations, a second.
@@ -827,6 +843,7 @@ struct MoverReady {
   uuid @3 :Text;
   driver @4 :Text;
   granularityBytes @5 :UInt64;
+  minor @6 :UInt32 = 0xffffffff;  # of its node; that: not known
 }
 
 struct DeviceMeasure {

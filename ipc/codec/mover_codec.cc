@@ -77,6 +77,8 @@ MoverOrder read_mover_order(wire::MoverOrder::Reader in) {
 
 // --- MoverEvent
 
+constexpr uint32_t kNoMinor = 0xffff'ffff;
+
 void write(wire::MoverEvent::Builder out, const MoverReady& event) {
   auto ready = out.initReady();
   ready.setLandlockAbi(event.landlock_abi);
@@ -85,6 +87,7 @@ void write(wire::MoverEvent::Builder out, const MoverReady& event) {
   ready.setUuid(text(event.uuid));
   ready.setDriver(text(event.driver));
   ready.setGranularityBytes(event.granularity_bytes);
+  ready.setMinor(event.minor.value_or(kNoMinor));
 }
 void write(wire::MoverEvent::Builder out, const OrderFailed& event) {
   write_failure(out.initFailed(), event.code, event.message);
@@ -103,8 +106,10 @@ void write(wire::MoverEvent::Builder out, const DeviceMeasured& event) {
 }
 
 MoverReady read_ready(wire::MoverReady::Reader in) {
-  return {in.getLandlockAbi(),     in.getSeccomp(),           read_name(in.getName()),
-          read_name(in.getUuid()), read_word(in.getDriver()), in.getGranularityBytes()};
+  MoverReady ready{in.getLandlockAbi(),     in.getSeccomp(),           read_name(in.getName()),
+                   read_name(in.getUuid()), read_word(in.getDriver()), in.getGranularityBytes()};
+  if (in.getMinor() != kNoMinor) ready.minor = in.getMinor();
+  return ready;
 }
 
 OrderFailed read_order_failed(wire::Failure::Reader in) {

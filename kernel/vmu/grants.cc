@@ -21,6 +21,12 @@ Error not_held() {
 GrantLedger::GrantLedger(uint64_t device_bytes, uint64_t default_quota_bytes)
     : total_bytes_(device_bytes), default_quota_(default_quota_bytes), free_bytes_(device_bytes) {}
 
+void GrantLedger::set_total(uint64_t bytes) {
+  DJINN_ASSERT(bytes >= total_bytes_);
+  free_bytes_ += bytes - total_bytes_;
+  total_bytes_ = bytes;
+}
+
 void GrantLedger::set_quota(PrincipalId principal, uint64_t bytes) {
   quotas_[principal] = bytes;
 }

@@ -51,6 +51,9 @@ class GrantLedger {
   // whom set_quota gives no other.
   GrantLedger(uint64_t device_bytes, uint64_t default_quota_bytes);
 
+  // The device has so many bytes, and not fewer than before: one whose size was not known at first.
+  void set_total(uint64_t bytes);
+
   // The quota may lie beneath what the principal holds: then it gets nothing more until it is below
   // again.
   void set_quota(PrincipalId principal, uint64_t bytes);
@@ -100,7 +103,7 @@ class GrantLedger {
   void add(uint64_t bytes, PrincipalId principal);
   void end(Accounts::iterator account, uint64_t bytes);
 
-  const uint64_t total_bytes_;
+  uint64_t total_bytes_;
   uint64_t default_quota_;
   uint64_t granted_bytes_ = 0;
   uint64_t free_bytes_ = 0;

@@ -318,9 +318,9 @@ def test_a_limit_of_a_device_of_another_kind_is_told_alike_at_a_start_and_a_relo
     systemd: Systemd,
 ) -> None:
     root = systemd.directory
-    text = '[device."cuda:0"]\nlimit = "1GiB"\n'
+    text = '[device."tpu:0"]\nlimit = "1GiB"\n'
     path = write_config(root, text)
-    ignored = "device.cuda:0.limit is ignored: djinnd grants no memory of such a device"
+    ignored = "device.tpu:0.limit is ignored: djinnd grants no memory of such a device"
     told = f"{path}:2: warning: {ignored}"
     checked = check(root, "--check-config")
     assert (checked.returncode, told in checked.stderr) == (0, True), checked.stderr

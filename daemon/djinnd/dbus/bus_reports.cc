@@ -98,6 +98,8 @@ int append(sd_bus_message* message, const ipc::ModelReport& report) {
   if (!report.path.empty()) entries.put("path", report.path);
   entries.put("huge_bytes", report.huge_bytes);
   if (report.plan != 0) entries.put("plan", fmt::format("{:08x}", report.plan));
+  if (report.on_gpus != 0)
+    entries.put("copies", fmt::format("{}", fmt::join(copies_of(report), ",")));
   return entries.close();
 }
 
@@ -111,6 +113,28 @@ int append(sd_bus_message* message, const ipc::UseReport& report) {
     entries.put("pid", report.pid);
   } else {
     entries.put("pinned", true);
+  }
+  return entries.close();
+}
+
+int append(sd_bus_message* message, const ipc::DeviceReport& report) {
+  Dictionary entries(message);
+  entries.put("device", report.device);
+  entries.put("name", report.name);
+  entries.put("state", state_text(report.state));
+  entries.put("used_bytes", report.used_bytes);
+  entries.put("total_bytes", report.total_bytes);
+  entries.put("planned_bytes", report.planned_bytes);
+  entries.put("lanes", report.lanes);
+  entries.put("huge_bytes", report.huge_bytes);
+  if (!report.huge_pages.empty()) entries.put("huge_pages", report.huge_pages);
+  if (!report.isa.empty()) entries.put("isa", report.isa);
+  if (!report.driver.empty()) entries.put("driver", report.driver);
+  if (!report.reason.empty()) entries.put("reason", report.reason);
+  if (report.hardware_bytes > 0) {
+    entries.put("hardware_bytes", report.hardware_bytes);
+    entries.put("hardware_free_bytes", report.hardware_free_bytes);
+    entries.put("uploaded_bytes", report.uploaded_bytes);
   }
   return entries.close();
 }
@@ -135,6 +159,10 @@ int append_reports(sd_bus_message* message, const std::vector<ipc::ModelReport>&
 }
 
 int append_reports(sd_bus_message* message, const std::vector<ipc::UseReport>& reports) {
+  return append_all(message, reports);
+}
+
+int append_reports(sd_bus_message* message, const std::vector<ipc::DeviceReport>& reports) {
   return append_all(message, reports);
 }
 

@@ -19,6 +19,7 @@ namespace djinn::daemon {
 int append_reports(sd_bus_message* message, const std::vector<ipc::SessionReport>& reports);
 int append_reports(sd_bus_message* message, const std::vector<ipc::ModelReport>& reports);
 int append_reports(sd_bus_message* message, const std::vector<ipc::UseReport>& reports);
+int append_reports(sd_bus_message* message, const std::vector<ipc::DeviceReport>& reports);
 
 // "org.djinn.Error.NotFound" for kNotFound.
 [[nodiscard]] std::string bus_error_of(ErrorCode code);

@@ -68,6 +68,8 @@ int send_answer(sd_bus_message* message, const ipc::DaemonReply& reply) {
     failed = append_reports(made, list->sessions);
   } else if (const auto* models = std::get_if<ipc::ModelList>(&reply.body)) {
     failed = append_reports(made, models->models);
+  } else if (const auto* devices = std::get_if<ipc::DeviceList>(&reply.body)) {
+    failed = append_reports(made, devices->devices);
   } else if (const auto* uses = std::get_if<ipc::UseList>(&reply.body)) {
     failed = append_reports(made, uses->uses);
   }
@@ -154,6 +156,12 @@ void Manager::list_models(sd_bus_message* message) {
       ipc::ModelList list{0, reports_.models_seen_by(caller)};
       inquiries_.answer(waiter.number, {waiter.number, std::move(list)});
     });
+  });
+}
+
+void Manager::list_devices(sd_bus_message* message) {
+  begin(message, kInspect, [this](const Waiter& waiter, const Caller&) {
+    inquiries_.answer(waiter.number, {waiter.number, ipc::DeviceList{reports_.all_devices()}});
   });
 }
 

@@ -84,6 +84,7 @@ class Manager {
 
   void list_sessions(sd_bus_message* message);
   void list_models(sd_bus_message* message);
+  void list_devices(sd_bus_message* message);
   void list_uses(sd_bus_message* message);
   void subscribe(sd_bus_message* message);
   void unsubscribe(sd_bus_message* message);

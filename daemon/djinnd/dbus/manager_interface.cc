@@ -70,6 +70,8 @@ const sd_bus_vtable* Manager::vtable() {
                               &Manager::handle<&Manager::list_models>, kOpen),
       SD_BUS_METHOD_WITH_ARGS("ListUses", SD_BUS_ARGS("s", model), SD_BUS_RESULT("aa{sv}", uses),
                               &Manager::handle<&Manager::list_uses>, kOpen),
+      SD_BUS_METHOD_WITH_ARGS("ListDevices", SD_BUS_NO_ARGS, SD_BUS_RESULT("aa{sv}", devices),
+                              &Manager::handle<&Manager::list_devices>, kOpen),
       SD_BUS_METHOD_WITH_ARGS("Subscribe", SD_BUS_NO_ARGS, SD_BUS_NO_RESULT,
                               &Manager::handle<&Manager::subscribe>, kOpen),
       SD_BUS_METHOD_WITH_ARGS("Unsubscribe", SD_BUS_NO_ARGS, SD_BUS_NO_RESULT,

@@ -62,6 +62,9 @@ constexpr std::array<Traits, ipc::kEventKinds> kTraits = {{
     {"7db8a87410574c26a491f61e17846b61", LOG_INFO},     // model-pinned
     {"5c99f8d89d0b46dd87ab5fc4a77ee723", LOG_INFO},     // model-unpinned
     {"f13faa1a2279450886aaa1c3cef941bf", LOG_WARNING},  // config-warning
+    {"701c08be3bb848359831f5d00541b7b9", LOG_INFO},     // copy-placed
+    {"f90620379d944c8096c11d10c50176be", LOG_INFO},     // copy-dropped
+    {"62d2f22b8c1d4080ac1484bee4c64825", LOG_ERR},      // copy-differed
 }};
 
 static_assert(std::ranges::all_of(kTraits,

@@ -113,7 +113,7 @@ std::vector<Item> page_of(std::vector<Item> items, uint32_t first,
 
 Reports::Reports(Loop& loop, const Clock& clock, const Devices& devices, const Quotas& quotas,
                  Domains& domains, Models& models, Programs& programs, Sessions& sessions,
-                 Events& events, StatsRounds& stats, Movers& movers,
+                 Events& events, StatsRounds& stats, const Gpus& gpus,
                  const DeferredClose& deferred_close, Turns& turns)
     : loop_(loop),
       clock_(clock),
@@ -125,7 +125,7 @@ Reports::Reports(Loop& loop, const Clock& clock, const Devices& devices, const Q
       sessions_(sessions),
       events_(events),
       stats_(stats),
-      movers_(movers),
+      gpus_(gpus),
       deferred_close_(deferred_close),
       turns_(turns),
       started_wall_ns_(clock.wall_ns()),
@@ -430,6 +430,7 @@ ipc::ModelReport Reports::report_of(const Model& model, const Caller& caller) {
   report.bytes = model.bytes;
   report.bytes_loaded = model.bytes_loaded;
   report.huge_bytes = model.huge_bytes;
+  report.on_gpus = models_.copies().places_of(model.id);
   report.files = static_cast<uint32_t>(model.sources.front().files.size());
   report.leases = static_cast<uint32_t>(model.leases->size());
   report.pinned = model.pinned();
@@ -592,12 +593,27 @@ ipc::DeviceReport Reports::report_of(const Memory& memory) const {
   return report;
 }
 
+ipc::DeviceReport Reports::report_of(const Gpu& gpu) const {
+  ipc::DeviceReport report = gpu.report();
+  const Memory& memory = devices_.of(gpu.device());
+  report.used_bytes = memory.granted_bytes();
+  report.total_bytes = memory.total_bytes();
+  return report;
+}
+
+std::vector<ipc::DeviceReport> Reports::all_devices() const {
+  std::vector<ipc::DeviceReport> all;
+  for (const auto& memory : devices_.all()) all.push_back(report_of(*memory));
+  for (const auto& gpu : gpus_.all()) {
+    all.push_back(report_of(*gpu));
+    gpu->measure();  // the next report has fresh numbers
+  }
+  DJINN_ASSERT(all.size() <= limits::kDevices);
+  return all;
+}
+
 void Reports::devices(const Waiter& waiter) {
-  ipc::DeviceList list;
-  for (const auto& memory : devices_.all()) list.devices.push_back(report_of(*memory));
-  std::ranges::move(movers_.reports(), std::back_inserter(list.devices));
-  DJINN_ASSERT(list.devices.size() <= limits::kDevices);
-  sessions_.reply(waiter, {waiter.number, std::move(list)});
+  sessions_.reply(waiter, {waiter.number, ipc::DeviceList{all_devices()}});
 }
 
 void Reports::memory(const Waiter& waiter) {
@@ -605,6 +621,7 @@ void Reports::memory(const Waiter& waiter) {
   for (const auto& memory : devices_.all()) {
     for (ipc::MemoryReport& pool : pools_of(*memory)) list.pools.push_back(std::move(pool));
   }
+  for (const auto& memory : devices_.gpus()) list.pools.push_back(copies_report(*memory));
   sessions_.reply(waiter, {waiter.number, std::move(list)});
 }
 
@@ -646,6 +663,18 @@ ipc::MemoryReport Reports::weights_report(const Memory& memory) const {
     report.cached_bytes += model.bytes;
   }
   report.evictable_bytes = models_.residency().evictable_bytes(memory.device());
+  return report;
+}
+
+// No worker maps any of it yet.
+ipc::MemoryReport Reports::copies_report(const Memory& memory) const {
+  ipc::MemoryReport report;
+  report.device = text_of(memory.device());
+  report.pool = ipc::MemoryPool::kWeights;
+  report.reserved_bytes = memory.granted_bytes();
+  report.evictable_bytes = models_.copies().evictable_bytes(memory.device());
+  report.cached_bytes = report.evictable_bytes;
+  report.pinned_bytes = models_.copies().pinned_bytes(memory.device());
   return report;
 }
 

@@ -14,7 +14,7 @@
 #include "daemon/djinnd/programs/programs.h"
 #include "daemon/djinnd/sessions/sessions.h"
 #include "daemon/djinnd/workers/domains.h"
-#include "daemon/djinnd/workers/mover.h"
+#include "daemon/djinnd/workers/gpu.h"
 #include "daemon/djinnd/workers/stats_rounds.h"
 #include "ipc/codec/control_codec.h"
 #include "kernel/base/owner.h"
@@ -25,7 +25,7 @@ class Reports {
  public:
   Reports(Loop& loop, const Clock& clock, const Devices& devices, const Quotas& quotas,
           Domains& domains, Models& models, Programs& programs, Sessions& sessions, Events& events,
-          StatsRounds& stats, Movers& movers, const DeferredClose& deferred_close, Turns& turns);
+          StatsRounds& stats, const Gpus& gpus, const DeferredClose& deferred_close, Turns& turns);
 
   // Asks the workers for their counts first.
   void status(const Waiter& waiter, const Caller& caller, const ipc::GetStatus& request);
@@ -48,6 +48,8 @@ class Reports {
   void programs(const Waiter& waiter, const Caller& caller, const ipc::ListPrograms& request);
   // Sums over all users, as in status: nothing of others shows in them but how much is left.
   void devices(const Waiter& waiter);
+  // The same list.
+  [[nodiscard]] std::vector<ipc::DeviceReport> all_devices() const;
   void memory(const Waiter& waiter);
   void own_memory(const Waiter& waiter, const Session& session);
 
@@ -62,6 +64,8 @@ class Reports {
 
   // --- for metrics: the same numbers, of all users
   [[nodiscard]] std::array<ipc::MemoryReport, 3> pools_of(const Memory& memory) const;
+  // The only pool of a GPU.
+  [[nodiscard]] ipc::MemoryReport copies_report(const Memory& memory) const;
   // How many sessions are in each ipc::SessionState. Connections that have not said hello count as
   // none.
   [[nodiscard]] std::array<uint64_t, ipc::kSessionStates> session_states() const;
@@ -95,6 +99,7 @@ class Reports {
   [[nodiscard]] ipc::ProgramReport report_of(const Program& program);
   [[nodiscard]] ipc::SessionWait wait_of(const Session& session, bool running) const;
   [[nodiscard]] ipc::DeviceReport report_of(const Memory& memory) const;
+  [[nodiscard]] ipc::DeviceReport report_of(const Gpu& gpu) const;
   [[nodiscard]] ipc::MemoryReport weights_report(const Memory& memory) const;
   // idle_bytes: what would come free of it (idle_memory.h).
   [[nodiscard]] ipc::MemoryReport sessions_report(const Memory& memory, uint64_t idle_bytes) const;
@@ -110,7 +115,7 @@ class Reports {
   Sessions& sessions_;
   Events& events_;
   StatsRounds& stats_;
-  Movers& movers_;
+  const Gpus& gpus_;
   const DeferredClose& deferred_close_;
   Turns& turns_;
   uint64_t started_wall_ns_;

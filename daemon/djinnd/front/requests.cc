@@ -147,8 +147,8 @@ void Requests::fulfil_with(SessionId id, const ipc::ClientRequest& request,
 
 // Nothing computes on a GPU yet. Who names one is told so, and computes nowhere else.
 void Requests::fulfil(Call& call, const ipc::Hello& body) {
-  const Mover* const mover = movers_.find(body.device);
-  if (mover != nullptr) return sessions_.refuse(call.waiter, mover->refusal());
+  const Gpu* const gpu = gpus_.find(body.device);
+  if (gpu != nullptr) return sessions_.refuse(call.waiter, gpu->refusal());
   sessions_.hello(call.session, call.waiter.number, body);
 }
 
@@ -298,6 +298,17 @@ bool Requests::is_admin(const Call& call) {
   if (call.session.caller.admin) return true;
   sessions_.refuse(call.waiter, only_administrators_may());
   return false;
+}
+
+void Requests::fulfil(Call& call, const ipc::PlaceModel& body) {
+  if (!is_admin(call)) return;
+  const Gpu* const gpu = gpus_.find(body.device);
+  if (gpu == nullptr) {
+    return sessions_.refuse(
+        call.waiter, {ErrorCode::kNotFound,
+                      fmt::format("djinnd has no GPU '{}'. See 'djinnctl devices'.", body.device)});
+  }
+  models_.place(call.waiter, body.model, gpu->device());
 }
 
 void Requests::fulfil(Call& call, const ipc::SetDraining& body) {

@@ -18,7 +18,7 @@
 #include "daemon/djinnd/models/models.h"
 #include "daemon/djinnd/programs/programs.h"
 #include "daemon/djinnd/sessions/sessions.h"
-#include "daemon/djinnd/workers/mover.h"
+#include "daemon/djinnd/workers/gpu.h"
 #include "ipc/messages.h"
 
 namespace djinn::daemon {
@@ -31,11 +31,11 @@ Status check_turn(const Session& session, const ipc::ClientRequest& request, siz
 
 class Requests {
  public:
-  Requests(const Devices& devices, const Movers& movers, Domains& domains, Sessions& sessions,
+  Requests(const Devices& devices, const Gpus& gpus, Domains& domains, Sessions& sessions,
            Models& models, Programs& programs, Reports& reports, Schedules& schedules,
            UserQueues& payloads, Turns& turns, Drain& drain)
       : devices_(devices),
-        movers_(movers),
+        gpus_(gpus),
         domains_(domains),
         sessions_(sessions),
         models_(models),
@@ -83,6 +83,7 @@ class Requests {
   void fulfil(Call& call, const ipc::CancelRun& body);
   void fulfil(Call& call, const ipc::TerminateSession& body);
   void fulfil(Call& call, const ipc::EvictModel& body);
+  void fulfil(Call& call, const ipc::PlaceModel& body);
   void fulfil(Call& call, const ipc::SetDraining& body);
   void fulfil(Call& call, const ipc::CollectGarbage& body);
   void fulfil(Call& call, const ipc::FollowEvents& body);
@@ -92,7 +93,7 @@ class Requests {
   bool has_data_path(const Call& call);
 
   const Devices& devices_;
-  const Movers& movers_;
+  const Gpus& gpus_;
   Domains& domains_;
   Sessions& sessions_;
   Models& models_;

@@ -356,7 +356,7 @@ std::optional<DeviceId> limited_device(std::string_view key) {
 }
 
 // Tells whether the key sets the limit of a device of a kind that this djinnd does not know, by a
-// name as devices have it, or of a GPU, whose memory it does not grant yet: "device.cuda:0.limit".
+// name as devices have it: "device.tpu:0.limit".
 bool limits_strange_device(std::string_view key) {
   if (!key.starts_with(kDevicePrefix) || !key.ends_with(kLimitSuffix)) return false;
   if (key.size() <= kDevicePrefix.size() + kLimitSuffix.size()) return false;
@@ -366,9 +366,8 @@ bool limits_strange_device(std::string_view key) {
   const std::string_view kind = key.substr(0, colon);
   const bool is_kind =
       !kind.empty() && std::ranges::all_of(kind, [](char c) { return c >= 'a' && c <= 'z'; });
-  const auto device = device_from(key);
   return is_kind && colon != key.npos && number_of(key.substr(colon + 1)).has_value() &&
-         (!device || device->kind == DeviceKind::kCuda);
+         !device_from(key);
 }
 
 Status set_device_limit(std::string_view text, DeviceId device, Options& options) {
@@ -421,7 +420,7 @@ std::string advice_for(const SectionKey& section) {
 std::string advice_for(std::string_view key) {
   if (key.starts_with(kDevicePrefix)) {
     return "what djinnd grants of a device beside the host is written as limit in a section named "
-           "like [device.\"fake:0\"]; the host's is memory.limit";
+           "like [device.\"cuda:0\"]; the host's is memory.limit";
   }
   if (key.find("admin") != key.npos) {
     return "administrators are root and the members of the group djinn-admin, or of the one that "

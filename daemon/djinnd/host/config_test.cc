@@ -153,7 +153,7 @@ TEST_F(ConfigTest, a_section_says_how_much_of_another_device_is_granted) {
 TEST_F(ConfigTest, a_limit_of_a_device_that_cannot_be_is_told_with_what_to_write) {
   const std::map<std::string, std::string> mistakes{
       {"[device.\"cpu:0\"]\nlimit = \"1GiB\"\n", "the host's is memory.limit"},
-      {"[device.gpu]\nlimit = \"1GiB\"\n", "named like [device.\"fake:0\"]"},
+      {"[device.gpu]\nlimit = \"1GiB\"\n", "named like [device.\"cuda:0\"]"},
       {"[device.\"fake:0\"]\nquota = \"1GiB\"\n", "is written as limit"},
       {"[device.\"fake:0\"]\nlimit = \"lots\"\n", "write bytes like"},
       {"[device.\"fake:0\"]\nlimit = 5\n", "at least \"1MiB\""},

@@ -28,6 +28,10 @@ namespace {
 // "model.ID.file.3" or "model.ID.plan.0".
 constexpr std::string_view kPrefix = "model.";
 
+// Likewise of a copy "copy.ID.0.3", its extent 3 on cuda:0; and "anchor.0" of a GPU.
+constexpr std::string_view kCopyPrefix = "copy.";
+constexpr std::string_view kAnchorPrefix = "anchor.";
+
 // An update is two messages: the new record is given before the old one is taken back.
 constexpr size_t kSpare = 1;
 constexpr size_t kMessagesOfUpdate = 2;
@@ -39,6 +43,35 @@ std::string beginning_of(ModelId id) {
 
 std::string name_of_part(ModelId id, std::string_view part, uint64_t number) {
   return fmt::format("{}{}.{}", beginning_of(id), part, number);
+}
+
+std::string name_of_copy(ModelId id, DeviceId device, size_t extent) {
+  return fmt::format("{}{}.{}.{}", kCopyPrefix, text_of(id), device.index, extent);
+}
+
+std::string name_of_anchor(DeviceId device) {
+  return fmt::format("{}{}", kAnchorPrefix, device.index);
+}
+
+struct CopyName {
+  ModelId model;
+  DeviceId device;
+  size_t extent = 0;
+};
+std::optional<CopyName> parse_copy(std::string_view name) {
+  if (!name.starts_with(kCopyPrefix)) return std::nullopt;
+  name.remove_prefix(kCopyPrefix.size());
+  CopyName parsed;
+  uint32_t index = 0;
+  const char* const end = name.data() + name.size();
+  const auto id = std::from_chars(name.data(), end, parsed.model.value, 16);
+  if (id.ec != std::errc() || id.ptr == end || *id.ptr != '.') return std::nullopt;
+  const auto device = std::from_chars(id.ptr + 1, end, index);
+  if (device.ec != std::errc() || device.ptr == end || *device.ptr != '.') return std::nullopt;
+  const auto extent = std::from_chars(device.ptr + 1, end, parsed.extent);
+  if (extent.ec != std::errc() || extent.ptr != end) return std::nullopt;
+  parsed.device = {DeviceKind::kCuda, index};
+  return parsed;
 }
 
 const std::string& boot_id() {
@@ -228,7 +261,8 @@ std::optional<RecordName> parse_record(const std::string& name) {
 }  // namespace
 
 bool is_kept(std::string_view name) {
-  return name.starts_with(kPrefix);
+  return name.starts_with(kPrefix) || name.starts_with(kCopyPrefix) ||
+         name.starts_with(kAnchorPrefix);
 }
 
 size_t store_size() {
@@ -240,8 +274,102 @@ size_t store_size() {
   return size;
 }
 
+std::vector<KeptCopy> FdStore::take_copies(std::map<std::string, Fd>& kept) {
+  std::map<CopyKey, std::map<size_t, Fd>> found;
+  for (auto next = kept.begin(); next != kept.end();) {
+    const auto name = parse_copy(next->first);
+    if (!name) {
+      ++next;
+      continue;
+    }
+    found[{name->model, name->device}][name->extent] = std::move(next->second);
+    next = kept.erase(next);
+  }
+  std::vector<KeptCopy> copies;
+  for (auto& [key, parts] : found) {
+    const bool is_whole = parts.rbegin()->first + 1 == parts.size();
+    if (!is_whole || held_ + parts.size() + kSpare > descriptors_max_) {
+      for (const auto& [extent, fd] : parts) {
+        notifier_.take_out(name_of_copy(key.first, key.second, extent));
+      }
+      continue;
+    }
+    KeptCopy& copy = copies.emplace_back(KeptCopy{key.first, key.second, {}});
+    for (auto& [extent, fd] : parts) copy.extents.push_back(std::move(fd));
+    copies_[key] = copy.extents.size();
+    held_ += copy.extents.size();
+  }
+  return copies;
+}
+
+Fd FdStore::take_anchor(std::map<std::string, Fd>& kept, DeviceId gpu) {
+  auto anchor = kept.extract(name_of_anchor(gpu));
+  if (anchor.empty()) return {};
+  anchors_.insert(gpu);
+  ++held_;
+  return std::move(anchor.mapped());
+}
+
+void FdStore::forget_anchor(DeviceId gpu) {
+  if (anchors_.erase(gpu) == 0) return;
+  notifier_.take_out(name_of_anchor(gpu));
+  --held_;
+}
+
+void FdStore::keep_anchor(DeviceId gpu, const Fd& node) {
+  if (descriptors_max_ == 0 || anchors_.contains(gpu) || held_ + 1 + kSpare > descriptors_max_) {
+    return;
+  }
+  const Status given = notifier_.give(name_of_anchor(gpu), node, Notifier::Polled::kNo);
+  if (!given) return log("the node of {} is not kept: {}", text_of(gpu), given.error().message);
+  anchors_.insert(gpu);
+  ++held_;
+}
+
+void FdStore::keep_copies(const std::vector<Copies::Kept>& copies) {
+  if (descriptors_max_ == 0) return;
+  const auto is_there = [&](const CopyKey& key) {
+    return std::ranges::any_of(
+        copies, [&](const Copies::Kept& copy) { return CopyKey(copy.model, copy.device) == key; });
+  };
+  for (auto next = copies_.begin(); next != copies_.end();) {
+    const auto kept = next++;
+    if (!is_there(kept->first)) forget(kept);
+  }
+  for (const Copies::Kept& copy : copies) {
+    if (!copies_.contains({copy.model, copy.device})) keep_copy(copy);
+  }
+}
+
+void FdStore::keep_copy(const Copies::Kept& copy) {
+  const size_t needed = copy.extents->size();
+  const bool has_room = held_ + needed + kSpare <= descriptors_max_ && notifier_.has_room(needed);
+  if (!anchors_.contains(copy.device) || !has_room) return;
+  const auto at = copies_.emplace(CopyKey(copy.model, copy.device), 0).first;
+  for (const Fd& extent : *copy.extents) {
+    const std::string name = name_of_copy(copy.model, copy.device, at->second);
+    const Status given = notifier_.give(name, extent, Notifier::Polled::kNo);
+    if (!given) {
+      log("a copy of a model is not kept: {}", given.error().message);
+      return forget(at);
+    }
+    ++at->second;
+    ++held_;
+  }
+}
+
+void FdStore::forget(std::map<CopyKey, size_t>::iterator copy) {
+  const auto& [key, extents] = *copy;
+  for (size_t i = 0; i < extents; ++i) {
+    notifier_.take_out(name_of_copy(key.first, key.second, i));
+  }
+  DJINN_ASSERT(held_ >= extents);
+  held_ -= extents;
+  copies_.erase(copy);
+}
+
 std::vector<Model> FdStore::take_back(std::map<std::string, Fd> kept) {
-  DJINN_ASSERT(records_.empty() && held_ == 0);
+  DJINN_ASSERT(records_.empty());
   std::set<std::string> surplus;
   std::map<std::string, uint64_t> newest;  // record, by the beginning of its model's names
   for (const auto& [name, fd] : kept) {
@@ -373,6 +501,11 @@ Status FdStore::give_all(const Model& model, const std::vector<Part>& parts,
 // Forgets the models of which systemd has not got every part.
 void FdStore::forget_unsent() {
   for (const std::string& name : notifier_.take_unsent()) {
+    if (const auto part = parse_copy(name)) {
+      const auto copy = copies_.find({part->model, part->device});
+      if (copy != copies_.end()) forget(copy);
+      continue;
+    }
     const auto model = std::ranges::find_if(
         records_, [&](const auto& record) { return name.starts_with(beginning_of(record.first)); });
     if (model != records_.end()) forget(model);

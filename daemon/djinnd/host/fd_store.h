@@ -13,6 +13,12 @@
 // no room, or whose descriptors cannot be given, is not kept at all. It is tried again with the
 // next change of any model; so is a record that is out of date.
 //
+// A copy of a model in a GPU's memory has no record: it is compared with its model before it counts
+// (models/copies.h), so what is missing or another's costs an upload. One for which there is no
+// room is not kept. With a GPU's first copy goes its anchor, a descriptor of the GPU's node: as
+// long as somebody has that open, the driver keeps the device, and with it what was exported,
+// although no process of ours runs.
+//
 // Nobody waits for systemd to hear that it is to let go of a model's extents: until then, which is
 // soon unless it hangs, memory is in use that is granted to nobody.
 //
@@ -22,14 +28,22 @@
 #include <map>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "daemon/djinnd/events/events.h"
 #include "daemon/djinnd/host/notifier.h"
 #include "daemon/djinnd/memory/devices.h"
+#include "daemon/djinnd/models/copies.h"
 #include "daemon/djinnd/models/model.h"
 
 namespace djinn::daemon {
+
+struct KeptCopy {
+  ModelId model;
+  DeviceId device;
+  std::vector<Fd> extents;
+};
 
 class FdStore {
  public:
@@ -48,6 +62,18 @@ class FdStore {
   // Sees that systemd holds the resident ones of these as they are now, and no other but those that
   // are returning: taken back, and not in the table yet.
   void keep(const std::map<ModelId, Model>& models, const std::set<ModelId>& returning = {});
+
+  // A predecessor's copies, of devices and models that need not be there any more; they are taken
+  // out of what it left. Before take_back().
+  std::vector<KeptCopy> take_copies(std::map<std::string, Fd>& kept);
+  // The anchor of a GPU, that a predecessor left; none where it left none. Likewise.
+  [[nodiscard]] Fd take_anchor(std::map<std::string, Fd>& kept, DeviceId gpu);
+  // Sees that systemd holds these, and no other.
+  void keep_copies(const std::vector<Copies::Kept>& copies);
+  // Where it was kept.
+  void forget_anchor(DeviceId gpu);
+  // From now on copies of that GPU can be kept.
+  void keep_anchor(DeviceId gpu, const Fd& node);
 
   // That systemd was given and not asked back.
   [[nodiscard]] size_t descriptors() const { return held_; }
@@ -81,7 +107,13 @@ class FdStore {
   const Devices& devices_;
   Events& events_;
   size_t descriptors_max_;
+  using CopyKey = std::pair<ModelId, DeviceId>;
+  void forget(std::map<CopyKey, size_t>::iterator copy);
+  void keep_copy(const Copies::Kept& copy);
+
   std::map<ModelId, Record> records_;
+  std::map<CopyKey, size_t> copies_;  // how many extents
+  std::set<DeviceId> anchors_;
   size_t held_ = 0;
   std::set<ModelId> not_kept_;
 };

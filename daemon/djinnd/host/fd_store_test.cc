@@ -225,6 +225,51 @@ TEST_F(FdStoreTest, a_model_of_a_device_that_is_gone_is_taken_out_with_all_its_p
   EXPECT_THAT(told(), ElementsAre(taken_out("record.4"), taken_out("extent.0")));
 }
 
+TEST_F(FdStoreTest, a_copy_is_kept_behind_its_gpus_node_and_taken_out_when_it_is_gone) {
+  listen();
+  const DeviceId gpu{DeviceKind::kCuda, 1};
+  std::vector<Fd> extents;
+  for (int i = 0; i < 2; ++i) extents.push_back(*pal::make_memfd("extent", 4096));
+  const std::vector<Copies::Kept> copies{{kModel, gpu, &extents}};
+  fd_store_->keep_copies(copies);
+  EXPECT_THAT(told(), IsEmpty()) << "its memory would go with the last process";
+  const std::string copy = "copy." + text_of(kModel) + ".1.";
+  fd_store_->keep_anchor(gpu, extents[0]);
+  fd_store_->keep_copies(copies);
+  fd_store_->keep_copies(copies);
+  EXPECT_THAT(told(), ElementsAre("FDSTORE=1\nFDNAME=anchor.1\nFDPOLL=0",
+                                  "FDSTORE=1\nFDNAME=" + copy + "0\nFDPOLL=0",
+                                  "FDSTORE=1\nFDNAME=" + copy + "1\nFDPOLL=0"));
+  EXPECT_EQ(fd_store_->descriptors(), 3u);
+  fd_store_->keep_copies({});
+  fd_store_->forget_anchor(gpu);
+  EXPECT_THAT(told(), ElementsAre("FDSTOREREMOVE=1\nFDNAME=" + copy + "0",
+                                  "FDSTOREREMOVE=1\nFDNAME=" + copy + "1",
+                                  "FDSTOREREMOVE=1\nFDNAME=anchor.1"));
+  EXPECT_EQ(fd_store_->descriptors(), 0u);
+}
+
+TEST_F(FdStoreTest, a_copy_comes_back_whole_or_is_taken_out) {
+  listen();
+  const DeviceId gpu{DeviceKind::kCuda, 0};
+  const std::string whole = "copy." + text_of(kModel) + ".0.", part = "copy.00000000000a.0.";
+  std::map<std::string, Fd> kept;
+  for (const std::string& name : {whole + "0", whole + "1", part + "1"}) {
+    kept[name] = *pal::make_memfd("extent", 4096);
+  }
+  kept["anchor.0"] = *pal::make_memfd("node", 4096);
+  EXPECT_TRUE(fd_store_->take_anchor(kept, gpu).valid());
+  EXPECT_FALSE(fd_store_->take_anchor(kept, {DeviceKind::kCuda, 1}).valid());
+  const std::vector<KeptCopy> copies = fd_store_->take_copies(kept);
+  ASSERT_EQ(copies.size(), 1u);
+  EXPECT_EQ(copies[0].model, kModel);
+  EXPECT_EQ(copies[0].device, gpu);
+  EXPECT_EQ(copies[0].extents.size(), 2u);
+  EXPECT_THAT(told(), ElementsAre("FDSTOREREMOVE=1\nFDNAME=" + part + "1"));
+  EXPECT_TRUE(kept.empty());
+  EXPECT_EQ(fd_store_->descriptors(), 3u);
+}
+
 TEST_F(FdStoreTest, records_wait_for_a_systemd_that_does_not_read) {
   listen();
   fd_store_->keep(models_);

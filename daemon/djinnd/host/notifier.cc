@@ -34,13 +34,14 @@ void Notifier::say_word(std::string message) {
   thread_.post([message = std::move(message)] { send(message); });
 }
 
-Status Notifier::give(const std::string& name, const Fd& fd) {
+Status Notifier::give(const std::string& name, const Fd& fd, Polled polled) {
   DJINN_ASSERT(fd.valid() && name.find('\n') == name.npos);  // it would begin another field
   if (!is_heard_) return {};
   DJINN_TRY(Fd copy, fd.duplicate());
   const auto own = std::make_shared<const Fd>(std::move(copy));
-  thread_.post_surely([name, own, unsent = unsent_] {
-    const std::string message = "FDSTORE=1\nFDNAME=" + name;
+  thread_.post_surely([name, own, polled, unsent = unsent_] {
+    const std::string message =
+        "FDSTORE=1\nFDNAME=" + name + (polled == Polled::kNo ? "\nFDPOLL=0" : "");
     const int number = own->get();
     const int sent = ::sd_pid_notify_with_fds(0, 0, message.c_str(), &number, 1);
     if (sent >= 0) return;

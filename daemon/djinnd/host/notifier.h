@@ -9,6 +9,7 @@
 // Without systemd none of it does anything.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -32,7 +33,10 @@ class Notifier {
   void say_word(std::string message);
   // Has systemd keep the descriptor; it may be closed after this. Errors: kSystem and its kin, when
   // it cannot be kept open until systemd has it.
-  [[nodiscard]] Status give(const std::string& name, const Fd& fd);
+  // kNo: also where it is readable at its other end's wish, as a GPU's memory is; else systemd lets
+  // go of it then.
+  enum class Polled : uint8_t { kYes, kNo };
+  [[nodiscard]] Status give(const std::string& name, const Fd& fd, Polled polled = Polled::kYes);
   void take_out(const std::string& name);
   // Whether so many can be given: what waits for systemd holds its memory, and must end somewhere.
   [[nodiscard]] bool has_room(size_t descriptors) const;

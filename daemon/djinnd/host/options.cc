@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstring>
@@ -148,6 +149,40 @@ void add_time(CLI::App& app, Options& options, const std::string& name, std::str
                }});
 }
 
+// Gives the key and the value of a limit as the file would have them; nothing where it is none.
+std::optional<std::pair<std::string, std::string>> limit_in(const std::string& text) {
+  const size_t equals = text.find('=');
+  if (equals == text.npos) return std::nullopt;
+  const std::optional<DeviceId> device = device_from(text.substr(0, equals));
+  if (!device || *device == kHostDevice) return std::nullopt;
+  return std::pair(limit_key(*device), text.substr(equals + 1));
+}
+
+std::string fault_of_device_limit(const std::string& text) {
+  const auto limit = limit_in(text);
+  if (!limit) return "'" + text + "' is no limit of a device. Write one like cuda:0=40GiB.";
+  Options nowhere;
+  const Status applied = apply_setting(limit->first, limit->second, nowhere);
+  return applied ? std::string() : applied.error().message;
+}
+
+// Adds the option that limits a device beside the host; it may come once for each.
+void add_device_limit(CLI::App& app, Options& options) {
+  app.add_option_function<std::vector<std::string>>(
+         "--device-limit",
+         [&options](const std::vector<std::string>& limits) {
+           for (const std::string& text : limits) {
+             const auto limit = limit_in(text);
+             const Status applied = apply_setting(limit->first, limit->second, options);
+             DJINN_ASSERT(applied.ok());
+           }
+         },
+         "what to grant of a GPU, like cuda:0=40GiB or cuda:0=80% [all of it]")
+      ->check(fault_of_device_limit)
+      ->allow_extra_args(false)
+      ->type_name("DEVICE=AMOUNT");
+}
+
 void add_options(CLI::App& app, Options& options) {
   auto* user = app.add_flag("--user", options.user_mode, "serve this user only");
   app.add_option("--runtime-dir", options.runtime_dir,
@@ -173,6 +208,7 @@ void add_options(CLI::App& app, Options& options) {
               "of ghosts that choose none: exact, fast or fast-only [exact]");
   add_setting(app, options, "--memory", "memory.limit", "AMOUNT",
               "what to grant, like 12GiB or 80% [80% of the machine's]");
+  add_device_limit(app, options);
   add_setting(app, options, "--session-quota", "memory.session_quota", "BYTES",
               "what one session may hold, like 4GiB [4GiB]");
   add_setting(app, options, "--spill-directory", "memory.spill_directory", "DIRECTORY",
@@ -207,6 +243,7 @@ void add_options(CLI::App& app, Options& options) {
   app.add_option("--test-extent-fault-at", options.test_extent_fault_at)->group("");
   app.add_option("--test-device-bytes", options.test_device_bytes)->group("");
   app.add_option("--test-device-worker", options.test_device_worker)->group("");
+  app.add_option("--test-nodes", options.test_nodes)->group("");
   app.add_flag("--test-fault-every", options.test_fault_every)->group("");
   app.set_version_flag("--version", std::string("djinnd ") + kVersion);
 }
@@ -315,6 +352,7 @@ Status fill_in(Options& options) {
   }
   for (const auto& [device, limit] : options.device_limits) {
     if (options.test_device_bytes > 0 && device == kTestDevice) continue;
+    if (std::ranges::find(options.gpus, device) != options.gpus.end()) continue;
     const std::string key = limit_key(device);
     options.written.erase(key);  // it is not in force
     options.config_warnings.push_back(ignored_limit(key));

@@ -76,6 +76,7 @@ struct Options {
   uint64_t test_extent_fault_at = 0;  // of the extents that djinnd makes, this one fails
   uint64_t test_device_bytes = 0;     // of another device, kTestDevice; 0: there is none
   std::string test_device_worker;     // the program of its workers
+  std::string test_nodes = "/dev";    // where GPUs' nodes are
 };
 
 // Nothing: the process is to exit with exit_code (after --help, --version or a mistake, which was

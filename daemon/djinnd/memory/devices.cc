@@ -14,15 +14,25 @@ Devices::Devices(std::span<const DeviceMemory> memories, uint64_t session_quota_
   for (const DeviceMemory& one : memories) {
     const bool is_new = extents_.emplace(one.device, &one.extents).second;
     DJINN_ASSERT(is_new);
-    all_.push_back(std::make_unique<Memory>(one.device, one.bytes, session_quota_bytes, quotas));
+    auto& list = one.device.kind == DeviceKind::kCuda ? gpus_ : all_;
+    list.push_back(std::make_unique<Memory>(one.device, one.bytes, session_quota_bytes, quotas));
   }
+  DJINN_ASSERT(!all_.empty());
+}
+
+Memory* Devices::known(DeviceId device) const {
+  for (const auto* const list : {&all_, &gpus_}) {
+    const auto found =
+        std::ranges::find_if(*list, [&](const auto& memory) { return memory->device() == device; });
+    if (found != list->end()) return found->get();
+  }
+  return nullptr;
 }
 
 Memory& Devices::of(DeviceId device) const {
-  const auto found =
-      std::ranges::find_if(all_, [&](const auto& memory) { return memory->device() == device; });
-  DJINN_ASSERT(found != all_.end());
-  return **found;
+  Memory* const memory = known(device);
+  DJINN_ASSERT(memory != nullptr);
+  return *memory;
 }
 
 ExtentSource& Devices::extents_of(DeviceId device) const {
@@ -61,18 +71,22 @@ Memory* Devices::find(std::string_view device) const {
 
 void Devices::set_session_quota(uint64_t bytes) {
   for (const auto& memory : all_) memory->set_session_quota(bytes);
+  for (const auto& memory : gpus_) memory->set_session_quota(bytes);
 }
 
 void Devices::reconsider() const {
   for (const auto& memory : all_) memory->reconsider();
+  for (const auto& memory : gpus_) memory->reconsider();
 }
 
 void Devices::freed() const {
   for (const auto& memory : all_) memory->freed();
+  for (const auto& memory : gpus_) memory->freed();
 }
 
 Status Devices::check() const {
   for (const auto& memory : all_) DJINN_CHECK(memory->check());
+  for (const auto& memory : gpus_) DJINN_CHECK(memory->check());
   return {};
 }
 

@@ -34,6 +34,13 @@ Memory::Memory(DeviceId device, uint64_t device_bytes, uint64_t session_quota_by
   ledger_.set_quota(kShared, vmu::kNoQuota);
 }
 
+void Memory::set_total(uint64_t bytes) {
+  ledger_.set_total(bytes);
+  users_.set_device_bytes(bytes);
+  freed();
+  change();
+}
+
 void Memory::set_session_quota(uint64_t bytes) {
   session_quota_ = bytes;
   ledger_.set_default_quota(bytes);
@@ -113,10 +120,13 @@ Status Memory::refused(const Request& request, Error why) const {
 
 // Even if everybody gave way, there would not be enough.
 std::string Memory::too_large(uint64_t bytes) const {
+  const std::string name = text_of(device_);
   return fmt::format(
       "{} are needed, which cannot fit in {}, all that djinnd may grant. Start djinnd with more "
-      "memory (--memory, memory.limit).",
-      size_text(bytes), size_text(ledger_.total_bytes()));
+      "memory ({}).",
+      size_text(bytes), size_text(ledger_.total_bytes()),
+      device_ == kHostDevice ? "--memory, memory.limit"
+                             : fmt::format("--device-limit {0}=BYTES, device.{0}.limit", name));
 }
 
 // The text, with the session's own part, is no longer than the record of a step can hold.

@@ -56,6 +56,9 @@ class Memory {
   static Holder of_lane(WorkerId id) { return {vmu::HolderKind::kLane, id.value}; }
   static Holder of_heap(WorkerId id) { return {vmu::HolderKind::kHeap, id.value}; }
 
+  // The device has so many bytes, and not fewer than before: a GPU's are known when its mover has
+  // said them.
+  void set_total(uint64_t bytes);
   // Whom to ask for memory when there is none; without, nothing gives way.
   void set_reclaim(Reclaim& reclaim) { reclaim_ = &reclaim; }
   // Something may have fallen idle, and so may have to give way.

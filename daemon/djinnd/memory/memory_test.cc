@@ -65,6 +65,22 @@ TEST_F(MemoryTest, who_fits_is_served_although_a_larger_request_waits) {
   EXPECT_EQ(asked_.back(), 500u) << "what others took is missing, too";
 }
 
+TEST_F(MemoryTest, a_device_whose_size_is_told_later_grants_nothing_before_and_then_all_of_it) {
+  const DeviceId gpu{DeviceKind::kCuda, 0};
+  Memory memory(gpu, 0, kDevice, quotas_);
+  Answer before, all, more;
+  memory.request(kModel, 1, into(before));
+  EXPECT_EQ(before.status.error().code, ErrorCode::kOutOfMemory);
+  EXPECT_NE(before.status.error().message.find("device.cuda:0.limit"), std::string::npos);
+  memory.set_total(kDevice);
+  memory.request(kModel, kDevice, into(all));
+  EXPECT_TRUE(all.given && all.status.ok());
+  memory.request(kModel, 1, into(more));
+  EXPECT_TRUE(more.given && !more.status.ok());
+  EXPECT_EQ(memory.free_bytes(), 0u);
+  EXPECT_TRUE(memory.check().ok());
+}
+
 TEST_F(MemoryTest, what_comes_free_is_kept_for_who_waits_however_often_others_come_and_go) {
   ASSERT_TRUE(has(kModel, 500));
   Answer large;

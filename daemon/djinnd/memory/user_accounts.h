@@ -32,6 +32,7 @@ class UserAccounts {
   UserAccounts(const Quotas& quotas, uint64_t device_bytes)
       : quotas_(quotas), device_bytes_(device_bytes) {}
 
+  void set_device_bytes(uint64_t bytes) { device_bytes_ = bytes; }
   // The holder's bytes are the user's from now on, until it is closed.
   void open(vmu::Holder holder, Owner user);
   void close(vmu::Holder holder);
@@ -63,7 +64,7 @@ class UserAccounts {
   [[nodiscard]] Room room_of(vmu::Holder holder, const Account& account) const;
 
   const Quotas& quotas_;
-  const uint64_t device_bytes_;
+  uint64_t device_bytes_;
   std::map<vmu::Holder, Account> accounts_;
   std::map<Owner, uint64_t> held_by_user_;  // without zeros
 };

@@ -10,14 +10,16 @@
 namespace djinn::daemon {
 
 Metrics::Metrics(Loop& loop, const Clock& clock, Events& events, const PeerTraffic& traffic,
-                 const Devices& devices, Domains& domains, Models& models, Programs& programs,
-                 const Spill& spill, StatsRounds& stats, const Reports& reports, const Drain& drain,
-                 const Service& service, const FdStore& fd_store, const Journal& journal,
-                 const Notifier& notifier, const DeferredClose& deferred_close)
+                 const Devices& devices, const Gpus& gpus, Domains& domains, Models& models,
+                 Programs& programs, const Spill& spill, StatsRounds& stats, const Reports& reports,
+                 const Drain& drain, const Service& service, const FdStore& fd_store,
+                 const Journal& journal, const Notifier& notifier,
+                 const DeferredClose& deferred_close)
     : loop_(loop),
       clock_(clock),
       traffic_(traffic),
       devices_(devices),
+      gpus_(gpus),
       domains_(domains),
       models_(models),
       programs_(programs),
@@ -133,6 +135,23 @@ void Metrics::add_memory(MetricsSnapshot& shot) const {
          devices_.extents_of(memory->device()).huge_page_setting()});
     shot.memory_waiting += memory->waiting();
   }
+  for (const auto& gpu : gpus_.all()) add_gpu(*gpu, shot);
+}
+
+void Metrics::add_gpu(const Gpu& gpu, MetricsSnapshot& shot) const {
+  const Memory& memory = devices_.of(gpu.device());
+  const ipc::DeviceReport report = gpu.report();
+  DeviceSnapshot& one = shot.devices.emplace_back();
+  one.device = gpu.device();
+  one.limit_bytes = memory.total_bytes();
+  one.model_bytes = memory.held_by(vmu::HolderKind::kModel);
+  for (size_t i = 0; i < one.pools.size(); ++i) {
+    one.pools[i].pool = static_cast<ipc::MemoryPool>(i);
+  }
+  one.pools[static_cast<size_t>(ipc::MemoryPool::kWeights)] = reports_.copies_report(memory);
+  one.ready = gpu.is_ready();
+  one.gpu = {report.hardware_bytes, report.hardware_free_bytes, report.uploaded_bytes};
+  shot.memory_waiting += memory.waiting();
 }
 
 void Metrics::add_models(MetricsSnapshot& shot) const {

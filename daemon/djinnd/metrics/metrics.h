@@ -26,6 +26,7 @@
 #include "daemon/djinnd/metrics/metrics_server.h"
 #include "daemon/djinnd/metrics/metrics_snapshot.h"
 #include "daemon/djinnd/sessions/spill.h"
+#include "daemon/djinnd/workers/gpu.h"
 #include "daemon/djinnd/workers/stats_rounds.h"
 
 namespace djinn::daemon {
@@ -40,10 +41,10 @@ struct PeerTraffic {
 class Metrics {
  public:
   Metrics(Loop& loop, const Clock& clock, Events& events, const PeerTraffic& traffic,
-          const Devices& devices, Domains& domains, Models& models, Programs& programs,
-          const Spill& spill, StatsRounds& stats, const Reports& reports, const Drain& drain,
-          const Service& service, const FdStore& fd_store, const Journal& journal,
-          const Notifier& notifier, const DeferredClose& deferred_close);
+          const Devices& devices, const Gpus& gpus, Domains& domains, Models& models,
+          Programs& programs, const Spill& spill, StatsRounds& stats, const Reports& reports,
+          const Drain& drain, const Service& service, const FdStore& fd_store,
+          const Journal& journal, const Notifier& notifier, const DeferredClose& deferred_close);
 
   // Answers on these sockets from now on. Errors: those of MetricsServer::start.
   Status serve(std::vector<Fd> sockets);
@@ -58,6 +59,7 @@ class Metrics {
   void count_eviction(const Event& event);
   void asked();
   void add_memory(MetricsSnapshot& shot) const;
+  void add_gpu(const Gpu& gpu, MetricsSnapshot& shot) const;
   void add_models(MetricsSnapshot& shot) const;
   void add_groups(MetricsSnapshot& shot) const;
   void add_programs(MetricsSnapshot& shot) const;
@@ -68,6 +70,7 @@ class Metrics {
   const Clock& clock_;
   const PeerTraffic& traffic_;
   const Devices& devices_;
+  const Gpus& gpus_;
   Domains& domains_;
   Models& models_;
   Programs& programs_;

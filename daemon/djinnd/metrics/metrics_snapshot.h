@@ -8,6 +8,7 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "daemon/djinnd/events/events.h"
@@ -22,6 +23,13 @@
 
 namespace djinn::daemon {
 
+// What a GPU's driver says of it, and what djinnd has copied there.
+struct GpuSnapshot {
+  uint64_t hardware_bytes = 0;
+  uint64_t hardware_free_bytes = 0;
+  uint64_t uploaded_bytes = 0;
+};
+
 // What is granted of one device's memory, and to whom.
 struct DeviceSnapshot {
   DeviceId device;
@@ -32,9 +40,10 @@ struct DeviceSnapshot {
   uint64_t slab_bytes = 0;
   uint64_t heap_bytes = 0;
   std::array<ipc::MemoryReport, 3> pools{};
-  bool ready = true;         // its workers start
+  bool ready = true;         // its workers start; a GPU can be used
   uint64_t huge_bytes = 0;   // of the models there
   std::string huge_pages{};  // what the host allows; or empty
+  std::optional<GpuSnapshot> gpu{};
 };
 
 struct MetricsSnapshot {

@@ -8,6 +8,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -219,6 +220,27 @@ void put_memory(Page& page, const MetricsSnapshot& shot) {
              shot.memory_waiting);
 }
 
+// Nothing where there is no GPU.
+void put_gpus(Page& page, const MetricsSnapshot& shot) {
+  const auto of_gpus = [&](MetricType type, const char* name, const char* help,
+                           uint64_t GpuSnapshot::*number) {
+    const bool has_some = std::ranges::any_of(
+        shot.devices, [](const DeviceSnapshot& one) { return one.gpu.has_value(); });
+    if (!has_some) return;
+    page.begin(type, name, help);
+    for (const DeviceSnapshot& one : shot.devices) {
+      if (one.gpu) page.put((*one.gpu).*number, {{"device", text_of(one.device)}});
+    }
+  };
+  of_gpus(MetricType::Gauge, "djinn_gpu_memory_bytes", "Memory that a GPU has, as its driver says.",
+          &GpuSnapshot::hardware_bytes);
+  of_gpus(MetricType::Gauge, "djinn_gpu_memory_free_bytes",
+          "Of a GPU's memory, what nobody has, as its driver said last.",
+          &GpuSnapshot::hardware_free_bytes);
+  of_gpus(MetricType::Counter, "djinn_gpu_uploaded_bytes_total",
+          "Bytes of models that were copied to a GPU.", &GpuSnapshot::uploaded_bytes);
+}
+
 void put_models(Page& page, const MetricsSnapshot& shot) {
   page.begin(MetricType::Gauge, "djinn_models", "Models by their state.");
   page.put_states<ipc::ModelState>(shot.models);
@@ -354,7 +376,8 @@ void put_runs(Page& page, const ipc::WorkerStats& counts) {
 }
 
 void put_workers(Page& page, const MetricsSnapshot& shot) {
-  page.begin(MetricType::Gauge, "djinn_device_ready", "0 if the device's workers do not start.");
+  page.begin(MetricType::Gauge, "djinn_device_ready",
+             "0 if the device's workers do not start, or a GPU cannot be used.");
   for (const DeviceSnapshot& one : shot.devices) {
     page.put(one.ready ? 1 : 0, {{"device", text_of(one.device)}});
   }
@@ -428,6 +451,7 @@ std::string text_of(const MetricsSnapshot& snapshot, const ScrapeCounts& scrapes
   put_daemon(page, snapshot, now_ns);
   put_sessions(page, snapshot);
   put_memory(page, snapshot);
+  put_gpus(page, snapshot);
   put_models(page, snapshot);
   put_groups(page, snapshot);
   put_programs(page, snapshot);

@@ -30,7 +30,7 @@ bool is_opened_by(const Model& model, SessionId session) {
 
 Models::Models(Loop& loop, const Clock& clock, IdSource& ids, SparePool& loaders,
                const Devices& devices, const Quotas& quotas, Domains& domains, Sessions& sessions,
-               Events& events, ModelListener& listener, uint64_t keep_alive_ms)
+               Events& events, const Gpus& gpus, ModelListener& listener, uint64_t keep_alive_ms)
     : clock_(clock),
       devices_(devices),
       replies_(sessions),
@@ -45,7 +45,8 @@ Models::Models(Loop& loop, const Clock& clock, IdSource& ids, SparePool& loaders
       failures_(events, replies_),
       leases_(clock, table_, devices, mappings_, residency_, replies_, failures_, listener),
       openings_(loop, ids, table_, queue_, places_, pins_, residency_, leases_, failures_, events),
-      returns_(table_, queue_, residency_, leases_, openings_, failures_, events) {}
+      returns_(table_, queue_, residency_, leases_, openings_, failures_, events),
+      copies_(loop, devices, gpus, sessions, events, table_, *this) {}
 
 // --- of a predecessor
 
@@ -177,7 +178,23 @@ void Models::evict(const Waiter& waiter, const Caller& caller, const ipc::EvictM
   if (request.force && !caller.admin && (*found)->held_beside(caller.user)) {
     return replies_.refuse(waiter, {ErrorCode::kPermissionDenied, kHeldByOthers});
   }
+  if (request.to == ipc::Tier::kHost && copies_.has(request.model)) {
+    return request.dry_run ? replies_.done(waiter) : copies_.drop(waiter, **found);
+  }
   residency_.evict(waiter, **found, request, caller.user);
+}
+
+void Models::copies_gone(ModelId id) {
+  if (Model* const model = table_.find(id)) residency_.let_go(*model);
+}
+
+void Models::place(const Waiter& waiter, ModelId id, DeviceId device) {
+  Model* const model = table_.find(id);
+  if (model == nullptr) {
+    return replies_.refuse(waiter, {ErrorCode::kNotFound, "There is no such model."});
+  }
+  table_.touch(*model);
+  copies_.place(waiter, *model, device);
 }
 
 void Models::unload(const Waiter& waiter, const Caller& caller, ModelId id) {

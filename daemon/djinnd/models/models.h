@@ -9,6 +9,7 @@
 //   residency.h   where the bytes are, and when they go
 //   openings.h    the conversation of an open, returns.h that of a return
 //   load_queue.h  the loads of both, and what they hold
+//   copies.h      what of them is in the memory of GPUs
 #pragma once
 
 #include <set>
@@ -20,6 +21,7 @@
 #include "daemon/djinnd/loop/id_source.h"
 #include "daemon/djinnd/memory/devices.h"
 #include "daemon/djinnd/memory/quotas.h"
+#include "daemon/djinnd/models/copies.h"
 #include "daemon/djinnd/models/leases.h"
 #include "daemon/djinnd/models/load_failures.h"
 #include "daemon/djinnd/models/load_queue.h"
@@ -32,6 +34,7 @@
 #include "daemon/djinnd/models/residency.h"
 #include "daemon/djinnd/models/returns.h"
 #include "daemon/djinnd/workers/domains.h"
+#include "daemon/djinnd/workers/gpu.h"
 #include "daemon/djinnd/workers/worker_key.h"
 #include "ipc/limits.h"
 #include "kernel/base/clock.h"
@@ -39,7 +42,7 @@
 
 namespace djinn::daemon {
 
-class Models final : private Residency::Loads {
+class Models final : private Residency::Loads, private Copies::Listener {
  public:
   // Of one user's openings and models together: memory that nobody grants.
   static constexpr uint64_t kPlanBytesPerUser = LoadQueue::kLoadsPerUser * limits::kLoadPlanBytes;
@@ -47,7 +50,7 @@ class Models final : private Residency::Loads {
   // sessions: who answers clients, too.
   Models(Loop& loop, const Clock& clock, IdSource& ids, SparePool& loaders, const Devices& devices,
          const Quotas& quotas, Domains& domains, Sessions& sessions, Events& events,
-         ModelListener& listener, uint64_t keep_alive_ms);
+         const Gpus& gpus, ModelListener& listener, uint64_t keep_alive_ms);
 
   // At the start: resident models of a predecessor. One that finds no memory is given up.
   void take_back(std::vector<Model> models);
@@ -66,6 +69,8 @@ class Models final : private Residency::Loads {
   // Of a model that the caller sees; pins.h says what they may.
   void pin(const Waiter& waiter, const Caller& caller, const ipc::PinModel& request);
   void evict(const Waiter& waiter, const Caller& caller, const ipc::EvictModel& request);
+  // Of an administrator. device: a GPU of djinnd's.
+  void place(const Waiter& waiter, ModelId id, DeviceId device);
   // For who has it open or sees it.
   void read_manifest(const Waiter& waiter, const Caller& caller, const ipc::ReadManifest& request);
   void session_left(SessionId session);
@@ -95,6 +100,7 @@ class Models final : private Residency::Loads {
   // --- of all
   [[nodiscard]] const ModelTable& table() const { return table_; }
   [[nodiscard]] Residency& residency() { return residency_; }
+  [[nodiscard]] Copies& copies() { return copies_; }
   [[nodiscard]] const Places& places() const { return places_; }
   [[nodiscard]] const Pins& pins() const { return pins_; }
   // Of those that were taken back: they wait for others to give way.
@@ -128,6 +134,10 @@ class Models final : private Residency::Loads {
   void abort_load(LoadId id) override { queue_.abort(id); }
   void end_comparisons(Model& model) override { openings_.end_comparisons(model); }
   void leave_to_loaders(Model& model) override { openings_.leave_to_loaders(model); }
+  void drop_copies(ModelId model) override { copies_.drop(model); }
+  [[nodiscard]] bool has_copies(ModelId model) const override { return copies_.has(model); }
+  void copies_gone(ModelId model) override;
+  void copies_changed() override { listener_.models_changed(); }
 
   const Clock& clock_;
   const Devices& devices_;
@@ -144,6 +154,7 @@ class Models final : private Residency::Loads {
   Leases leases_;
   Openings openings_;
   Returns returns_;
+  Copies copies_;
   std::set<ModelId> returning_;
 };
 

@@ -136,8 +136,10 @@ void Residency::evict(const Waiter& waiter, Model& model, const ipc::EvictModel&
   if (request.to == ipc::Tier::kHost) {
     return refuse(
         ErrorCode::kUnsupported,
-        fmt::format("Device {} has no host tier: its memory is the host's. Evict to disk.",
-                    text_of(model.device())));
+        fmt::format(
+            "Device {} has no host tier: its memory is the host's, and no GPU has a copy of "
+            "the model. Evict to disk.",
+            text_of(model.device())));
   }
   if (model.phase == ModelPhase::kOnDisk) return replies_.done(waiter);
   if (model.phase == ModelPhase::kEvicting) {
@@ -248,6 +250,7 @@ void Residency::begin_leaving(Model& model, ModelPhase next, const Leaving& leav
   enter(model, next);
   leaving_.insert_or_assign(model.id, leaving);
   listener_.models_changed();
+  loads_.drop_copies(model.id);
   if (model.compared_by.empty()) return;
   loads_.end_comparisons(model);
   review();
@@ -290,6 +293,7 @@ void Residency::finish_if_free(Model& model) {
   const auto leaving = leaving_.find(model.id);
   if (leaving == leaving_.end() || leaving->second.freeing || model.load.valid()) return;
   if (!model.compared_by.empty() && waits_until(model) > clock_.monotonic_ns()) return;
+  if (loads_.has_copies(model.id)) return;
   if (model.phase == ModelPhase::kUnloading && model.mapped->empty()) {
     return free_then(model, &Residency::finish_unload);
   }

@@ -13,7 +13,8 @@
 // what it maps is its own from then on.
 //
 // invariant: a model's bytes are free when no process maps them any more: each worker has said so
-// or is dead, and each loader is dead, or was killed and has had their pages taken back.
+// or is dead, each loader is dead, or was killed and has had their pages taken back, and no copy is
+// made of them.
 #pragma once
 
 #include <array>
@@ -35,7 +36,7 @@ class Residency {
   // A process that is killed is gone long before that, unless it waits for a file.
   static constexpr uint64_t kLoaderEndsMs = 1000;
 
-  // What is done with loads, above.
+  // What is done with loads and copies, above.
   class Loads {
    public:
     virtual ~Loads() = default;
@@ -45,6 +46,9 @@ class Residency {
     virtual void end_comparisons(Model& model) = 0;
     // Gives what the model holds to the loaders that still have it.
     virtual void leave_to_loaders(Model& model) = 0;
+    // Copies in GPUs' memory: they are to go; whether one is still there.
+    virtual void drop_copies(ModelId model) = 0;
+    [[nodiscard]] virtual bool has_copies(ModelId model) const = 0;
   };
 
   Residency(Loop& loop, const Clock& clock, const Devices& devices, Mappings& mappings,

@@ -15,6 +15,11 @@
 //                                                               length
 //   dies          it ends without a word        silent          it says nothing
 //   changes       a lost context, each time in other words
+//   unconfined    without a filter              no-landlock     without Landlock
+//   other-uuid    in each life another one, and it ends after the check
+//   large-extent  of more bytes than ordered    growing-extent  of which nobody knows how many it
+//                                               will have
+//   dies-uploading  whenever more than the check's granule is uploaded
 //
 // Only --channel-fd of its arguments counts. It refuses variables that number devices anew.
 
@@ -36,6 +41,9 @@
 
 namespace djinn::daemon {
 namespace {
+
+constexpr uint64_t kGranule = 4096;
+constexpr uint64_t kBytes = uint64_t{64} << 20;  // that the device has
 
 class LyingMover {
  public:
@@ -77,9 +85,10 @@ class LyingMover {
            ::getenv("CUDA_MPS_PIPE_DIRECTORY") != nullptr;
   }
 
-  static std::vector<Fd> memory(size_t count) {
+  static std::vector<Fd> memory(size_t count, uint64_t bytes = kGranule,
+                                pal::Seals seals = pal::Seals::kShared) {
     std::vector<Fd> fds;
-    while (fds.size() < count) fds.push_back(*pal::make_memfd("extent", 4096));
+    while (fds.size() < count) fds.push_back(*pal::make_memfd("extent", bytes, seals));
     return fds;
   }
 
@@ -94,7 +103,10 @@ class LyingMover {
       return say(0, ipc::OrderFailed{ErrorCode::kDeviceLost, words});
     }
     if (has_other_numbers()) return say(0, ipc::OrderFailed{ErrorCode::kSystem, "other numbers"});
-    ipc::MoverReady ready{6, true, "A GPU", "GPU-1", "580.1", 4096};
+    ipc::MoverReady ready{6, true, "A GPU", "GPU-1", "580.1", kGranule};
+    if (lies("unconfined")) ready.seccomp = false;
+    if (lies("no-landlock")) ready.landlock_abi = 0;
+    if (lies("other-uuid")) ready.uuid = "GPU-" + std::to_string(::getpid());
     if (lies("granules")) ready.granularity_bytes = 3;
     if (lies("huge-granules")) ready.granularity_bytes = uint64_t{8} << 20;
     if (lies("name")) ready.name = "\x1b[2J";
@@ -103,7 +115,7 @@ class LyingMover {
     for (int i = 0; i < more; ++i) say(0, ready);
   }
 
-  std::vector<Fd> extent() const {
+  std::vector<Fd> extent(uint64_t bytes) const {
     std::vector<Fd> fds;
     std::array<int, 2> ends{};
     if (lies("no-extent")) return fds;
@@ -113,7 +125,9 @@ class LyingMover {
       fds.emplace_back(ends[0]);
       ::close(ends[1]);
     } else {
-      return memory(lies("two-extents") ? 2 : 1);
+      if (lies("large-extent")) return memory(1, bytes + 3 * kGranule);
+      if (lies("growing-extent")) return memory(1, bytes, pal::Seals::kNone);
+      return memory(lies("two-extents") ? 2 : 1, bytes);
     }
     return fds;
   }
@@ -122,7 +136,7 @@ class LyingMover {
     const uint32_t number = order.number + (lies("wrong-number") ? 1 : 0);
     if (const auto* created = std::get_if<ipc::CreateExtent>(&order.body)) {
       content_.resize(created->bytes);
-      return say(number, ipc::OrderDone{}, extent());
+      return say(number, ipc::OrderDone{}, extent(created->bytes));
     }
     if (const auto* asked = std::get_if<ipc::ChecksumExtent>(&order.body)) {
       KeyedChecksum sum(asked->key);
@@ -130,10 +144,14 @@ class LyingMover {
       return say(number, ipc::Checksummed{lies("wrong-sum") ? Checksum{} : sum.value()});
     }
     if (std::holds_alternative<ipc::MeasureDevice>(order.body)) {
-      return say(number, ipc::DeviceMeasured{lies("more-free") ? 2u : 1u, 1, 0});
+      say(number, ipc::DeviceMeasured{kBytes + (lies("more-free") ? 1 : 0), kBytes, 0});
+      if (lies("other-uuid")) ::_exit(11);
+      return;
     }
     if (lies("wrong-kind")) return say(number, ipc::DeviceMeasured{});
-    const bool uploads = std::holds_alternative<ipc::UploadExtent>(order.body);
+    const auto* const upload = std::get_if<ipc::UploadExtent>(&order.body);
+    if (lies("dies-uploading") && upload != nullptr && upload->bytes > kGranule) ::_exit(11);
+    const bool uploads = upload != nullptr;
     content_ = uploads ? *pal::read_memfd(fds[0], content_.size())
                        : std::vector<std::byte>(content_.size());
     say(number, ipc::OrderDone{});

@@ -68,7 +68,19 @@ std::vector<std::string> environment_of(const ChildProgram& program) {
   return environment;
 }
 
+// The fake driver keeps a page of its own behind the memory.
+constexpr uint64_t kBehindMax = 4096;
+
 }  // namespace
+
+bool is_extent_of_gpu(const Fd& fd, uint64_t bytes) {
+  if (is_of_gpu(fd)) return true;
+  const Result<bool> keeps_size = pal::has_seals(fd, pal::Seals::kShared);
+  struct stat info {};
+  if (!keeps_size.ok() || !keeps_size.value() || ::fstat(fd.get(), &info) != 0) return false;
+  const auto size = static_cast<uint64_t>(info.st_size);
+  return size >= bytes && size - bytes <= kBehindMax;
+}
 
 Result<std::unique_ptr<ChildProcess>> ChildProcess::start(const ChildHost& host,
                                                           const ChildProgram& program,

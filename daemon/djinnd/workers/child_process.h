@@ -54,6 +54,10 @@ enum class SentFds : uint8_t {
   kExtents,  // memfds, and memory of GPUs
 };
 
+// Whether a descriptor is what NVIDIA's driver exports memory as. Of so many bytes? That only a
+// mover can tell; of a memfd, which stands for it in tests, this does, and that it cannot grow.
+[[nodiscard]] bool is_extent_of_gpu(const Fd& fd, uint64_t bytes);
+
 class ChildProcess {
  public:
   struct Events {

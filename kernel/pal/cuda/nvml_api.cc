@@ -61,6 +61,8 @@ Status DeviceHealth::open(const std::string& uuid) {
   driver_version_ = version.data();
   NvmlDevice device = nullptr;
   DJINN_CHECK(expect(api_.device_by_uuid(uuid.c_str(), &device), "find the device"));
+  unsigned minor = 0;
+  if (api_.device_minor(device, &minor) == NvmlCode::kSuccess) minor_ = minor;
   NvmlEventSet events = nullptr;
   DJINN_CHECK(expect(api_.event_set_create(&events), "make a set of events"));
   events_ = events;

@@ -9,6 +9,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "kernel/base/result.h"
@@ -37,6 +38,7 @@ inline constexpr unsigned long long kNvmlXidEvent = 8;  // nvmlEventTypeXidCriti
   F(shutdown, nvmlShutdown, ())                                                              \
   F(driver_version, nvmlSystemGetDriverVersion, (char* version, unsigned bytes))             \
   F(device_by_uuid, nvmlDeviceGetHandleByUUID, (const char* uuid, NvmlDevice* device))       \
+  F(device_minor, nvmlDeviceGetMinorNumber, (NvmlDevice device, unsigned* minor))            \
   F(event_set_create, nvmlEventSetCreate, (NvmlEventSet * set))                              \
   F(register_events, nvmlDeviceRegisterEvents,                                               \
     (NvmlDevice device, unsigned long long types, NvmlEventSet set))                         \
@@ -67,6 +69,8 @@ class DeviceHealth {
   DeviceHealth& operator=(const DeviceHealth&) = delete;
 
   [[nodiscard]] const std::string& driver_version() const { return driver_version_; }
+  // N of the device's node /dev/nvidiaN; nothing where NVML does not say, as of a part of one.
+  [[nodiscard]] std::optional<uint32_t> minor() const { return minor_; }
   // The fault that needs a reset and was told since watch(); 0: none. Does not wait.
   [[nodiscard]] uint32_t fatal_xid();
 
@@ -78,6 +82,7 @@ class DeviceHealth {
   bool initialised_ = false;
   NvmlEventSet events_ = nullptr;  // null where the device tells of none
   std::string driver_version_;
+  std::optional<uint32_t> minor_;
   uint32_t fatal_xid_ = 0;
 };
 

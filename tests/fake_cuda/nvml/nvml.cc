@@ -51,6 +51,7 @@ class Library {
   std::string driver = "580.0";
   std::string fails;
   bool supports_events = true;
+  unsigned minor = 0;
 
  private:
   bool read_word(std::string_view word) {
@@ -59,9 +60,11 @@ class Library {
     const std::string value(equals == word.npos ? "" : word.substr(equals + 1));
     if (key == "driver") driver = value;
     if (key == "fails") fails = value;
+    if (key == "minor") minor = static_cast<unsigned>(std::stoul(value));
     if (key == "unsupported") supports_events = value != "1";
     if (key == "xids") xids_ = Fd(::open(value.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
-    return key == "driver" || key == "fails" || key == "unsupported" || key == "xids";
+    return key == "driver" || key == "fails" || key == "unsupported" || key == "xids" ||
+           key == "minor";
   }
 
   Fd xids_;
@@ -106,6 +109,11 @@ NvmlCode nvmlSystemGetDriverVersion(char* version, unsigned bytes) {
 
 NvmlCode nvmlDeviceGetHandleByUUID(const char*, NvmlDevice* device) {
   *device = reinterpret_cast<NvmlDevice>(&library());
+  return answer(__func__);
+}
+
+NvmlCode nvmlDeviceGetMinorNumber(NvmlDevice, unsigned* minor) {
+  *minor = library().minor;
   return answer(__func__);
 }
 
