@@ -269,8 +269,7 @@ def test_a_run_that_takes_longer_than_a_hang_may_is_no_hang() -> None:
 
 
 def test_an_operator_that_takes_longer_than_a_hang_may_is_told_so_and_kills_once() -> None:
-    """A quick operator that makes what the long one reads: on a busy machine a copy of a large input
-    may be what takes too long."""
+    """Its input is small: on a busy machine the copy of a large one may be what takes too long."""
     size = 6144
     source = (
         f'srg 1 "long"\ninput %x : float32[{size}]\n%m = aten::expand(%x, [{size}, {size}])\n'
