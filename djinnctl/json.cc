@@ -147,7 +147,7 @@ Json to_json(const ipc::ModelReport& report) {
           {"path", report.path.empty() ? Json() : Json(report.path)},
           {"plan", report.plan == 0 ? Json() : Json(plan_text(report.plan))},
           {"huge_bytes", report.huge_bytes},
-          {"copies", ipc::copies_of(report)}};
+          {"copies", report.on_gpus == 0 ? Json() : Json(ipc::copies_of(report))}};
 }
 
 Json to_json(const DTypeUse& use) {

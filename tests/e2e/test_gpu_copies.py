@@ -43,7 +43,7 @@ def gpu_of(systemd: Systemd) -> dict[str, Any]:
 
 def copies_of(systemd: Systemd) -> list[str]:
     (model,) = ctl(systemd, "ps", "-j").items()
-    return list(model["copies"])
+    return list(model["copies"] or [])
 
 
 def bytes_read(systemd: Systemd) -> int:
