@@ -94,7 +94,8 @@ auto requests() {
        {"follow events", ipc::FollowEvents{}},
        {"list uses", ipc::ListUses{model}},
        {"own memory", ipc::GetOwnMemory{}},
-       {"schedule", ipc::GetSchedule{}}});
+       {"schedule", ipc::GetSchedule{}},
+       {"place model", ipc::PlaceModel{model, "cuda:0"}}});
   static_assert(rows.size() == std::variant_size_v<decltype(Request::body)> - 1 + 2);
   return rows;
 }

@@ -14,8 +14,6 @@ namespace {
 
 namespace caching = c10::cuda::CUDACachingAllocator;
 
-constexpr c10::DeviceIndex kDevice = 0;
-
 [[noreturn]] void not_offered(const char* what) {
   TORCH_CHECK(false, what, " is not offered by djinn's allocator.");
 }

@@ -19,8 +19,6 @@
 namespace djinn::exec {
 namespace {
 
-constexpr c10::DeviceIndex kDevice = 0;
-
 // Of each kind that has a library's handle behind it.
 void warm_up_products() {
   const auto options = at::TensorOptions().dtype(at::kFloat).device(c10::kCUDA, kDevice);
