@@ -72,6 +72,7 @@ TEST(KernelTable, by_standard_float32_is_ours_where_mkl_is_not_at_its_best) {
   EXPECT_FALSE(owns(IsaLevel::kBase, true));
   EXPECT_FALSE(owns(IsaLevel::kAvx2, false));
   EXPECT_FALSE(owns(IsaLevel::kAvx512, false));
+  EXPECT_FALSE(owns(IsaLevel::kAmx, false));
 }
 
 TEST(KernelTable, by_standard_sixteen_bits_are_ours_where_pytorch_has_nothing_fast_for_them) {
@@ -80,6 +81,7 @@ TEST(KernelTable, by_standard_sixteen_bits_are_ours_where_pytorch_has_nothing_fa
       const size_t index = product_index(dtype, true);
       EXPECT_TRUE(standard_kernels(IsaLevel::kAvx2, amd).products[index].takes_own);
       EXPECT_FALSE(standard_kernels(IsaLevel::kAvx512Bf16, amd).products[index].takes_own);
+      EXPECT_FALSE(standard_kernels(IsaLevel::kAmx, amd).products[index].takes_own);
     }
   }
 }

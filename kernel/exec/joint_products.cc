@@ -44,8 +44,9 @@ int64_t share_of(const ProductWork& work) {
   const int64_t outputs = kShareBytes / (work.call.inputs * element_bytes);
   if (work.turns) return kernels::kTurnedOutputs;
   constexpr int64_t kTile = kernels::kTileOutputs, kMost = kernels::kTileOutputsMax;
-  constexpr int64_t kLeast = kernels::kOutputsAtOnce;
-  if (work.call.rows == 1) return std::max(outputs / kLeast * kLeast, kLeast);
+  const bool is_in_tiles = work.element == kernels::Element::kBFloat16 && !work.is_int8;
+  const int64_t least = is_in_tiles ? kernels::kOutputsAtOnce : 1;
+  if (work.call.rows == 1) return std::max(outputs / least * least, least);
   const auto in_tiles = [](int64_t count) { return (count + kTile - 1) / kTile * kTile; };
   if (work.call.rows > srg::kLinearRowsMax) {
     const int64_t threads = at::get_num_threads();

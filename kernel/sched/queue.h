@@ -34,7 +34,7 @@
 //             this key comes, does that first, as long as it is ahead of the step's account by no
 //             more than a step and that quarter
 //
-// Whoever drives a queue calls it as turns.h does.
+// Lanes and forecasts call it as turns.h does; djinnd's simulated lane does so by itself.
 //
 // Two policies. `fair`: of the ready accounts whose lag is not negative, the one with the earliest
 // deadline (EEVDF: Stoica, Abdel-Wahab, "Earliest Eligible Virtual Deadline First", 1995). A long

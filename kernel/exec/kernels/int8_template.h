@@ -280,7 +280,7 @@ void widen_row(const void* row, int64_t columns, void* to) {
   widen_part(row, columns, 0, columns, static_cast<T*>(to));
 }
 
-template <typename T>
+template <typename T, LinearKernel kOutputsFirst = &outputs_first<T>>
 void int8_turned(const Linear& call, int64_t begin, int64_t end) {
   static_assert(kTurnedOutputs % kInt8Block == 0);
   constexpr int64_t kLine = kLineBytes / sizeof(T);
@@ -299,7 +299,7 @@ void int8_turned(const Linear& call, int64_t begin, int64_t end) {
            part.weight_stride);
     }
     part.weight_begin = n;
-    outputs_first<T>(part, n, part_end);
+    kOutputsFirst(part, n, part_end);
   }
 }
 

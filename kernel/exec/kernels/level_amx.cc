@@ -13,6 +13,7 @@ constexpr LinearKernels linear_of_amx() {
   constexpr auto kBFloat16 = static_cast<size_t>(Element::kBFloat16);
   linear.outputs_first[kBFloat16] = &amx_outputs_first;
   linear.turned[kBFloat16] = &turned<BFloat16, &amx_outputs_first>;
+  linear.int8.turned[kBFloat16] = &int8_turned<BFloat16, &amx_outputs_first>;
   return linear;
 }
 

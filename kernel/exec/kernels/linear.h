@@ -7,7 +7,8 @@
 // invariant (the row contract): what a row gets depends on that row, the weights, the bias and the
 // instruction level alone: neither on the other rows, nor on how the outputs are shared out among
 // threads. Each output is summed over K in one fixed order: one where the outputs are first, or are
-// turned so, and one where the inputs are.
+// turned so, and one where the inputs are. (Of several that are no numbers, which one comes out may
+// differ.)
 #pragma once
 
 #include <stdint.h>
@@ -50,7 +51,7 @@ inline constexpr int64_t kChunkInputs = 64;
   return (outputs + 31) / 32 * 32;
 }
 
-// Outputs first: a share of them is best a multiple of what a level computes at once.
+// Outputs first, and bf16: a share of them is best a multiple of what a tile has (AMX).
 inline constexpr int64_t kOutputsAtOnce = 16;
 // How many at once a thread computes of a block of rows, which it packs for them. Of several rows a
 // share of the outputs is best a multiple.

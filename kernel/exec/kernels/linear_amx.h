@@ -4,9 +4,10 @@
 //
 // A tile of weights is the left operand as it lies: 16 outputs, 32 inputs each. Rows of x are
 // packed for the right one: of each pair of inputs the rows' pairs, side by side. What comes out is
-// [16 outputs, rows], and each element has been summed over pairs of inputs in their order, by
-// itself: so whoever is beside it changes no bit of it. Subnormal numbers are zeros, as to
-// vdpbf16ps.
+// [16 outputs, rows], and each element has been summed by itself, so whoever is beside it changes
+// no bit of it: of each 32 inputs the even ones and the odd ones, then both, then that and the sum
+// of those before. So what is packed at once begins at a multiple of 32 inputs, whatever the number
+// of rows. Subnormal numbers are zeros, as to vdpbf16ps.
 #pragma once
 
 #include <immintrin.h>

@@ -73,7 +73,8 @@ inline float load(Element element, const std::byte* at) {
   return 0;
 }
 
-// Rows of elements, with a gap behind each.
+// Rows of elements, with a gap behind each. In what is filled there is no number there, so that who
+// reads it is found.
 struct Matrix {
   Matrix(Element kind, int64_t row_count, int64_t column_count)
       : element(kind),
@@ -84,6 +85,7 @@ struct Matrix {
     std::normal_distribution<float> normal(0, scale);
     for (int64_t r = 0; r < rows; ++r) {
       for (int64_t c = 0; c < columns; ++c) store(element, at(r, c), normal(random));
+      for (int64_t c = columns; c < stride(); ++c) store(element, at(r, c), NAN);
     }
   }
   [[nodiscard]] int64_t stride() const { return columns + kGap; }
