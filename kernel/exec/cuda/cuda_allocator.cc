@@ -22,7 +22,7 @@ class CudaAllocator final : public caching::CUDAAllocator {
  public:
   c10::DataPtr allocate(size_t bytes) override {
     void* const memory = allocate_on_device(bytes);
-    return {memory, memory, &release_on_device, c10::Device(c10::kCUDA, kDevice)};
+    return {memory, memory, &release_on_device, c10::Device(c10::kCUDA, kOnlyDevice)};
   }
   c10::DeleterFnPtr raw_deleter() const override { return &release_on_device; }
   void copy_data(void* to, const void* from, size_t bytes) const override {

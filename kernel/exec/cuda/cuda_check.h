@@ -11,7 +11,7 @@
 namespace djinn::exec {
 
 // A worker sees one.
-inline constexpr c10::DeviceIndex kDevice = 0;
+inline constexpr c10::DeviceIndex kOnlyDevice = 0;
 
 // A copy or a fill that fails says that the device's context is gone, or that its arguments were
 // wrong: nothing that this process computes can be believed from here on, so it ends.

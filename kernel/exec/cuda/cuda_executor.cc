@@ -21,7 +21,7 @@ namespace {
 
 // Of each kind that has a library's handle behind it.
 void warm_up_products() {
-  const auto options = at::TensorOptions().dtype(at::kFloat).device(c10::kCUDA, kDevice);
+  const auto options = at::TensorOptions().dtype(at::kFloat).device(c10::kCUDA, kOnlyDevice);
   const at::Tensor x = at::zeros({16, 16}, options);
   (void)at::matmul(x, x);
   (void)at::linear(x, x, at::zeros({16}, options));
@@ -39,7 +39,7 @@ Status check_operator(const srg::Node& node) {
 class CudaLaneDevice final : public LaneDevice {
  public:
   explicit CudaLaneDevice(DeviceMemory& memory)
-      : memory_(memory), stream_(c10::cuda::getStreamFromPool(false, kDevice)) {}
+      : memory_(memory), stream_(c10::cuda::getStreamFromPool(false, kOnlyDevice)) {}
 
   [[nodiscard]] c10::Stream stream() const override { return stream_.unwrap(); }
   [[nodiscard]] DeviceMemory& memory() override { return memory_; }
@@ -89,7 +89,7 @@ Result<std::unique_ptr<CudaExecutor>> CudaExecutor::make(DeviceMemory& memory) {
 Result<std::unique_ptr<Program>> CudaExecutor::admit(srg::Graph graph, const WeightTable& weights,
                                                      const AdmissionLimits& limits) {
   for (const srg::Node& node : graph.nodes) DJINN_CHECK(check_operator(node));
-  return admit_on(c10::Device(c10::kCUDA, kDevice), std::move(graph), weights, limits);
+  return admit_on(c10::Device(c10::kCUDA, kOnlyDevice), std::move(graph), weights, limits);
 }
 
 std::vector<srg::StorageIndex> CudaExecutor::inputs_written(const srg::Graph& graph) const {
