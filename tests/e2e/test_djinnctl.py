@@ -311,7 +311,7 @@ def test_a_name_that_two_models_have_lists_both(
         (["ps", "--jsn"], "no option '--jsn'; did you mean '--json'? 'djinnctl ps --help' lists"),
         (["--verison"], "no option '--verison'; did you mean '--version'?"),
         (["load", "--keep=5", "x"], "no option '--keep'"),
-        (["evict", "--to", "gpu", "x"], "--to: 'gpu' is not disk. 'djinnctl evict --help'"),
+        (["evict", "--to", "gpu", "x"], "--to: 'gpu' is not disk or host. 'djinnctl evict --help'"),
         (["load", "--weights", "int4", "x"], "--weights: 'int4' is not int8. 'djinnctl load"),
         (["generate", "x", "--weights", "int4"], "--weights: 'int4' is not int8."),
         (
