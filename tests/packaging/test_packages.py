@@ -213,9 +213,9 @@ HEADERS = {
     **{"ATen/": "PyTorch", "c10/": "PyTorch", "torch/": "PyTorch"},
 }
 # The system's, which are linked with: Depends names their packages.
-SYSTEM = re.compile(r"[a-z0-9_]+(\.h|\.hpp)?|(linux|sys|systemd|openssl|arpa|netinet)/.*")
+SYSTEM = re.compile(r"[a-z0-9_]+(\.h|\.hpp)?|(linux|sys|asm|systemd|openssl|arpa|netinet)/.*")
 # CPython's, which are declarations but for a few lines, and what tests alone have.
-LOADED_BY = ("Python.h", "gtest/", "gmock/", "benchmark/", "cublasLt.h")
+LOADED_BY = ("Python.h", "gtest/", "gmock/", "benchmark/", "cublasLt.h", "sanitizer/")
 
 
 def test_the_copyright_names_whose_code_the_programs_have() -> None:

@@ -180,7 +180,7 @@ void add_device_limit(CLI::App& app, Options& options) {
          "what to grant of a GPU, like cuda:0=40GiB or cuda:0=80% [all of it]")
       ->check(fault_of_device_limit)
       ->allow_extra_args(false)
-      ->type_name("DEVICE=AMOUNT");
+      ->type_name("LIMIT");
 }
 
 void add_options(CLI::App& app, Options& options) {
