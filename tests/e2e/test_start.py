@@ -41,9 +41,9 @@ def ended(*command: str) -> subprocess.CompletedProcess[str]:
         (["--no-such-option"], ()),
         (["--threads"], ()),
         (["--threads", "many"], ("1 to 1024",)),
-        (["--isa", "sse9"], ('"base"', '"avx2"', '"avx512-bf16"', '"amx"')),
-        (["--numerics", "quick"], ('"exact"', '"fast"', '"fast-only"')),
-        (["--policy", "lifo"], ('"fair"', '"fifo"')),
+        (["--isa", "sse9"], ("base", "avx2", "avx512-bf16", "amx")),
+        (["--numerics", "quick"], ("exact", "fast", "fast-only")),
+        (["--policy", "lifo"], ("fair", "fifo")),
     ],
 )
 def test_a_mistake_in_the_command_line_of_djinnd_is_told(
