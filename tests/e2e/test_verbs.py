@@ -180,6 +180,7 @@ MODEL: dict[str, Shape] = {
     "path": "string or null",
     "plan": "null",
     "huge_bytes": "integer",
+    "copies": "null",  # of GPUs, a list
     "holders": [HOLDER],
     "pinned_by": ["string"],
     "names": [NAME],
@@ -199,6 +200,9 @@ DEVICE: dict[str, Shape] = {
     "isa": "string or null",
     "driver": "null",  # a string of a GPU, as the next
     "reason": "null",
+    "hardware_bytes": "null",  # an integer of a GPU, as the next two
+    "hardware_free_bytes": "null",
+    "uploaded_bytes": "null",
 }
 KERNELS: dict[str, Shape] = {
     "device": "string",
