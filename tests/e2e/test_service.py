@@ -362,7 +362,7 @@ def test_settings_that_will_hardly_do_what_was_meant_are_told(systemd: Systemd) 
 def test_a_limit_beyond_the_machine_is_told_at_the_start(systemd: Systemd) -> None:
     systemd.start("--user", "--threads", "1", "--memory", "999TiB")
     systemd.hear("READY=1")
-    line = systemd.stderr_line("memory.limit is 999TiB, and the machine has ")
+    line = systemd.stderr_line("--memory is 999TiB, and the machine has ")
     assert 'Write less than the machine has, or a share like "80%"' in line
 
 
