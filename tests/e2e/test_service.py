@@ -363,7 +363,7 @@ def test_a_limit_beyond_the_machine_is_told_at_the_start(systemd: Systemd) -> No
     systemd.start("--user", "--threads", "1", "--memory", "999TiB")
     systemd.hear("READY=1")
     line = systemd.stderr_line("--memory is 999TiB, and the machine has ")
-    assert 'Write less than the machine has, or a share like "80%"' in line
+    assert "Write less than the machine has, or a share like 80%." in line
 
 
 def test_what_users_may_have_is_shown_as_it_is_in_force(systemd: Systemd) -> None:
