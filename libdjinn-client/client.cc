@@ -74,7 +74,6 @@ std::string_view file_name_of(std::string_view path) {
 }
 
 Result<ServiceClass> service_of(const std::string& name) {
-  if (name.empty()) return ServiceClass::kNormal;
   if (const auto service = service_class_of(name)) return *service;
   return Error{ErrorCode::kInvalidArgument,
                "'" + ipc::showable_name(name) +

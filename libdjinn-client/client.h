@@ -30,6 +30,7 @@
 #include "ipc/report_text.h"
 #include "ipc/ring.h"
 #include "kernel/base/clock.h"
+#include "kernel/base/schedule.h"
 #include "kernel/pal/memfd.h"
 #include "kernel/srg/fingerprint.h"
 #include "kernel/srg/load_plan.h"
@@ -46,8 +47,8 @@ struct ConnectOptions {
   std::string host;
   std::string name;    // for people, shown by djinnctl sessions
   std::string device;  // "cpu:0": where it is to run; empty: djinnd's first
-  // What it gets beside the user's other sessions: a name of schedule.h; empty: "normal".
-  std::string service_class{};
+  // What it gets beside the user's other sessions: a name of schedule.h.
+  std::string service_class{name_of(ServiceClass::kNormal)};
   // Client::set_begin_within_ms(), from the beginning.
   uint64_t begin_within_ms = 0;
   uint64_t staging_bytes = limits::kStagingBytesDefault;

@@ -221,6 +221,15 @@ TEST_P(Int8Load, a_plan_without_destinations_makes_matrices_int8_and_leaves_the_
             *resolved->manifest.extent_bytes.begin());
 }
 
+TEST_P(Int8Load, a_form_of_all_matrices_beside_destinations_is_refused) {
+  LoadPlan plan{{int8(GetParam(), kRows, {{0, "w.weight", {}, false}})}, {}};
+  plan.matrices = WeightForm::kInt8;
+  const auto resolved = resolve(plan, std::span(&index_, 1));
+  ASSERT_FALSE(resolved);
+  EXPECT_EQ(resolved.error().code, ErrorCode::kInvalidArgument);
+  EXPECT_THAT(resolved.error().message, HasSubstr("Give the form to the destinations"));
+}
+
 TEST_P(Int8Load, what_is_no_matrix_of_dense_rows_is_refused_with_the_reason) {
   const auto message = [&](Destination destination) {
     const auto resolved = resolve({{std::move(destination)}, {}}, std::span(&index_, 1));

@@ -436,6 +436,11 @@ Result<ReadPlan> resolve(const srg::LoadPlan& plan, std::span<const SafetensorsI
     // If the files do not have the tensor, there is nothing to expand again.
     if (!whole.destinations.empty()) return resolve(whole, files, extent_bytes_max);
   }
+  if (plan.matrices != srg::WeightForm::kPlain && !plan.destinations.empty()) {
+    return Error{ErrorCode::kInvalidArgument,
+                 "The load plan has destinations and a form of matrices, which is for all of the "
+                 "files' tensors. Give the form to the destinations that are to have it."};
+  }
   DJINN_CHECK(check_names(plan));
   DJINN_TRY(std::vector<Part> parts, parts_of(plan, files));
   ReadPlan out;

@@ -64,7 +64,7 @@ struct Alias {
 struct LoadPlan {
   std::vector<Destination> destinations;
   std::vector<Alias> aliases;
-  WeightForm matrices = WeightForm::kPlain;  // without destinations: the form of matrices
+  WeightForm matrices = WeightForm::kPlain;  // of files; kPlain beside destinations
   friend bool operator==(const LoadPlan&, const LoadPlan&) = default;
 };
 

@@ -38,14 +38,16 @@ TEST(Abi, no_daemon_is_an_error_that_says_what_next) {
 }
 
 TEST(Abi, an_unknown_service_class_is_told_with_those_that_there_are) {
-  djinn_connect_options options = kNowhere;
-  options.service_class = "realtime";
-  djinn_client* client = nullptr;
-  djinn_error error;
-  EXPECT_EQ(djinn_connect(&options, &client, &error), DJINN_INVALID_ARGUMENT);
-  const std::string text = error.message;
-  EXPECT_NE(text.find("'realtime'"), std::string::npos) << text;
-  EXPECT_NE(text.find("interactive, normal, batch or idle"), std::string::npos) << text;
+  for (const char* const name : {"realtime", ""}) {
+    djinn_connect_options options = kNowhere;
+    options.service_class = name;
+    djinn_client* client = nullptr;
+    djinn_error error;
+    EXPECT_EQ(djinn_connect(&options, &client, &error), DJINN_INVALID_ARGUMENT);
+    const std::string text = error.message;
+    EXPECT_NE(text.find("'" + std::string(name) + "'"), std::string::npos) << text;
+    EXPECT_NE(text.find("interactive, normal, batch or idle"), std::string::npos) << text;
+  }
 }
 
 TEST(Abi, nobody_needs_the_error) {

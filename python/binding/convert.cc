@@ -42,10 +42,10 @@ srg::Piece piece_from(const py::handle& piece) {
 }
 
 srg::WeightForm form_from(const py::handle& form) {
-  const auto name = form.cast<std::string>();
-  if (name == "int8") return srg::WeightForm::kInt8;
-  if (!name.empty()) throw py::value_error("The form of weights is \"int8\", or \"\" for none.");
-  return srg::WeightForm::kPlain;
+  if (form.is_none()) return srg::WeightForm::kPlain;
+  if (form.cast<std::string>() == "int8") return srg::WeightForm::kInt8;
+  const auto shown = py::repr(form).cast<std::string>();
+  throw py::value_error("The form of weights is \"int8\" or None, not " + shown + ".");
 }
 
 srg::Destination destination_from(const py::handle& destination) {

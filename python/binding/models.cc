@@ -31,18 +31,19 @@ std::optional<Buffer> buffer_of(const py::object& array) {
   return Buffer(array.cast<py::buffer>());
 }
 
-// numerics: empty: djinnd's lane.numerics. weights: empty: as the files have them.
-client::ModelOptions options_of(const std::string& numerics, const std::string& weights) {
+using Name = std::optional<std::string>;
+
+// numerics: none: djinnd's lane.numerics. weights: none: as the files have them.
+client::ModelOptions options_of(const Name& numerics, const Name& weights) {
   client::ModelOptions options;
-  if (!numerics.empty()) options.numerics = take(client::numerics_named(numerics));
-  if (!weights.empty()) options.matrices = take(client::weights_named(weights));
+  if (numerics) options.numerics = take(client::numerics_named(*numerics));
+  if (weights) options.matrices = take(client::weights_named(*weights));
   return options;
 }
 
 class Encoder {
  public:
-  Encoder(Shared session, const std::string& directory, const std::string& numerics,
-          const std::string& weights)
+  Encoder(Shared session, const std::string& directory, const Name& numerics, const Name& weights)
       : session_(std::move(session)) {
     const client::ModelOptions chosen = options_of(numerics, weights);
     encoder_ = take(session_->turn([&](client::Client& client) {
@@ -103,8 +104,7 @@ class TokenCallback {
 
 class Generator {
  public:
-  Generator(Shared session, const std::string& directory, const std::string& numerics,
-            const std::string& weights)
+  Generator(Shared session, const std::string& directory, const Name& numerics, const Name& weights)
       : session_(std::move(session)) {
     const client::ModelOptions chosen = options_of(numerics, weights);
     generator_ = take(session_->turn([&](client::Client& client) {
@@ -174,7 +174,7 @@ void add_options(py::module_& module) {
 
 void add_encoder(py::module_& module) {
   py::class_<Encoder>(module, "Encoder")
-      .def(py::init<Shared, const std::string&, const std::string&, const std::string&>())
+      .def(py::init<Shared, const std::string&, const Name&, const Name&>())
       .def("encode", &Encoder::encode)
       .def_property_readonly("hidden", [](const Encoder& e) { return e.config().hidden; })
       .def_property_readonly("positions", [](const Encoder& e) { return e.config().positions; })
@@ -185,7 +185,7 @@ void add_encoder(py::module_& module) {
 
 void add_generator(py::module_& module) {
   py::class_<Generator>(module, "Generator")
-      .def(py::init<Shared, const std::string&, const std::string&, const std::string&>())
+      .def(py::init<Shared, const std::string&, const Name&, const Name&>())
       .def("generate", &Generator::generate)
       .def("source", &Generator::source)
       .def_property_readonly("layers", [](const Generator& g) { return g.sizes().layers; })

@@ -79,7 +79,9 @@ class Encoder:
     positions: int
     vocabulary: int
     model: dict[str, Any]
-    def __init__(self, session: Session, directory: str, numerics: str, weights: str) -> None: ...
+    def __init__(
+        self, session: Session, directory: str, numerics: str | None, weights: str | None
+    ) -> None: ...
     def encode(
         self, ids: Any, mask: Any, types: Any, rows: int, tokens: int, want_hidden: bool
     ) -> tuple[str, bytearray, bytearray]: ...
@@ -109,7 +111,9 @@ class Generator:
     begin_token: int
     end_tokens: list[int]
     model: dict[str, Any]
-    def __init__(self, session: Session, directory: str, numerics: str, weights: str) -> None: ...
+    def __init__(
+        self, session: Session, directory: str, numerics: str | None, weights: str | None
+    ) -> None: ...
     def generate(
         self,
         prompts: Sequence[Sequence[int]],

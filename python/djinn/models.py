@@ -35,7 +35,7 @@ class Encoder:
         numerics: str | None = None,
         weights: str | None = None,
     ) -> None:
-        self._raw = _client.Encoder(session.raw, os.fspath(path), numerics or "", weights or "")
+        self._raw = _client.Encoder(session.raw, os.fspath(path), numerics, weights)
         _tell(self._raw.note)
         self.model = Model(session, self._raw.model)
         self.hidden = self._raw.hidden
@@ -116,7 +116,7 @@ class Generator:
         weights: str | None = None,
     ) -> None:
         self._session = session
-        self._raw = _client.Generator(session.raw, os.fspath(path), numerics or "", weights or "")
+        self._raw = _client.Generator(session.raw, os.fspath(path), numerics, weights)
         _tell(self._raw.note)
         self.model = Model(session, self._raw.model)
         self.positions = self._raw.positions

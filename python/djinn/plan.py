@@ -33,7 +33,7 @@ class Destination:
     sizes: tuple[int, ...]
     pieces: tuple[Piece, ...]
     concat_dimension: int = 0
-    form: str = ""
+    form: str | None = None
 
 
 @dataclass(frozen=True)
@@ -51,4 +51,4 @@ class LoadPlan:
 
     destinations: tuple[Destination, ...] = ()
     aliases: tuple[Alias, ...] = field(default=())
-    matrices: str = ""
+    matrices: str | None = None

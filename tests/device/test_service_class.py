@@ -58,7 +58,8 @@ def test_a_session_keeps_the_class_that_it_began_with(ghost: Any) -> None:
 
 
 def test_an_unknown_class_is_told_with_those_that_there_are() -> None:
-    expected = 'is "interactive", "normal", "batch" or "idle", not \'realtime\''
-    with pytest.raises(ValueError, match=expected):
-        djinn.config.service_class = "realtime"
+    for name in ("realtime", ""):
+        expected = f'is "interactive", "normal", "batch" or "idle", not {name!r}'
+        with pytest.raises(ValueError, match=expected):
+            djinn.config.service_class = name
     assert "service_class='normal'" in repr(djinn.config)

@@ -626,6 +626,7 @@ def test_how_a_model_cannot_be_opened_is_told_with_what_there_is(
         (ModelOptions(weights=b"int4"), 100, "no form of weights 'int4'. There is int8"),
         (ModelOptions(weights=b""), 100, "There is int8"),
         (ModelOptions(numerics=b"quick"), 100, "exact, fast and fast-only"),
+        (ModelOptions(numerics=b""), 100, "no numerics ''. There are exact"),
         (ModelOptions(numerics=b"exact", weights=b"int8"), 102, "Ask for the numerics fast"),
         (ModelOptions(reserved=odd), 100, "reserved must be zero"),
     ):

@@ -83,8 +83,17 @@ def test_what_is_not_computed_with_int8_is_an_error_that_says_why(
         vector = djinn.Destination("b", "float32", (7,), (djinn.Piece(0, "bias"),), form="int8")
         with pytest.raises(djinn.RequestError, match="is to be int8 and is no matrix"):
             session.load(path, djinn.LoadPlan((vector,)))
-        with pytest.raises(ValueError, match='"int8"'):
-            session.load(path, djinn.LoadPlan(matrices="int4"))
+        for name in ("int4", ""):
+            with pytest.raises(ValueError, match=f'"int8" or None, not {name!r}'):
+                session.load(path, djinn.LoadPlan(matrices=name))
+            unknown = djinn.Destination("b", "float32", (7,), (), form=name)
+            with pytest.raises(ValueError, match=f'"int8" or None, not {name!r}'):
+                session.load(path, djinn.LoadPlan((unknown,)))
+        both = djinn.LoadPlan(plans()[1].destinations, matrices="int8")
+        told = "Give the form to the destinations"
+        with pytest.raises(djinn.RequestError, match=told) as refused:
+            session.load(path, both)
+        assert refused.value.code == "invalid_argument"
         (shown,) = ctl(daemon, "ps", "-j").items()
         (dtypes, _) = ctl(daemon, "show", shown["id"], "-j").items()[0]["dtypes"]
         assert dtypes["dtype"] == "int8"

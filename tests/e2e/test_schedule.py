@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Whose step a lane takes next: classes of sessions, policies of lanes, what is told of both."""
 
+import re
 import threading
 from collections import Counter
 from contextlib import ExitStack
@@ -66,9 +67,13 @@ def two(daemon: Daemon, byte_model: Path) -> Talkers:
     return Talkers(daemon, byte_model, ["interactive", "batch"])
 
 
-def test_an_unknown_class_is_told_with_those_that_there_are(daemon: Daemon) -> None:
-    with pytest.raises(djinn.RequestError, match=r"'realtime'.*interactive, normal, batch or idle"):
-        djinn.connect(daemon.host, service_class="realtime")
+@pytest.mark.parametrize("name", ["realtime", ""])
+def test_an_unknown_class_is_told_with_those_that_there_are(daemon: Daemon, name: str) -> None:
+    told = f"'{name}'.*interactive, normal, batch or idle"
+    with pytest.raises(djinn.RequestError, match=told):
+        djinn.connect(daemon.host, service_class=name)
+    done = ctl(daemon, "generate", "/nowhere", "--prompt", "The ", "--class", name)
+    assert done.code == 2 and re.search(told, done.err)
 
 
 def test_djinnctl_generates_as_the_class_that_it_is_told(daemon: Daemon, byte_model: Path) -> None:

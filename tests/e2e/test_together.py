@@ -17,6 +17,7 @@ import djinn
 import numpy as np
 import pytest
 import torch
+from command_line import ctl
 from private_daemon import Daemon, running, wait_until
 from safetensors.torch import save_file
 
@@ -129,14 +130,19 @@ def test_what_is_exact_is_computed_by_itself(byte_model: Path) -> None:
             assert crowd.together() == 0
 
 
-def test_unknown_numerics_are_told_with_those_that_there_are(
-    daemon: Daemon, byte_model: Path
+@pytest.mark.parametrize("name", ["quick", ""])
+def test_unknown_numerics_and_forms_are_told_with_those_that_there_are(
+    daemon: Daemon, byte_model: Path, name: str
 ) -> None:
-    with (
-        daemon.connect("asks") as session,
-        pytest.raises(djinn.RequestError, match=r"'quick'.*exact, fast and fast-only"),
-    ):
-        djinn.Generator(session, byte_model, numerics="quick")
+    with daemon.connect("asks") as session:
+        for model in (djinn.Generator, djinn.Encoder):
+            with pytest.raises(djinn.RequestError, match=f"'{name}'.*exact, fast and fast-only"):
+                model(session, byte_model, numerics=name)
+            with pytest.raises(djinn.RequestError, match=f"'{name}'.*There is int8"):
+                model(session, byte_model, weights=name)
+    for option, known in (("--numerics", "exact, fast or fast-only"), ("--weights", "int8")):
+        done = ctl(daemon, "generate", str(byte_model), "--prompt", "The ", option, name)
+        assert done.code == 2 and f"'{name}' is not" in done.err and known in done.err
 
 
 # --- loops of clients, each of whose steps is a run
