@@ -10,6 +10,14 @@
 #include "ipc/file_number.h"
 
 namespace djinn::client {
+namespace {
+
+Error not_regular(const std::string& path) {
+  return {ErrorCode::kInvalidArgument,
+          path + " is not a regular file. Name one that holds a model's data."};
+}
+
+}  // namespace
 
 Result<Fd> open_regular_file(const std::string& path) {
   Fd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK));
@@ -22,13 +30,11 @@ Result<Fd> open_regular_file(const std::string& path) {
                      " may not be read by this user. Let them read it, and enter the "
                      "directories above it, or run the program as somebody who can."};
   }
+  if (!file.valid() && errno == ENXIO) return not_regular(path);  // a socket
   if (!file.valid()) return system_error("open " + path, errno);
   struct stat info {};
   if (::fstat(file.get(), &info) != 0) return system_error("look at " + path, errno);
-  if (!S_ISREG(info.st_mode)) {
-    return Error{ErrorCode::kInvalidArgument,
-                 path + " is not a regular file. Name one that holds a model's data."};
-  }
+  if (!S_ISREG(info.st_mode)) return not_regular(path);
   // Reads of a regular file do not depend on the flag, though a file system may think otherwise.
   if (::fcntl(file.get(), F_SETFL, O_RDONLY) != 0) return system_error("open " + path, errno);
   return file;

@@ -5,7 +5,9 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <stdlib.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #include <filesystem>
@@ -42,6 +44,21 @@ TEST_F(OpenRegularFile, a_directory_and_a_device_are_refused) {
     ASSERT_FALSE(file) << one;
     EXPECT_EQ(file.error().code, ErrorCode::kInvalidArgument) << one;
   }
+}
+
+TEST_F(OpenRegularFile, a_socket_is_refused_as_they_are_and_says_what_to_name) {
+  const Fd socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  ASSERT_LT(path().size(), sizeof address.sun_path);
+  path().copy(address.sun_path, sizeof address.sun_path - 1);
+  const auto* const there = reinterpret_cast<const sockaddr*>(&address);
+  ASSERT_EQ(::bind(socket.get(), there, sizeof address), 0);
+  const auto file = open_regular_file(path());
+  ASSERT_FALSE(file);
+  EXPECT_EQ(file.error().code, ErrorCode::kInvalidArgument);
+  EXPECT_EQ(file.error().message,
+            path() + " is not a regular file. Name one that holds a model's data.");
 }
 
 TEST_F(OpenRegularFile, what_is_not_there_is_named) {

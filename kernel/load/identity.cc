@@ -112,7 +112,8 @@ Result<FileIdentity> identify(const Fd& fd, const Clock& clock) {
     return system_error("look at a file", errno);
   }
   if (!S_ISREG(info.stx_mode) || (info.stx_mask & kWanted) != kWanted) {
-    return Error{ErrorCode::kInvalidArgument, "The descriptor is not one of a regular file."};
+    return Error{ErrorCode::kInvalidArgument,
+                 "This is not a regular file. Name one that holds a model's data."};
   }
   out.device_major = info.stx_dev_major;
   out.device_minor = info.stx_dev_minor;

@@ -14,6 +14,7 @@ import os
 import pickle
 import resource
 import shutil
+import stat
 import sys
 import tempfile
 import traceback
@@ -739,10 +740,15 @@ def indexed(scratch: Path, files: dict[str, str]) -> Path:
     return directory
 
 
+def make_socket(path: Path) -> None:
+    os.mknod(path, stat.S_IFSOCK | 0o600)
+
+
 @case
 def a_shard_that_is_no_file_is_refused_and_nobody_waits(scratch: Path) -> None:
     for make, kind, words in (
-        (os.mkfifo, djinn.RequestError, ("not a regular file",)),
+        (os.mkfifo, djinn.RequestError, ("not a regular file. Fetch or copy it anew",)),
+        (make_socket, djinn.RequestError, ("not a regular file. Fetch or copy it anew",)),
         (os.mkdir, OSError, ("directory",)),
     ):
         directory = indexed(scratch, {"more": "more.safetensors"})

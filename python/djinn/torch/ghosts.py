@@ -11,6 +11,7 @@ storage becomes a weight of it. What a plan cannot say is computed by djinnd fro
 are a model of their own that is closed again.
 """
 
+import errno
 import itertools
 import json
 import math
@@ -109,9 +110,9 @@ def printable(text: str) -> str:
 
 def read_header(path: str) -> dict[str, Any]:
     """The header of a safetensors file; no byte of a tensor. Waits for no writer of a FIFO."""
-    with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
+    with _opened(path) as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            raise RequestError(101, "malformed", f"{printable(path)} is not a regular file.")
+            raise _not_regular(path)
         held = os.fstat(file.fileno()).st_size
         begin = file.read(8)
         size = int.from_bytes(begin, "little")
@@ -127,6 +128,21 @@ def read_header(path: str) -> dict[str, Any]:
             raise _no_safetensors(path, file) from error
     _expect_whole(path, held, 8 + size + data_bytes)
     return header
+
+
+def _opened(path: str) -> BinaryIO:
+    try:
+        return open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK))
+    except OSError as error:
+        if error.errno != errno.ENXIO:  # a socket's
+            raise
+        raise _not_regular(path) from error
+
+
+def _not_regular(path: str) -> RequestError:
+    return RequestError(
+        *(101, "malformed"), f"{printable(path)} is not a regular file. Fetch or copy it anew."
+    )
 
 
 def _no_safetensors(path: str, file: BinaryIO) -> RequestError:
