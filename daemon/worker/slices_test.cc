@@ -17,7 +17,10 @@ constexpr uint64_t kAfterNs = 1;
 
 class SlicesTest : public testing::Test {
  protected:
-  SlicesTest() { seat_.kind.number = 5; }
+  SlicesTest() {
+    clock_.now_ns = kNsPerSecond;
+    seat_.kind.number = 5;
+  }
 
   // A try of the seat's step inside a pause, by itself on the machine, until it is to be abandoned.
   uint64_t try_inside() {
@@ -67,6 +70,19 @@ TEST_F(SlicesTest, a_step_that_lacked_memory_has_as_long_at_its_next_try) {
   Slices::note_abandoned(seat_, slices_.end(aside));
   EXPECT_EQ(seat_.tries_inside, 0u);
   EXPECT_EQ(try_inside(), 2 * kUnitNs);
+}
+
+TEST_F(SlicesTest, a_step_that_ends_is_held_no_more_and_long_if_it_took_so_long_of_the_processor) {
+  seat_.is_held_back = true;
+  seat_.tries_inside = 2;
+  for (const bool computes : {false, true}) {
+    const Slice aside = slices_.begin(seat_, clock_.now_ns, Slices::Place::kOutside);
+    computes ? void(clock_.now_ns += 8 * kUnitNs) : clock_.stand_still(8 * kUnitNs);
+    slices_.note_done(seat_, slices_.end(aside));
+    EXPECT_EQ(seat_.long_kind, computes ? seat_.kind.number : 0);
+    EXPECT_EQ(seat_.tries_inside, 0u);
+    EXPECT_FALSE(std::exchange(seat_.is_held_back, true));
+  }
 }
 
 TEST_F(SlicesTest, what_is_not_the_sessions_time_neither_ends_a_slice_nor_is_charged) {

@@ -163,10 +163,8 @@ void Lane::enqueue(Seat& seat, Arrival arrival) {
 
 bool Lane::is_refused_at_once(Seat& seat) {
   if (!machine_.one_in(6) || seat.session->state->in_flight()) return false;
-  sched::Queue queue = queue_;
-  queue.enqueue(seat.step, now_ns_);
-  const auto foreseen = sched::forecast(std::move(queue), seat.step.session, now_ns_,
-                                        [this](SessionId id) { return backlog_of(id); });
+  const auto foreseen =
+      sched::forecast(queue_, seat.step, now_ns_, [this](SessionId id) { return backlog_of(id); });
   queue_.charge_judging(seat.step.session, Arrival::kNext, now_ns_, kJudgedNs);
   if (foreseen.wait_ns <= machine_.below(200) * kMs) return false;
   const AttachedSession& session = *seat.session;
@@ -203,9 +201,10 @@ void Lane::run() {
   while (now_ns_ < end_ns && !wrong_) {
     if (!unit_.empty()) {
       compute(end_ns);
-    } else if (is_aside_wanted()) {
-      go_on(seats_.at(queue_.slicing()));
-    } else if (queue_.is_worth_waiting(now_ns_)) {
+    } else if (has_ended_aside()) {
+      queue_.resume(queue_.slicing(), now_ns_);
+      begin({queue_.slicing(), sched::TurnKind::kSlice});
+    } else if (sched::is_wait_next(queue_, now_ns_)) {
       now_ns_ += kTurnNs;
     } else if (!take_turn()) {
       now_ns_ = end_ns;
@@ -215,50 +214,42 @@ void Lane::run() {
   for (const SessionId id : unit_) seats_.at(id).session->state->beat("fake::step");
 }
 
-// Whosever turn it is: its run ends, or is given up.
-bool Lane::is_aside_wanted() {
-  if (!queue_.has_slices()) return false;
-  return queue_.must_give_up() || seats_.at(queue_.slicing()).left_ns == 0;
-}
-
-void Lane::go_on(Seat& seat) {
-  queue_.resume(seat.step.session, now_ns_);
-  pick(seat.step.session);
-  if (queue_.must_give_up()) give_up(seat);
+// Whosever turn it is: a run that is cancelled ends.
+bool Lane::has_ended_aside() {
+  if (!queue_.has_slices() || queue_.must_give_up()) return false;
+  return seats_.at(queue_.slicing()).left_ns == 0;
 }
 
 bool Lane::take_turn() {
-  const bool has_ready =
-      std::ranges::any_of(seats_, [this](const auto& entry) { return is_ready(entry.second); });
-  const auto picked = queue_.pick(now_ns_);
-  if (picked.has_value() != has_ready) {
+  const bool is_given_up = queue_.must_give_up();  // whoever is ready
+  const bool has_ready = is_given_up || std::ranges::any_of(seats_, [this](const auto& entry) {
+                           return is_ready(entry.second);
+                         });
+  const auto turn = sched::next_turn(queue_, now_ns_);
+  if (turn.has_value() != has_ready) {
     fail(has_ready ? "nobody is picked, and somebody is ready" : "somebody is picked unready");
   }
-  if (!picked || wrong_) return false;
-  check_pick(seats_.at(*picked));
-  pick(*picked);
+  if (!turn || wrong_) return false;
+  if (!is_given_up) check_pick(seats_.at(turn->session));
+  begin(*turn);
   return true;
 }
 
 // It is picked in the queue.
-void Lane::pick(SessionId id) {
-  Seat& seat = seats_.at(id);
+void Lane::begin(const sched::Turn& turn) {
+  Seat& seat = seats_.at(turn.session);
   seat.is_queued = false;
-  unit_ = {id};
-  if (id == queue_.slicing()) {
+  unit_ = {turn.session};
+  if (turn.kind != sched::TurnKind::kStep) {
     seat.session->state->resume();
     ends_ns_ = now_ns_ + queue_.slice_ns() + machine_.below(5) * kMs;
+    if (turn.kind == sched::TurnKind::kGiveUp) give_up(seat);
     return;
   }
-  if (seat.step.batch_key != 0) {
-    for (const SessionId other : queue_.ready_with(seat.step.batch_key)) {
-      if (is_idle(seats_.at(other).service) && !is_idle(seat.service)) continue;
-      queue_.join(other, now_ns_);
-      seats_.at(other).is_queued = false;
-      unit_.push_back(other);
-    }
-  }
+  unit_ = sched::unit_of(queue_, turn.session, seat.step.batch_key, now_ns_,
+                         [](SessionId) { return true; });
   for (const SessionId one : unit_) {
+    seats_.at(one).is_queued = false;
     gc::SessionState& state = *seats_.at(one).session->state;
     if (!state.in_flight()) state.pick_up(state.record().completed, {}, {});
     state.begin();
@@ -312,14 +303,14 @@ void Lane::end_slice(Seat& seat) {
   const SessionId id = seat.step.session;
   ends_ns_ = now_ns_ + machine_.between(1, 5) * kMs;  // when it is asked next
   if (queue_.policy() == SchedulePolicy::kFifo) return;
-  if (!queue_.has_slices()) queue_.begin_slices(id);
-  queue_.charge_running(id, std::exchange(spent_ns_, 0));
+  sched::charge_slice(queue_, id, std::exchange(spent_ns_, 0));
   const std::set<SessionId> held = queue_.held();
   for (const SessionId one : held) {
     if (seats_.at(one).tries_inside < kTriesInsideMax && machine_.one_in(16)) queue_.let_go(one);
   }
-  if (queue_.must_give_up()) return give_up(seat);
-  if (!queue_.has_ready()) return;
+  const auto next = sched::after_slice(queue_);
+  if (next == sched::AfterSlice::kIsGivenUp) return give_up(seat);
+  if (next == sched::AfterSlice::kGoesOn) return;
   queue_.end_slice(id);
   seat.is_queued = true;
   seat.due_ns = 0;

@@ -33,6 +33,7 @@
 #include "kernel/base/schedule.h"
 #include "kernel/sched/forecast.h"
 #include "kernel/sched/queue.h"
+#include "kernel/sched/turns.h"
 
 namespace djinn::daemon::simulation {
 
@@ -85,13 +86,12 @@ class Lane {
 
   // Nobody's step is computed: what is to happen now. False: there is nothing.
   bool take_turn();
-  [[nodiscard]] bool is_aside_wanted();
-  void pick(SessionId id);
+  [[nodiscard]] bool has_ended_aside();
+  void begin(const sched::Turn& turn);
   void compute(uint64_t end_ns);
   void pass(uint64_t ns);
   void note_due(uint64_t ns);
   void end_slice(Seat& seat);
-  void go_on(Seat& seat);
   void give_up(Seat& seat);
   void end_unit();
   void end_step(Seat& seat);
