@@ -4,7 +4,6 @@
 
 #include <gtest/gtest.h>
 
-#include <functional>
 #include <map>
 
 #include "kernel/srg/test_graphs.h"
@@ -27,7 +26,7 @@ TEST(Fingerprint, is_that_of_the_content_and_not_of_the_object) {
 
 struct Change {
   const char* what;
-  std::function<void(Graph&)> make;
+  void (*make)(Graph&);
 };
 
 void PrintTo(const Change& change, std::ostream* out) {
@@ -72,61 +71,53 @@ TEST(Fingerprint, arguments_that_look_alike_are_told_apart) {
   expect_apart(BoolList{{true, false}}, BoolList{{true}});
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    All, FingerprintChange,
-    ::
-        testing::
-            Values(
-                Change{"name", [](Graph& g) { g.name = "x"; }},
-                Change{"symbol name", [](Graph& g) { g.symbols[0].name = "x"; }},
-                Change{"symbol min", [](Graph& g) { ++g.symbols[0].min; }},
-                Change{"symbol max", [](Graph& g) { ++g.symbols[0].max; }},
-                Change{"symbol role", [](Graph& g) { g.symbols[0].role = SymbolRole::kPlain; }},
-                Change{"one symbol more", [](Graph& g) { g.symbols.emplace_back(); }},
-                Change{"storage kind", [](Graph& g) { g.storages[0].kind = StorageKind::kWeight; }},
-                Change{"storage name", [](Graph& g) { g.storages[0].name += "x"; }},
-                Change{"storage role", [](Graph& g) { g.storages[0].role = InputRole::kUser; }},
-                Change{"storage layer", [](Graph& g) { ++g.storages[0].layer; }},
-                Change{"storage part", [](Graph& g) { g.storages[0].part = SequencePart::kValue; }},
-                Change{"storage declared", [](Graph& g) { g.storages[0].is_declared = true; }},
-                Change{"value name", [](Graph& g) { g.values[0].name += "x"; }},
-                Change{"value storage", [](Graph& g) { ++g.values[0].storage; }},
-                Change{"value dtype", [](Graph& g) { g.values[0].dtype = DType::kInt32; }},
-                Change{"value size", [](Graph& g) { g.values[0].sizes[0] = 2; }},
-                Change{"value size's symbol",
-                       [](Graph& g) { ++g.values[0].sizes[0].terms[0].symbol; }},
-                Change{"value size's factor",
-                       [](Graph& g) { ++g.values[0].sizes[0].terms[0].coefficient; }},
-                Change{"sizes as strides",
-                       [](Graph& g) { g.values[0].sizes.swap(g.values[0].strides); }},
-                Change{"value offset", [](Graph& g) { g.values[0].offset = 1; }},
-                Change{"value claim", [](Graph& g) { g.values[0].claims_sizes ^= true; }},
-                Change{"value criticality", [](Graph& g) { ++g.values[0].criticality; }},
-                Change{"operator", [](Graph& g) { g.nodes[0].op = "aten::x"; }},
-                Change{"argument name", [](Graph& g) { g.nodes[0].arguments[0].name = "x"; }},
-                Change{"one argument less", [](Graph& g) { g.nodes[0].arguments.pop_back(); }},
-                Change{"node outputs", [](Graph& g) { ++g.nodes[0].outputs[0]; }},
-                Change{"order of nodes", [](Graph& g) { std::swap(g.nodes[0], g.nodes[1]); }},
-                Change{"module path", [](Graph& g) { g.nodes[0].annotation.module_path += "x"; }},
-                Change{
-                    "path as role",
-                    [](Graph& g) {
-                      g.nodes[0].annotation.role = "x";
-                      const Fingerprint role = fingerprint_of(g);
-                      std::swap(g.nodes[0].annotation.role, g.nodes[0].annotation.module_path);
-                      EXPECT_NE(fingerprint_of(g), role);
-                    }},
-                Change{"phase", [](Graph& g) { g.nodes[0].annotation.phase = Phase::kDecode; }},
-                Change{"residency",
-                       [](Graph& g) { g.nodes[0].annotation.residency = Residency::kState; }},
-                Change{"modality",
-                       [](Graph& g) { g.nodes[0].annotation.modality = Modality::kText; }},
-                Change{"flops", [](Graph& g) { ++g.nodes[0].annotation.flops; }},
-                Change{"bytes", [](Graph& g) { ++g.nodes[0].annotation.bytes; }},
-                Change{"colocation", [](Graph& g) { ++g.nodes[0].annotation.colocation_group; }},
-                Change{"priority", [](Graph& g) { ++g.nodes[0].annotation.priority; }},
-                Change{"outputs", [](Graph& g) { g.outputs.push_back(0); }},
-                Change{"numerics", [](Graph& g) { g.numerics = Numerics::kFast; }}));
+constexpr Change kChanges[] = {
+    {"name", [](Graph& g) { g.name = "x"; }},
+    {"symbol name", [](Graph& g) { g.symbols[0].name = "x"; }},
+    {"symbol min", [](Graph& g) { ++g.symbols[0].min; }},
+    {"symbol max", [](Graph& g) { ++g.symbols[0].max; }},
+    {"symbol role", [](Graph& g) { g.symbols[0].role = SymbolRole::kPlain; }},
+    {"one symbol more", [](Graph& g) { g.symbols.emplace_back(); }},
+    {"storage kind", [](Graph& g) { g.storages[0].kind = StorageKind::kWeight; }},
+    {"storage name", [](Graph& g) { g.storages[0].name += "x"; }},
+    {"storage role", [](Graph& g) { g.storages[0].role = InputRole::kUser; }},
+    {"storage layer", [](Graph& g) { ++g.storages[0].layer; }},
+    {"storage part", [](Graph& g) { g.storages[0].part = SequencePart::kValue; }},
+    {"storage declared", [](Graph& g) { g.storages[0].is_declared = true; }},
+    {"value name", [](Graph& g) { g.values[0].name += "x"; }},
+    {"value storage", [](Graph& g) { ++g.values[0].storage; }},
+    {"value dtype", [](Graph& g) { g.values[0].dtype = DType::kInt32; }},
+    {"value size", [](Graph& g) { g.values[0].sizes[0] = 2; }},
+    {"value size's symbol", [](Graph& g) { ++g.values[0].sizes[0].terms[0].symbol; }},
+    {"value size's factor", [](Graph& g) { ++g.values[0].sizes[0].terms[0].coefficient; }},
+    {"sizes as strides", [](Graph& g) { g.values[0].sizes.swap(g.values[0].strides); }},
+    {"value offset", [](Graph& g) { g.values[0].offset = 1; }},
+    {"value claim", [](Graph& g) { g.values[0].claims_sizes ^= true; }},
+    {"value criticality", [](Graph& g) { ++g.values[0].criticality; }},
+    {"operator", [](Graph& g) { g.nodes[0].op = "aten::x"; }},
+    {"argument name", [](Graph& g) { g.nodes[0].arguments[0].name = "x"; }},
+    {"one argument less", [](Graph& g) { g.nodes[0].arguments.pop_back(); }},
+    {"node outputs", [](Graph& g) { ++g.nodes[0].outputs[0]; }},
+    {"order of nodes", [](Graph& g) { std::swap(g.nodes[0], g.nodes[1]); }},
+    {"module path", [](Graph& g) { g.nodes[0].annotation.module_path += "x"; }},
+    {"path as role",
+     [](Graph& g) {
+       g.nodes[0].annotation.role = "x";
+       const Fingerprint role = fingerprint_of(g);
+       std::swap(g.nodes[0].annotation.role, g.nodes[0].annotation.module_path);
+       EXPECT_NE(fingerprint_of(g), role);
+     }},
+    {"phase", [](Graph& g) { g.nodes[0].annotation.phase = Phase::kDecode; }},
+    {"residency", [](Graph& g) { g.nodes[0].annotation.residency = Residency::kState; }},
+    {"modality", [](Graph& g) { g.nodes[0].annotation.modality = Modality::kText; }},
+    {"flops", [](Graph& g) { ++g.nodes[0].annotation.flops; }},
+    {"bytes", [](Graph& g) { ++g.nodes[0].annotation.bytes; }},
+    {"colocation", [](Graph& g) { ++g.nodes[0].annotation.colocation_group; }},
+    {"priority", [](Graph& g) { ++g.nodes[0].annotation.priority; }},
+    {"outputs", [](Graph& g) { g.outputs.push_back(0); }},
+    {"numerics", [](Graph& g) { g.numerics = Numerics::kFast; }}};
+
+INSTANTIATE_TEST_SUITE_P(All, FingerprintChange, ::testing::ValuesIn(kChanges));
 
 }  // namespace
 }  // namespace djinn::srg

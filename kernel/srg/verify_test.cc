@@ -4,7 +4,6 @@
 
 #include <gtest/gtest.h>
 
-#include <functional>
 
 #include "kernel/srg/limits.h"
 #include "kernel/srg/test_graphs.h"
@@ -35,7 +34,7 @@ output %6
 struct BadGraph {
   const char* what;
   ErrorCode code;
-  std::function<void(Graph&)> damage;
+  void (*damage)(Graph&);
 };
 
 void PrintTo(const BadGraph& bad, std::ostream* out) {
@@ -77,240 +76,214 @@ constexpr auto kContradiction = ErrorCode::kInvalidArgument;
 
 const std::string kLong(limits::kNameBytes + 1, 'n');
 
-INSTANTIATE_TEST_SUITE_P(
-    Limits, Verify,
-    ::testing::Values(
-        BadGraph{"symbols", kLimit, [](Graph& g) { repeat(g.symbols, limits::kSymbols + 1); }},
-        BadGraph{"storages", kLimit, [](Graph& g) { repeat(g.storages, limits::kStorages + 1); }},
-        BadGraph{"values", kLimit, [](Graph& g) { repeat(g.values, limits::kValues + 1); }},
-        BadGraph{"nodes", kLimit, [](Graph& g) { repeat(g.nodes, limits::kNodes + 1); }},
-        BadGraph{"outputs", kLimit, [](Graph& g) { repeat(g.outputs, limits::kOutputs + 1); }},
-        BadGraph{"rank", kLimit, [](Graph& g) { repeat(g.values[0].sizes, limits::kRank + 1); }},
-        BadGraph{"stride rank", kLimit,
-                 [](Graph& g) { g.values[0].strides.assign(limits::kRank + 1, Expr(1)); }},
-        BadGraph{"layer", kLimit, [](Graph& g) { g.storages[4].layer = limits::kLayers; }},
-        BadGraph{"arguments", kLimit,
-                 [](Graph& g) { repeat(g.nodes[2].arguments, limits::kArguments + 1); }},
-        BadGraph{"node outputs", kLimit,
-                 [](Graph& g) { repeat(g.nodes[2].outputs, limits::kNodeOutputs + 1); }},
-        BadGraph{"list items", kLimit,
-                 [](Graph& g) {
-                   g.nodes[0].arguments[0].value =
-                       BoolList{std::vector<bool>(limits::kListItems + 1)};
-                 }},
-        BadGraph{"terms", kLimit,
-                 [](Graph& g) {
-                   size_argument(g).terms.assign(limits::kTerms + 1, Term{0, 1});
-                 }},
-        BadGraph{"items in all", kLimit,
-                 [](Graph& g) {
-                   g.nodes[1].arguments[0].value = BoolList{std::vector<bool>(limits::kListItems)};
-                   repeat(g.nodes[1].arguments, limits::kArguments);
-                   g.nodes.insert(g.nodes.begin() + 2, 100, g.nodes[1]);
-                   for (size_t i = 1; i < 102; ++i) {
-                     for (auto& a : g.nodes[i].arguments) a = g.nodes[1].arguments[0];
-                   }
-                 }},
-        BadGraph{"graph name", kLimit, [](Graph& g) { g.name = kLong; }},
-        BadGraph{"symbol name", kLimit, [](Graph& g) { g.symbols[0].name = kLong; }},
-        BadGraph{"storage name", kLimit, [](Graph& g) { g.storages[3].name = kLong; }},
-        BadGraph{"value name", kLimit, [](Graph& g) { g.values[0].name = kLong; }},
-        BadGraph{"argument name", kLimit, [](Graph& g) { g.nodes[0].arguments[3].name = kLong; }},
-        BadGraph{"operator name", kLimit, [](Graph& g) { g.nodes[0].op = "a::" + kLong; }},
-        BadGraph{"role", kLimit, [](Graph& g) { g.nodes[0].annotation.role = kLong; }},
-        BadGraph{"module", kLimit, [](Graph& g) { g.nodes[0].annotation.module_path = kLong; }},
-        BadGraph{"text argument", kLimit, [](Graph& g) {
-                   g.nodes[2].arguments[2].value = std::string(limits::kTextArgumentBytes + 1, 'x');
-                 }}));
+constexpr BadGraph kTooMuch[] = {
+    {"symbols", kLimit, [](Graph& g) { repeat(g.symbols, limits::kSymbols + 1); }},
+    {"storages", kLimit, [](Graph& g) { repeat(g.storages, limits::kStorages + 1); }},
+    {"values", kLimit, [](Graph& g) { repeat(g.values, limits::kValues + 1); }},
+    {"nodes", kLimit, [](Graph& g) { repeat(g.nodes, limits::kNodes + 1); }},
+    {"outputs", kLimit, [](Graph& g) { repeat(g.outputs, limits::kOutputs + 1); }},
+    {"rank", kLimit, [](Graph& g) { repeat(g.values[0].sizes, limits::kRank + 1); }},
+    {"stride rank", kLimit,
+     [](Graph& g) { g.values[0].strides.assign(limits::kRank + 1, Expr(1)); }},
+    {"layer", kLimit, [](Graph& g) { g.storages[4].layer = limits::kLayers; }},
+    {"arguments", kLimit, [](Graph& g) { repeat(g.nodes[2].arguments, limits::kArguments + 1); }},
+    {"node outputs", kLimit,
+     [](Graph& g) { repeat(g.nodes[2].outputs, limits::kNodeOutputs + 1); }},
+    {"list items", kLimit,
+     [](Graph& g) {
+       g.nodes[0].arguments[0].value = BoolList{std::vector<bool>(limits::kListItems + 1)};
+     }},
+    {"terms", kLimit,
+     [](Graph& g) {
+       size_argument(g).terms.assign(limits::kTerms + 1, Term{0, 1});
+     }},
+    {"items in all", kLimit,
+     [](Graph& g) {
+       g.nodes[1].arguments[0].value = BoolList{std::vector<bool>(limits::kListItems)};
+       repeat(g.nodes[1].arguments, limits::kArguments);
+       g.nodes.insert(g.nodes.begin() + 2, 100, g.nodes[1]);
+       for (size_t i = 1; i < 102; ++i) {
+         for (auto& a : g.nodes[i].arguments) a = g.nodes[1].arguments[0];
+       }
+     }},
+    {"graph name", kLimit, [](Graph& g) { g.name = kLong; }},
+    {"symbol name", kLimit, [](Graph& g) { g.symbols[0].name = kLong; }},
+    {"storage name", kLimit, [](Graph& g) { g.storages[3].name = kLong; }},
+    {"value name", kLimit, [](Graph& g) { g.values[0].name = kLong; }},
+    {"argument name", kLimit, [](Graph& g) { g.nodes[0].arguments[3].name = kLong; }},
+    {"operator name", kLimit, [](Graph& g) { g.nodes[0].op = "a::" + kLong; }},
+    {"role", kLimit, [](Graph& g) { g.nodes[0].annotation.role = kLong; }},
+    {"module", kLimit, [](Graph& g) { g.nodes[0].annotation.module_path = kLong; }},
+    {"text argument", kLimit, [](Graph& g) {
+       g.nodes[2].arguments[2].value = std::string(limits::kTextArgumentBytes + 1, 'x');
+     }}};
 
-INSTANTIATE_TEST_SUITE_P(
-    Form, Verify,
-    ::testing::Values(
-        BadGraph{"control character in a name", kMalformed, [](Graph& g) { g.name = "a\x1b[2J"; }},
-        BadGraph{"symbol without a name", kMalformed, [](Graph& g) { g.symbols[0].name = ""; }},
-        BadGraph{"symbol named 1x", kMalformed, [](Graph& g) { g.symbols[0].name = "1x"; }},
-        BadGraph{"symbol named none", kMalformed, [](Graph& g) { g.symbols[0].name = "none"; }},
-        BadGraph{"symbol named int8", kMalformed, [](Graph& g) { g.symbols[0].name = "int8"; }},
-        BadGraph{"symbol role 9", kMalformed,
-                 [](Graph& g) { g.symbols[0].role = static_cast<SymbolRole>(9); }},
-        BadGraph{"storage kind 9", kMalformed,
-                 [](Graph& g) { g.storages[0].kind = static_cast<StorageKind>(9); }},
-        BadGraph{"input role 9", kMalformed,
-                 [](Graph& g) { g.storages[0].role = static_cast<InputRole>(9); }},
-        BadGraph{"part 9", kMalformed,
-                 [](Graph& g) { g.storages[4].part = static_cast<SequencePart>(9); }},
-        BadGraph{"weight without a name", kMalformed, [](Graph& g) { g.storages[3].name = ""; }},
-        BadGraph{"view without dtype", kMalformed,
-                 [](Graph& g) { g.values[0].dtype = DType::kInvalid; }},
-        BadGraph{"view of dtype 99", kMalformed,
-                 [](Graph& g) { g.values[0].dtype = static_cast<DType>(99); }},
-        BadGraph{"claim of dtype 99", kMalformed,
-                 [](Graph& g) { g.values[5].dtype = static_cast<DType>(99); }},
-        BadGraph{"terms out of order", kMalformed,
-                 [](Graph& g) {
-                   size_argument(g) = raw_expr(0, {{1, 1}, {0, 1}});
-                 }},
-        BadGraph{"term twice", kMalformed,
-                 [](Graph& g) {
-                   size_argument(g) = raw_expr(0, {{0, 1}, {0, 1}});
-                 }},
-        BadGraph{"zero coefficient", kMalformed,
-                 [](Graph& g) {
-                   size_argument(g) = raw_expr(0, {{0, 0}});
-                 }},
-        BadGraph{"operator without namespace", kMalformed, [](Graph& g) { g.nodes[0].op = "add"; }},
-        BadGraph{"operator with two dots", kMalformed,
-                 [](Graph& g) { g.nodes[0].op = "aten::a.b.c"; }},
-        BadGraph{"operator with a blank", kMalformed,
-                 [](Graph& g) { g.nodes[0].op = "aten::a b"; }},
-        BadGraph{"positional after named", kMalformed,
-                 [](Graph& g) { g.nodes[0].arguments[4].name = ""; }},
-        BadGraph{"argument name no identifier", kMalformed,
-                 [](Graph& g) { g.nodes[0].arguments[4].name = "a-b"; }},
-        BadGraph{"dtype argument 99", kMalformed,
-                 [](Graph& g) { g.nodes[2].arguments[3].value = static_cast<DType>(99); }},
-        BadGraph{"another NaN", kMalformed,
-                 [](Graph& g) {
-                   g.nodes[0].arguments[3].value = std::bit_cast<double>(0x7ff8000000000001);
-                 }},
-        BadGraph{"use before definition", kMalformed,
-                 [](Graph& g) { g.nodes[0].arguments[0].value = ValueRef{6}; }},
-        BadGraph{"use of its own output", kMalformed,
-                 [](Graph& g) { g.nodes[0].arguments[0].value = ValueRef{5}; }},
-        BadGraph{"use of a later view", kMalformed,
-                 [](Graph& g) {
-                   g.values.push_back(g.values[3]);
-                   g.values[8].name = "";
-                   g.nodes[0].arguments[1].value = ValueRef{8};
-                 }},
-        BadGraph{"defined twice", kMalformed, [](Graph& g) { g.nodes[1].outputs = {5}; }},
-        BadGraph{"never defined", kMalformed, [](Graph& g) { g.nodes[2].outputs = {6}; }},
-        BadGraph{"outputs in descending order", kMalformed,
-                 [](Graph& g) { g.nodes[2].outputs = {7, 6}; }},
-        BadGraph{
-            "outputs with a gap", kMalformed,
-            [](Graph& g) {
-              g.values.push_back(Value{});
-              g.nodes[2].outputs = {6, 8};
-            }},
-        BadGraph{"defines a view", kMalformed, [](Graph& g) { g.nodes[1].outputs = {4}; }},
-        BadGraph{"phase 9", kMalformed,
-                 [](Graph& g) { g.nodes[0].annotation.phase = static_cast<Phase>(9); }},
-        BadGraph{"residency 9", kMalformed,
-                 [](Graph& g) { g.nodes[0].annotation.residency = static_cast<Residency>(9); }},
-        BadGraph{"modality 9", kMalformed,
-                 [](Graph& g) { g.nodes[0].annotation.modality = static_cast<Modality>(9); }}));
+INSTANTIATE_TEST_SUITE_P(Limits, Verify, ::testing::ValuesIn(kTooMuch));
 
-INSTANTIATE_TEST_SUITE_P(
-    Ranges, Verify,
-    ::testing::Values(
-        BadGraph{"empty range", kOutOfRange, [](Graph& g) { g.symbols[0].min = 513; }},
-        BadGraph{"negative range", kOutOfRange, [](Graph& g) { g.symbols[0].min = -1; }},
-        BadGraph{"range too high", kOutOfRange,
-                 [](Graph& g) { g.symbols[0].max = limits::kSymbolMax + 1; }},
-        BadGraph{"storage", kOutOfRange, [](Graph& g) { g.values[0].storage = 5; }},
-        BadGraph{"symbol", kOutOfRange,
-                 [](Graph& g) {
-                   size_argument(g) = raw_expr(0, {{2, 1}});
-                 }},
-        BadGraph{"overflow at the bounds", kOutOfRange,
-                 [](Graph& g) {
-                   size_argument(g) = raw_expr(INT64_MAX, {{0, 1}});
-                 }},
-        BadGraph{"product overflows", kOutOfRange,
-                 [](Graph& g) {
-                   size_argument(g) = raw_expr(0, {{0, INT64_MAX / 2}});
-                 }},
-        BadGraph{"negative size", kOutOfRange, [](Graph& g) { g.values[0].sizes[0] = Expr(-1); }},
-        BadGraph{"size that can be negative", kOutOfRange,
-                 [](Graph& g) {
-                   g.values[0].sizes[0] = raw_expr(0, {{0, 1}, {1, -1}});
-                 }},
-        BadGraph{"negative stride", kOutOfRange,
-                 [](Graph& g) {
-                   g.values[0].strides = {Expr(-8), Expr(1)};
-                 }},
-        BadGraph{"negative offset", kOutOfRange, [](Graph& g) { g.values[0].offset = Expr(-1); }},
-        BadGraph{"tensor of 2^50 bytes", kOutOfRange,
-                 [](Graph& g) { g.values[0].sizes[0] = Expr(int64_t{1} << 45); }},
-        BadGraph{"reach by strides", kOutOfRange,
-                 [](Graph& g) {
-                   g.values[0].strides = {Expr(int64_t{1} << 45), Expr(1)};
-                 }},
-        BadGraph{"reach that overflows", kOutOfRange,
-                 [](Graph& g) {
-                   g.values[0].strides = {Expr(INT64_MAX), Expr(INT64_MAX)};
-                 }},
-        BadGraph{"claimed stride that is negative", kOutOfRange,
-                 [](Graph& g) { g.values[5].strides.assign(g.values[5].sizes.size(), Expr(-1)); }},
-        BadGraph{"claimed strides that reach too far", kOutOfRange,
-                 [](Graph& g) {
-                   g.values[5].strides.assign(g.values[5].sizes.size(), Expr(int64_t{1} << 46));
-                 }},
-        BadGraph{"reach by offset", kOutOfRange,
-                 [](Graph& g) { g.values[0].offset = Expr(INT64_MAX); }},
-        BadGraph{"argument value", kOutOfRange,
-                 [](Graph& g) { g.nodes[0].arguments[0].value = ValueRef{8}; }},
-        BadGraph{"list value", kOutOfRange,
-                 [](Graph& g) { g.nodes[1].arguments[1].value = ValueList{{{UINT32_MAX}}}; }},
-        BadGraph{"node output", kOutOfRange, [](Graph& g) { g.nodes[1].outputs = {8}; }},
-        BadGraph{"output", kOutOfRange, [](Graph& g) { g.outputs[0] = 8; }}));
+constexpr BadGraph kBadForm[] = {
+    {"control character in a name", kMalformed, [](Graph& g) { g.name = "a\x1b[2J"; }},
+    {"symbol without a name", kMalformed, [](Graph& g) { g.symbols[0].name = ""; }},
+    {"symbol named 1x", kMalformed, [](Graph& g) { g.symbols[0].name = "1x"; }},
+    {"symbol named none", kMalformed, [](Graph& g) { g.symbols[0].name = "none"; }},
+    {"symbol named int8", kMalformed, [](Graph& g) { g.symbols[0].name = "int8"; }},
+    {"symbol role 9", kMalformed, [](Graph& g) { g.symbols[0].role = static_cast<SymbolRole>(9); }},
+    {"storage kind 9", kMalformed,
+     [](Graph& g) { g.storages[0].kind = static_cast<StorageKind>(9); }},
+    {"input role 9", kMalformed, [](Graph& g) { g.storages[0].role = static_cast<InputRole>(9); }},
+    {"part 9", kMalformed, [](Graph& g) { g.storages[4].part = static_cast<SequencePart>(9); }},
+    {"weight without a name", kMalformed, [](Graph& g) { g.storages[3].name = ""; }},
+    {"view without dtype", kMalformed, [](Graph& g) { g.values[0].dtype = DType::kInvalid; }},
+    {"view of dtype 99", kMalformed, [](Graph& g) { g.values[0].dtype = static_cast<DType>(99); }},
+    {"claim of dtype 99", kMalformed, [](Graph& g) { g.values[5].dtype = static_cast<DType>(99); }},
+    {"terms out of order", kMalformed,
+     [](Graph& g) {
+       size_argument(g) = raw_expr(0, {{1, 1}, {0, 1}});
+     }},
+    {"term twice", kMalformed,
+     [](Graph& g) {
+       size_argument(g) = raw_expr(0, {{0, 1}, {0, 1}});
+     }},
+    {"zero coefficient", kMalformed,
+     [](Graph& g) {
+       size_argument(g) = raw_expr(0, {{0, 0}});
+     }},
+    {"operator without namespace", kMalformed, [](Graph& g) { g.nodes[0].op = "add"; }},
+    {"operator with two dots", kMalformed, [](Graph& g) { g.nodes[0].op = "aten::a.b.c"; }},
+    {"operator with a blank", kMalformed, [](Graph& g) { g.nodes[0].op = "aten::a b"; }},
+    {"positional after named", kMalformed, [](Graph& g) { g.nodes[0].arguments[4].name = ""; }},
+    {"argument name no identifier", kMalformed,
+     [](Graph& g) { g.nodes[0].arguments[4].name = "a-b"; }},
+    {"dtype argument 99", kMalformed,
+     [](Graph& g) { g.nodes[2].arguments[3].value = static_cast<DType>(99); }},
+    {"another NaN", kMalformed,
+     [](Graph& g) { g.nodes[0].arguments[3].value = std::bit_cast<double>(0x7ff8000000000001); }},
+    {"use before definition", kMalformed,
+     [](Graph& g) { g.nodes[0].arguments[0].value = ValueRef{6}; }},
+    {"use of its own output", kMalformed,
+     [](Graph& g) { g.nodes[0].arguments[0].value = ValueRef{5}; }},
+    {"use of a later view", kMalformed,
+     [](Graph& g) {
+       g.values.push_back(g.values[3]);
+       g.values[8].name = "";
+       g.nodes[0].arguments[1].value = ValueRef{8};
+     }},
+    {"defined twice", kMalformed, [](Graph& g) { g.nodes[1].outputs = {5}; }},
+    {"never defined", kMalformed, [](Graph& g) { g.nodes[2].outputs = {6}; }},
+    {"outputs in descending order", kMalformed,
+     [](Graph& g) {
+       g.nodes[2].outputs = {7, 6};
+     }},
+    {"outputs with a gap", kMalformed,
+     [](Graph& g) {
+       g.values.push_back(Value{});
+       g.nodes[2].outputs = {6, 8};
+     }},
+    {"defines a view", kMalformed, [](Graph& g) { g.nodes[1].outputs = {4}; }},
+    {"phase 9", kMalformed, [](Graph& g) { g.nodes[0].annotation.phase = static_cast<Phase>(9); }},
+    {"residency 9", kMalformed,
+     [](Graph& g) { g.nodes[0].annotation.residency = static_cast<Residency>(9); }},
+    {"modality 9", kMalformed,
+     [](Graph& g) { g.nodes[0].annotation.modality = static_cast<Modality>(9); }}};
 
-INSTANTIATE_TEST_SUITE_P(
-    Uniqueness, Verify,
-    ::testing::Values(
-        BadGraph{"symbol names", kTwice, [](Graph& g) { g.symbols[1].name = "tokens"; }},
-        BadGraph{"symbol roles", kTwice, [](Graph& g) { g.symbols[1].role = SymbolRole::kTokens; }},
-        BadGraph{"input names", kTwice, [](Graph& g) { g.storages[1].name = "x"; }},
-        BadGraph{"input roles", kTwice,
-                 [](Graph& g) { g.storages[2].role = InputRole::kTokenIds; }},
-        BadGraph{"weight names", kTwice, [](Graph& g) { g.storages.push_back(g.storages[3]); }},
-        BadGraph{"sequence buffers", kTwice, [](Graph& g) { g.storages.push_back(g.storages[4]); }},
-        BadGraph{"value names", kTwice, [](Graph& g) { g.values[5].name = "x"; }},
-        BadGraph{"argument names", kTwice,
-                 [](Graph& g) { g.nodes[0].arguments[4].name = "scale"; }},
-        BadGraph{"outputs", kTwice, [](Graph& g) {
-                   g.outputs = {6, 7, 6};
-                 }}));
+INSTANTIATE_TEST_SUITE_P(Form, Verify, ::testing::ValuesIn(kBadForm));
 
-INSTANTIATE_TEST_SUITE_P(
-    Contradictions, Verify,
-    ::testing::Values(
-        BadGraph{"weight with a role", kContradiction,
-                 [](Graph& g) { g.storages[3].role = InputRole::kPositions; }},
-        BadGraph{"input with a layer", kContradiction, [](Graph& g) { g.storages[0].layer = 1; }},
-        BadGraph{"weight with a part", kContradiction,
-                 [](Graph& g) { g.storages[3].part = SequencePart::kValue; }},
-        BadGraph{"declared input", kContradiction,
-                 [](Graph& g) { g.storages[0].is_declared = true; }},
-        BadGraph{"declared weight without a view", kContradiction,
-                 [](Graph& g) {
-                   g.storages.push_back({.kind = StorageKind::kWeight, .name = "v"});
-                   g.storages.back().is_declared = true;
-                 }},
-        BadGraph{"weight that is declared late", kContradiction,
-                 [](Graph& g) { std::swap(g.values[3].storage, g.values[4].storage); }},
-        BadGraph{"weight declared whole with an offset", kContradiction,
-                 [](Graph& g) { g.values[3].offset = Expr(1); }},
-        BadGraph{"weight declared whole with strides", kContradiction,
-                 [](Graph& g) {
-                   g.values[3].strides = {Expr(1), Expr(8)};
-                 }},
-        BadGraph{"sequence with a name", kContradiction,
-                 [](Graph& g) { g.storages[4].name = "k"; }},
-        BadGraph{"strides without sizes", kContradiction,
-                 [](Graph& g) { g.values[0].strides = {Expr(1)}; }},
-        BadGraph{"view that claims", kContradiction,
-                 [](Graph& g) { g.values[0].claims_sizes = true; }},
-        BadGraph{"sizes without a claim", kContradiction,
-                 [](Graph& g) { g.values[5].claims_sizes = false; }},
-        BadGraph{"local value with an offset", kContradiction,
-                 [](Graph& g) { g.values[5].offset = Expr(1); }},
-        BadGraph{"token ids as float", kContradiction,
-                 [](Graph& g) { g.values[1].dtype = DType::kFloat32; }},
-        BadGraph{"token ids of rank 1", kContradiction,
-                 [](Graph& g) { g.values[1].sizes.pop_back(); }},
-        BadGraph{"mask of rank 2", kContradiction, [](Graph& g) { g.values[2].sizes.resize(2); }}));
+constexpr BadGraph kBadRanges[] = {
+    {"empty range", kOutOfRange, [](Graph& g) { g.symbols[0].min = 513; }},
+    {"negative range", kOutOfRange, [](Graph& g) { g.symbols[0].min = -1; }},
+    {"range too high", kOutOfRange, [](Graph& g) { g.symbols[0].max = limits::kSymbolMax + 1; }},
+    {"storage", kOutOfRange, [](Graph& g) { g.values[0].storage = 5; }},
+    {"symbol", kOutOfRange,
+     [](Graph& g) {
+       size_argument(g) = raw_expr(0, {{2, 1}});
+     }},
+    {"overflow at the bounds", kOutOfRange,
+     [](Graph& g) {
+       size_argument(g) = raw_expr(INT64_MAX, {{0, 1}});
+     }},
+    {"product overflows", kOutOfRange,
+     [](Graph& g) {
+       size_argument(g) = raw_expr(0, {{0, INT64_MAX / 2}});
+     }},
+    {"negative size", kOutOfRange, [](Graph& g) { g.values[0].sizes[0] = Expr(-1); }},
+    {"size that can be negative", kOutOfRange,
+     [](Graph& g) {
+       g.values[0].sizes[0] = raw_expr(0, {{0, 1}, {1, -1}});
+     }},
+    {"negative stride", kOutOfRange,
+     [](Graph& g) {
+       g.values[0].strides = {Expr(-8), Expr(1)};
+     }},
+    {"negative offset", kOutOfRange, [](Graph& g) { g.values[0].offset = Expr(-1); }},
+    {"tensor of 2^50 bytes", kOutOfRange,
+     [](Graph& g) { g.values[0].sizes[0] = Expr(int64_t{1} << 45); }},
+    {"reach by strides", kOutOfRange,
+     [](Graph& g) {
+       g.values[0].strides = {Expr(int64_t{1} << 45), Expr(1)};
+     }},
+    {"reach that overflows", kOutOfRange,
+     [](Graph& g) {
+       g.values[0].strides = {Expr(INT64_MAX), Expr(INT64_MAX)};
+     }},
+    {"claimed stride that is negative", kOutOfRange,
+     [](Graph& g) { g.values[5].strides.assign(g.values[5].sizes.size(), Expr(-1)); }},
+    {"claimed strides that reach too far", kOutOfRange,
+     [](Graph& g) {
+       g.values[5].strides.assign(g.values[5].sizes.size(), Expr(int64_t{1} << 46));
+     }},
+    {"reach by offset", kOutOfRange, [](Graph& g) { g.values[0].offset = Expr(INT64_MAX); }},
+    {"argument value", kOutOfRange, [](Graph& g) { g.nodes[0].arguments[0].value = ValueRef{8}; }},
+    {"list value", kOutOfRange,
+     [](Graph& g) { g.nodes[1].arguments[1].value = ValueList{{{UINT32_MAX}}}; }},
+    {"node output", kOutOfRange, [](Graph& g) { g.nodes[1].outputs = {8}; }},
+    {"output", kOutOfRange, [](Graph& g) { g.outputs[0] = 8; }}};
+
+INSTANTIATE_TEST_SUITE_P(Ranges, Verify, ::testing::ValuesIn(kBadRanges));
+
+constexpr BadGraph kDuplicates[] = {
+    {"symbol names", kTwice, [](Graph& g) { g.symbols[1].name = "tokens"; }},
+    {"symbol roles", kTwice, [](Graph& g) { g.symbols[1].role = SymbolRole::kTokens; }},
+    {"input names", kTwice, [](Graph& g) { g.storages[1].name = "x"; }},
+    {"input roles", kTwice, [](Graph& g) { g.storages[2].role = InputRole::kTokenIds; }},
+    {"weight names", kTwice, [](Graph& g) { g.storages.push_back(g.storages[3]); }},
+    {"sequence buffers", kTwice, [](Graph& g) { g.storages.push_back(g.storages[4]); }},
+    {"value names", kTwice, [](Graph& g) { g.values[5].name = "x"; }},
+    {"argument names", kTwice, [](Graph& g) { g.nodes[0].arguments[4].name = "scale"; }},
+    {"outputs", kTwice, [](Graph& g) {
+       g.outputs = {6, 7, 6};
+     }}};
+
+INSTANTIATE_TEST_SUITE_P(Uniqueness, Verify, ::testing::ValuesIn(kDuplicates));
+
+constexpr BadGraph kContradictions[] = {
+    {"weight with a role", kContradiction,
+     [](Graph& g) { g.storages[3].role = InputRole::kPositions; }},
+    {"input with a layer", kContradiction, [](Graph& g) { g.storages[0].layer = 1; }},
+    {"weight with a part", kContradiction,
+     [](Graph& g) { g.storages[3].part = SequencePart::kValue; }},
+    {"declared input", kContradiction, [](Graph& g) { g.storages[0].is_declared = true; }},
+    {"declared weight without a view", kContradiction,
+     [](Graph& g) {
+       g.storages.push_back({.kind = StorageKind::kWeight, .name = "v"});
+       g.storages.back().is_declared = true;
+     }},
+    {"weight that is declared late", kContradiction,
+     [](Graph& g) { std::swap(g.values[3].storage, g.values[4].storage); }},
+    {"weight declared whole with an offset", kContradiction,
+     [](Graph& g) { g.values[3].offset = Expr(1); }},
+    {"weight declared whole with strides", kContradiction,
+     [](Graph& g) {
+       g.values[3].strides = {Expr(1), Expr(8)};
+     }},
+    {"sequence with a name", kContradiction, [](Graph& g) { g.storages[4].name = "k"; }},
+    {"strides without sizes", kContradiction, [](Graph& g) { g.values[0].strides = {Expr(1)}; }},
+    {"view that claims", kContradiction, [](Graph& g) { g.values[0].claims_sizes = true; }},
+    {"sizes without a claim", kContradiction, [](Graph& g) { g.values[5].claims_sizes = false; }},
+    {"local value with an offset", kContradiction, [](Graph& g) { g.values[5].offset = Expr(1); }},
+    {"token ids as float", kContradiction, [](Graph& g) { g.values[1].dtype = DType::kFloat32; }},
+    {"token ids of rank 1", kContradiction, [](Graph& g) { g.values[1].sizes.pop_back(); }},
+    {"mask of rank 2", kContradiction, [](Graph& g) { g.values[2].sizes.resize(2); }}};
+
+INSTANTIATE_TEST_SUITE_P(Contradictions, Verify, ::testing::ValuesIn(kContradictions));
 
 TEST(VerifyGood, the_undamaged_graphs_pass) {
   EXPECT_TRUE(verify(verified_graph()).ok());
