@@ -4,12 +4,12 @@
     run_tests.py [quick|full|TEXT]
 
 What runs:
+* pytest: tests/style, then the other folders of tests/, a folder of many files in two shares;
 * every test that CMake knows in build/release and build/asan, in the full tier also in build/tsan,
   in the default one the worker's in build/tsan-unity (a GoogleTest program each, or a plain program
-  that counts as one test), as many at a time as there are cores; then those with the property
-  RUN_SERIAL, which wait more than they compute, two at a time;
-* pytest: tests/style, then the other folders of tests/, one more at a time than there are cores,
-  since they wait for half of the time; a folder of many files in two shares.
+  that counts as one test), those with the property RUN_SERIAL first.
+They are one queue, the longest first, of which one more run at a time than there are cores: folders
+wait for half of their time, and programs of seconds are left for the end.
 
 Tiers: a GoogleTest whose name begins with `ci_` or `full_`, a CTest test with the label `ci` or
 `full`, and a pytest test with that mark are left out of `quick`; `full` ones of the default too.
@@ -30,6 +30,7 @@ import contextlib
 import json
 import os
 import re
+import resource
 import signal
 import subprocess
 import sys
@@ -60,6 +61,7 @@ AGAIN = "-again"  # ends the name of a second try
 UNSTEADY_AT_MOST = 2
 CORES = len(os.sched_getaffinity(0))
 FILES_OF_A_SHARE = 30
+FIRST = ("ghosts", "packaging")  # few files of minutes each: begun last, they would end last
 
 SANITIZER_ENVIRONMENT = {
     "ASAN_OPTIONS": "detect_leaks=1:strict_string_checks=1:detect_stack_use_after_return=1",
@@ -414,13 +416,14 @@ def shares_of(folder: Path) -> list[Share]:
 
 
 def shares_of_tests() -> list[Share]:
-    """Of tests/, the largest folders first; a test that stands elsewhere would never run."""
+    """Of tests/, the longest folders first; a test that stands elsewhere would never run."""
     top = ROOT / "tests"
     strays = [*top.glob("test_*.py"), *(ROOT / "python").rglob("test_*.py")]
     assert not strays, f"tests stand in folders of tests/, and not here: {strays}"
     files = Counter(top / path.relative_to(top).parts[0] for path in top.rglob("test_*.py"))
     del files[STYLE]
-    return [share for folder, _ in files.most_common() for share in shares_of(folder)]
+    folders = sorted(files, key=lambda folder: (folder.name not in FIRST, -files[folder]))
+    return [share for folder in folders for share in shares_of(folder)]
 
 
 def run_all(selection: Selection) -> list[Outcome]:
@@ -432,22 +435,24 @@ def run_all(selection: Selection) -> list[Outcome]:
         if not selection.text or outcome.passed + outcome.failed + outcome.skipped:
             print_outcome(outcome)
 
-    def do(works: list[Callable[[], Outcome]], at_a_time: int) -> None:
-        with concurrent.futures.ThreadPoolExecutor(at_a_time) as pool:
-            futures = [pool.submit(work) for work in works]
-            try:
-                for future in concurrent.futures.as_completed(futures):
-                    done(future.result())
-            except BaseException:  # Ctrl-C, too: it does not reach their groups of processes
-                pool.shutdown(wait=False, cancel_futures=True)
-                for leader in list(RUNNING):
-                    kill_group(leader)
-                raise
-
-    done(run_pytest(Share(STYLE.name, [STYLE]), selection, stream=False))
-    do([partial(run_program, p, selection) for p in programs if not p.serial], CORES)
-    do([partial(run_program, p, selection) for p in programs if p.serial], 2)
-    do([partial(run_pytest, s, selection, stream=True) for s in shares_of_tests()], CORES + 1)
+    works = [
+        partial(run_pytest, Share(STYLE.name, [STYLE]), selection, stream=False),
+        *(partial(run_pytest, share, selection, stream=True) for share in shares_of_tests()),
+        *(
+            partial(run_program, one, selection)
+            for one in sorted(programs, key=lambda one: not one.serial)
+        ),
+    ]
+    with concurrent.futures.ThreadPoolExecutor(CORES + 1) as pool:
+        futures = [pool.submit(work) for work in works]
+        try:
+            for future in concurrent.futures.as_completed(futures):
+                done(future.result())
+        except BaseException:  # Ctrl-C, too: it does not reach their groups of processes
+            pool.shutdown(wait=False, cancel_futures=True)
+            for leader in list(RUNNING):
+                kill_group(leader)
+            raise
     return outcomes
 
 
@@ -478,7 +483,12 @@ def main() -> int:
     if passed + failed + skipped + unsteady == 0:
         print(f"no test has a name with {selection.text!r} in it")
         failed = 1
-    print(f"tier {selection.tier}, {time.monotonic() - start:.0f} s; logs are in build/test")
+    took, used = time.monotonic() - start, resource.getrusage(resource.RUSAGE_CHILDREN)
+    busy = (used.ru_utime + used.ru_stime) / took
+    print(
+        f"tier {selection.tier}, {took:.0f} s, {busy:.1f} of {CORES} cores busy; "
+        "logs are in build/test"
+    )
     print(
         f"{passed} passed, {failed} failed, {skipped} skipped"
         + (f", {unsteady} unsteady: failed, and passed when run again" if unsteady else "")
