@@ -66,7 +66,7 @@ def test_a_sample_of_the_held_out_text_costs_few_bits(
     assert bits_per_byte(byte_model, train, sample) <= BITS_PER_BYTE_MAX
 
 
-@pytest.mark.ci
+@pytest.mark.full
 @pytest.mark.parametrize("source", SOURCES)
 def test_the_held_out_text_costs_the_documented_bits(
     byte_model: Path, train: ModuleType, source: str
