@@ -125,6 +125,11 @@ template Option Verb::option(const std::string&, float&, const std::string&) con
 template Option Verb::option(const std::string&, uint32_t&, const std::string&) const;
 template Option Verb::option(const std::string&, uint64_t&, const std::string&) const;
 
+Option Verb::repeated(const std::string& name, std::vector<std::string>& values,
+                      const std::string& what) const {
+  return Option(*verb_->add_option(name, values, what)->allow_extra_args(false));
+}
+
 Option Verb::flag(const std::string& names, bool& value, const std::string& what) const {
   return Option(*verb_->add_flag(names, value, what));
 }

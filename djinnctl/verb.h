@@ -73,6 +73,9 @@ class Verb {
   // number: double, float, uint32_t or uint64_t.
   template <typename T>
   Option option(const std::string& names, T& value, const std::string& what) const;
+  // One with a value, which may be there several times, each with one more.
+  Option repeated(const std::string& name, std::vector<std::string>& values,
+                  const std::string& what) const;
   Option flag(const std::string& names, bool& value, const std::string& what) const;
   // One that may have a value, as --name VALUE or --name=VALUE. unsaid: what value becomes where it
   // has none.

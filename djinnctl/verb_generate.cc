@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // djinnctl generate DIR --prompt TEXT streams what a model says, exported or of type llama, by its
-// tokenizer.json or in bytes; and with --tokens IDS its ids.
+// tokenizer.json or in bytes; and with --tokens IDS its ids. Of several of either, one after the
+// other, each on lines of its own.
 #include <unistd.h>
 
 #include <algorithm>
+#include <utility>
+#include <vector>
 
 #include "djinnctl/byte_tokens.h"
 #include "djinnctl/command_line.h"
@@ -22,10 +25,9 @@ namespace {
 struct GenerateCommand {
   std::string directory;
   std::string device;
-  std::string service_class;
-  std::string prompt;
-  bool has_prompt = false;
-  std::string tokens;  // in place of a prompt; what is said is written as tokens, too
+  std::string service_class{name_of(ServiceClass::kNormal)};
+  std::vector<std::string> prompts;
+  std::vector<std::string> tokens;  // in place of prompts; what is said is written as tokens, too
   std::string numerics;
   std::string weights;
   uint64_t begin_within_ms = 0;
@@ -61,7 +63,7 @@ Error no_tokenizer(const std::string& why) {
 // What can be said before djinnd is asked.
 Status prepare(GenerateCommand& command) {
   if (command.is_of_tokens()) return {};
-  if (!command.has_prompt) {
+  if (command.prompts.empty()) {
     return Error{ErrorCode::kInvalidArgument,
                  "generate needs --prompt or --tokens. 'djinnctl generate --help' says more."};
   }
@@ -79,16 +81,29 @@ Status prepare(GenerateCommand& command) {
   return {};
 }
 
-Result<std::vector<int32_t>> prompt_of(const client::Generator& generator,
-                                       const GenerateCommand& command) {
-  if (command.is_of_tokens()) return tokens_from(command.tokens);
-  if (command.tokenizer) {
-    return command.tokenizer->encode(command.prompt, text::SpecialTokens::kWith);
-  }
+using Tokens = std::vector<int32_t>;
+using Prompts = std::vector<Tokens>;
+
+Result<Tokens> tokens_of(const client::Generator& generator, const GenerateCommand& command,
+                         const std::string& prompt) {
+  if (command.tokenizer) return command.tokenizer->encode(prompt, text::SpecialTokens::kWith);
   const uint32_t vocabulary = generator.sizes().vocabulary;
-  if (vocabulary == kByteVocabulary) return byte_tokens(command.prompt, generator.begin_token());
+  if (vocabulary == kByteVocabulary) return byte_tokens(prompt, generator.begin_token());
   return no_tokenizer("has none, and a vocabulary of " + std::to_string(vocabulary) +
                       " in place of 258");
+}
+
+Result<Prompts> prompts_of(const client::Generator& generator, const GenerateCommand& command) {
+  Prompts prompts;
+  for (const std::string& ids : command.tokens) {
+    DJINN_TRY(Tokens tokens, tokens_from(ids));
+    prompts.push_back(std::move(tokens));
+  }
+  for (const std::string& prompt : command.prompts) {
+    DJINN_TRY(Tokens tokens, tokens_of(generator, command, prompt));
+    prompts.push_back(std::move(tokens));
+  }
+  return prompts;
 }
 
 // What the model says, as text: by its tokenizer, or byte by byte.
@@ -112,52 +127,106 @@ class Said {
   std::optional<text::Tokenizer::Stream> stream_;
 };
 
+// Writes what is said to stdout, one row after the other: of the first that has not ended as it
+// comes, of those behind it when it has. A row has a newline at its end.
+class SaidRows {
+ public:
+  SaidRows(const GenerateCommand& command, size_t count)
+      : command_(command), terminal_(out_is_terminal()) {
+    for (size_t i = 0; i < count; ++i) rows_.emplace_back(command);
+  }
+
+  Status next(const client::TokenEvent& event) {
+    const std::vector<int32_t>& stops = command_.options.stop_tokens;
+    Row& row = rows_.at(event.row);
+    if (!command_.is_of_tokens()) {
+      row.waits += row.said.next(event.token);
+    } else {
+      row.waits += (event.index == 0 ? "" : " ") + std::to_string(event.token);
+    }
+    const bool is_last = event.index + 1 == command_.options.max_new_tokens;
+    if (is_last || std::ranges::find(stops, event.token) != stops.end()) end(row);
+    return write();
+  }
+  Status finish() {
+    for (Row& row : rows_) end(row);
+    return write();
+  }
+
+ private:
+  struct Row {
+    explicit Row(const GenerateCommand& command) : said(command) {}
+
+    Said said;
+    std::string waits;
+    bool has_ended = false;
+  };
+
+  void end(Row& row) const {
+    if (row.has_ended) return;
+    if (!command_.is_of_tokens()) row.waits += row.said.finish();
+    row.has_ended = true;
+  }
+  Status write() {
+    for (; at_ < rows_.size(); ++at_) {
+      Row& row = rows_[at_];
+      DJINN_CHECK(write_text(std::exchange(row.waits, {})));
+      if (!row.has_ended) return {};
+      DJINN_CHECK(write_out("\n"));
+    }
+    return {};
+  }
+  Status write_text(const std::string& text) {
+    if (!terminal_) return write_out(text);
+    std::string shown;
+    for (const char byte : text) shown += harmless_.next(byte);
+    return write_out(shown);
+  }
+
+  const GenerateCommand& command_;
+  const bool terminal_;
+  Harmless harmless_;
+  std::vector<Row> rows_;
+  size_t at_ = 0;  // those before it are written
+};
+
 std::vector<int32_t> end_tokens(const client::Generator& generator) {
   const std::vector<int64_t>& tokens = generator.end_tokens();
   return {tokens.begin(), tokens.end()};
 }
 
-// Writes what is said to stdout as it comes, and a newline at the end.
 Status stream(client::Generator& generator, const GenerateCommand& command,
-              const std::vector<int32_t>& prompt) {
-  const bool terminal = out_is_terminal();
-  Harmless harmless;
-  Said said(command);
-  const auto write_text = [&](const std::string& text) {
-    if (!terminal) return write_out(text);
-    std::string shown;
-    for (const char byte : text) shown += harmless.next(byte);
-    return write_out(shown);
-  };
+              const Prompts& prompts) {
+  SaidRows rows(command, prompts.size());
   Status written;
   const auto show = [&](const client::TokenEvent& event) {
-    written = command.is_of_tokens()
-                  ? write_out((event.index == 0 ? "" : " ") + std::to_string(event.token))
-                  : write_text(said.next(event.token));
+    written = rows.next(event);
     return written.ok();
   };
-  const auto generated = generator.generate({prompt}, command.options, show);
+  const auto generated = generator.generate(prompts, command.options, show);
   if (!generated) return generated.error();
   if (!written) return written;
-  if (!command.is_of_tokens()) DJINN_CHECK(write_text(said.finish()));
-  return write_out("\n");
+  return rows.finish();
 }
 
 Status print_whole(const Invocation& invocation, client::Generator& generator,
-                   const GenerateCommand& command, const std::vector<int32_t>& prompt) {
-  DJINN_TRY(const auto generated, generator.generate({prompt}, command.options));
-  std::string text;
-  if (!command.is_of_tokens()) {
-    Said said(command);
-    for (const int32_t token : generated.tokens.front()) text += said.next(token);
-    text += said.finish();
+                   const GenerateCommand& command, const Prompts& prompts) {
+  DJINN_TRY(const auto generated, generator.generate(prompts, command.options));
+  std::vector<Json> items;
+  for (size_t row = 0; row < prompts.size(); ++row) {
+    std::string text;
+    if (!command.is_of_tokens()) {
+      Said said(command);
+      for (const int32_t token : generated.tokens[row]) text += said.next(token);
+      text += said.finish();
+    }
+    items.push_back({{"prompt", command.is_of_tokens() ? "" : command.prompts[row]},
+                     {"text", text},
+                     {"prompt_tokens", prompts[row]},
+                     {"tokens", generated.tokens[row]},
+                     {"random_offset", generated.random_offset}});
   }
-  const Json item{{"prompt", command.prompt},
-                  {"text", text},
-                  {"prompt_tokens", prompt},
-                  {"tokens", generated.tokens.front()},
-                  {"random_offset", generated.random_offset}};
-  return print_json(invocation, "generate", {item});
+  return print_json(invocation, "generate", std::move(items));
 }
 
 Status generate(const Invocation& invocation, GenerateCommand& command) {
@@ -169,14 +238,14 @@ Status generate(const Invocation& invocation, GenerateCommand& command) {
   if (!note.empty() && !invocation.quiet) {
     write_error("djinnctl: " + sentence_for(terminal_of(STDERR_FILENO), note) + "\n");
   }
-  DJINN_TRY(const auto prompt, prompt_of(*generator, command));
+  DJINN_TRY(const Prompts prompts, prompts_of(*generator, command));
   command.options.stop_tokens = end_tokens(*generator);
   if (command.options.temperature == 0) {
     command.options.greedy = true;
     command.options.temperature = 1;
   }
-  if (invocation.wants_json()) return print_whole(invocation, *generator, command, prompt);
-  return stream(*generator, command, prompt);
+  if (invocation.wants_json()) return print_whole(invocation, *generator, command, prompts);
+  return stream(*generator, command, prompts);
 }
 
 // A temperature or another of these options makes the generation draw tokens. Without any, the
@@ -209,11 +278,11 @@ void add_generate(CommandLine& line) {
   verb.option("MODEL_DIR", command->directory,
               "what 'python3 -m djinn export' wrote to, or a Llama")
       .required();
-  const Option prompt = verb.option("--prompt", command->prompt, "what it goes on from")
-                            .called("TEXT")
-                            .when([command] { command->has_prompt = true; });
-  verb.option("--tokens", command->tokens,
-              "what it goes on from, and what it says, as ids like 9906,1917")
+  const Option prompt =
+      verb.repeated("--prompt", command->prompts, "what it goes on from; several: each by itself")
+          .called("TEXT");
+  verb.repeated("--tokens", command->tokens,
+                "what it goes on from, and what it says, as ids like 9906,1917; several likewise")
       .called("IDS")
       .checked([](const std::string& text) {
         const auto tokens = tokens_from(text);

@@ -298,8 +298,8 @@ DJINN_API void djinn_generate_options_init(djinn_generate_options* options);
 typedef int (*djinn_on_token)(void* context, uint32_t row, uint32_t index, int32_t token);
 
 /* directory: with the djinn.json of an exported model (python3 -m djinn export), of which a call
- * generates one row; else a Hugging Face directory of a llama model. DJINN_FILE_CHANGED when the
- * weights' tensors are others than those that were exported. */
+ * generates one row after the other; else a Hugging Face directory of a llama model.
+ * DJINN_FILE_CHANGED when the weights' tensors are others than those that were exported. */
 DJINN_API djinn_code djinn_generator_open(djinn_client* client, const char* directory,
                                           djinn_generator** out, djinn_error* error);
 

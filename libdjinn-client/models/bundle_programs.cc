@@ -55,11 +55,7 @@ Result<ProgramId> BundlePrograms::prepare(Program& program,
 }
 
 Status BundlePrograms::choose(ipc::GenerateBlock& block) {
-  if (block.rows != 1) {
-    return Error{ErrorCode::kUnsupported,
-                 "A bundle generates one row at a time, and " + std::to_string(block.rows) +
-                     " prompts are given. Call it once for each: sessions compute together."};
-  }
+  DJINN_ASSERT(block.rows == 1);  // as its programs are, whose sizes are an exported call's
   const uint64_t prompt = block.prompt_tokens;
   Program* const prefill =
       prompt > 1 ? find(BundlePhase::kPrefill, prompt) : find(BundlePhase::kDecode, 0);

@@ -16,6 +16,7 @@ class BundlePrograms : public GenerationPrograms {
   BundlePrograms(Client& client, ModelId model, Bundle bundle, srg::Numerics numerics);
 
   [[nodiscard]] const GeneratorSizes& sizes() const override { return sizes_; }
+  [[nodiscard]] uint32_t rows_max() const override { return 1; }
   Status choose(ipc::GenerateBlock& block) override;
 
  private:

@@ -32,9 +32,11 @@ class GenerationPrograms {
   GenerationPrograms& operator=(const GenerationPrograms&) = delete;
 
   [[nodiscard]] virtual const GeneratorSizes& sizes() const = 0;
+  // Of a block. More of them are generated one after the other.
+  [[nodiscard]] virtual uint32_t rows_max() const = 0;
   // Names the programs of a block whose rows, prompt_tokens, padding and max_new_tokens are set,
-  // and what they are given beside the group; each program is defined once. Errors: kUnsupported
-  // for what the programs are not for, djinnd's.
+  // and what they are given beside the group; each program is defined once. Precondition: as many
+  // rows as a block may have. Errors: kUnsupported for what the programs are not for, djinnd's.
   virtual Status choose(ipc::GenerateBlock& block) = 0;
 };
 

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <utility>
 
+#include "kernel/base/assert.h"
 #include "libdjinn-client/models/bundle_programs.h"
 #include "libdjinn-client/models/keys.h"
 #include "libdjinn-client/models/vocabulary.h"
@@ -146,22 +147,23 @@ Result<std::unique_ptr<Generator>> Generator::open_llama(Client& client,
   return made;
 }
 
-Result<ipc::GenerateBlock> Generator::make_block(const std::vector<std::vector<int32_t>>& prompts,
+// Before a token is generated of any row.
+Status Generator::check_length(const Prompts& prompts, const GenerateOptions& options) const {
+  const size_t prompt = longest(prompts);
+  if (uint64_t{prompt} + options.max_new_tokens <= sizes().positions) return {};
+  return Error{ErrorCode::kOutOfRange,
+               "The model has " + std::to_string(sizes().positions) +
+                   " positions, and the prompt's " + std::to_string(prompt) + " tokens with " +
+                   std::to_string(options.max_new_tokens) + " new ones need more. Ask for fewer."};
+}
+
+Result<ipc::GenerateBlock> Generator::make_block(const Prompts& prompts,
                                                  const GenerateOptions& options) {
-  DJINN_CHECK(check(prompts, options, sizes().vocabulary));
   ipc::GenerateBlock block;
   block.rows = static_cast<uint32_t>(prompts.size());
   block.prompt_tokens = static_cast<uint32_t>(longest(prompts));
   for (const auto& row : prompts) {
     block.padding.push_back(block.prompt_tokens - static_cast<uint32_t>(row.size()));
-  }
-  const uint64_t tokens = uint64_t{block.prompt_tokens} + options.max_new_tokens;
-  if (tokens > sizes().positions) {
-    return Error{ErrorCode::kOutOfRange, "The model has " + std::to_string(sizes().positions) +
-                                             " positions, and the prompt's " +
-                                             std::to_string(block.prompt_tokens) + " tokens with " +
-                                             std::to_string(options.max_new_tokens) +
-                                             " new ones need more. Ask for fewer."};
   }
   block.max_new_tokens = options.max_new_tokens;
   DJINN_CHECK(programs_->choose(block));
@@ -179,9 +181,37 @@ Result<ipc::GenerateBlock> Generator::make_block(const std::vector<std::vector<i
   return block;
 }
 
-Result<Generated> Generator::generate(const std::vector<std::vector<int32_t>>& prompts,
-                                      const GenerateOptions& options,
-                                      const std::function<bool(const TokenEvent&)>& on_token) {
+Result<Generated> Generator::generate(const Prompts& prompts, const GenerateOptions& options,
+                                      const OnToken& on_token) {
+  DJINN_CHECK(check(prompts, options, sizes().vocabulary));
+  DJINN_CHECK(check_length(prompts, options));
+  if (prompts.size() <= programs_->rows_max()) return generate_block(prompts, options, on_token);
+  return generate_in_turn(prompts, options, on_token);
+}
+
+Result<Generated> Generator::generate_in_turn(const Prompts& prompts, GenerateOptions options,
+                                              const OnToken& on_token) {
+  DJINN_ASSERT(programs_->rows_max() == 1);
+  Generated all;
+  all.tokens.resize(prompts.size());
+  for (uint32_t row = 0; row < prompts.size() && !all.given_up; ++row) {
+    OnToken of_row;
+    if (on_token) {
+      of_row = [&](TokenEvent event) {
+        event.row = row;
+        return on_token(event);
+      };
+    }
+    DJINN_TRY(Generated one, generate_block({prompts[row]}, options, of_row));
+    all.tokens[row] = std::move(one.tokens.front());
+    all.random_offset = options.random_offset = one.random_offset;
+    all.given_up = one.given_up;
+  }
+  return all;
+}
+
+Result<Generated> Generator::generate_block(const Prompts& prompts, const GenerateOptions& options,
+                                            const OnToken& on_token) {
   DJINN_TRY(ipc::GenerateBlock block, make_block(prompts, options));
   const uint64_t capacity = uint64_t{block.prompt_tokens} + block.max_new_tokens;
   DJINN_TRY(block.sequence, client_.make_sequence(sizes().geometry(block.rows, capacity)));

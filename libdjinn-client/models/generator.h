@@ -61,9 +61,11 @@ class Generator {
   [[nodiscard]] const std::vector<int64_t>& end_tokens() const { return end_tokens_; }
   [[nodiscard]] int64_t begin_token() const { return begin_token_; }  // -1: none
 
-  // Rows of different lengths are padded on the left. on_token sees each token once, in order;
-  // false from it gives the rest up, which is no error. Errors: kInvalidArgument for no rows or an
-  // empty one, kOutOfRange for a token outside the vocabulary, and for too many of them.
+  // Rows of different lengths are padded on the left. Those of a bundle are generated one after the
+  // other, each as it is alone, and draws go on where the row before ended. on_token sees each
+  // token once, in order; false from it gives the rest up, which is no error. Errors:
+  // kInvalidArgument for no rows or an empty one, kOutOfRange for a token outside the vocabulary,
+  // and for too many of them.
   Result<Generated> generate(const std::vector<std::vector<int32_t>>& prompts,
                              const GenerateOptions& options,
                              const std::function<bool(const TokenEvent&)>& on_token = {});
@@ -78,8 +80,14 @@ class Generator {
   static Result<std::unique_ptr<Generator>> open_llama(Client& client, const std::string& directory,
                                                        srg::WeightForm matrices,
                                                        srg::Numerics numerics);
-  Result<ipc::GenerateBlock> make_block(const std::vector<std::vector<int32_t>>& prompts,
-                                        const GenerateOptions& options);
+  using Prompts = std::vector<std::vector<int32_t>>;
+  using OnToken = std::function<bool(const TokenEvent&)>;
+  Result<Generated> generate_in_turn(const Prompts& prompts, GenerateOptions options,
+                                     const OnToken& on_token);
+  Result<Generated> generate_block(const Prompts& prompts, const GenerateOptions& options,
+                                   const OnToken& on_token);
+  Result<ipc::GenerateBlock> make_block(const Prompts& prompts, const GenerateOptions& options);
+  [[nodiscard]] Status check_length(const Prompts& prompts, const GenerateOptions& options) const;
   Result<Generated> stream(const ipc::GenerateBlock& block, const std::vector<int32_t>& prompt,
                            const std::function<bool(const TokenEvent&)>& on_token);
 

@@ -18,6 +18,7 @@ class LlamaPrograms : public GenerationPrograms {
 
   [[nodiscard]] const LlamaConfig& config() const { return config_; }
   [[nodiscard]] const GeneratorSizes& sizes() const override { return sizes_; }
+  [[nodiscard]] uint32_t rows_max() const override { return limits::kRows; }
   Status choose(ipc::GenerateBlock& block) override;
 
  private:

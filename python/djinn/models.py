@@ -135,7 +135,8 @@ class Generator:
         on_token: Callable[[Token], bool | None] | None = None,
         **options: Any,
     ) -> Generated:
-        """Generates and waits. Rows of different lengths are padded on the left.
+        """Generates and waits. Rows of different lengths are padded on the left; those of an
+        exported model are generated one after the other, each as it is alone.
 
         `on_token` sees each token as it comes; False from it gives up the rest. Options:
         max_new_tokens (64), min_new_tokens, stop_tokens (the model's end tokens), pad_token,

@@ -710,6 +710,25 @@ def test_generate_says_what_transformers_says(daemon: Daemon, byte_model: Path) 
     assert bytes(token for token in item["tokens"] if token < 256) == expected
 
 
+def test_several_prompts_are_told_one_after_the_other(daemon: Daemon, byte_model: Path) -> None:
+    """The longest first, and last an empty one."""
+    prompts = [PROMPT, "The", ""]
+    words = ["generate", str(byte_model), "--max-new-tokens", "9"]
+    for prompt in prompts:
+        words += ["--prompt", prompt]
+    with daemon.connect("rows") as session:
+        generator = djinn.Generator(session, byte_model)
+        rows = [[256, *prompt.encode()] for prompt in prompts]
+        expected = generator.generate(rows, max_new_tokens=9).tokens
+    said = [bytes(token for token in row if token < 256) for row in expected]
+    assert len(set(said)) == len(said)
+    assert ctl(daemon, *words).out == b"".join(row + b"\n" for row in said)
+    items = ctl(daemon, *words, "--json").items()
+    assert [item["prompt"] for item in items] == prompts
+    assert [item["prompt_tokens"] for item in items] == rows
+    assert [item["tokens"] for item in items] == expected
+
+
 def test_draws_depend_on_the_seed_alone(daemon: Daemon, byte_model: Path) -> None:
     words = ("generate", str(byte_model), "--prompt", PROMPT, "--temperature", "1.5")
     first = ctl(daemon, *words, "--seed", "1")

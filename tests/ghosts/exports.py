@@ -257,6 +257,41 @@ def what_is_no_program_from_its_prompt_on_is_refused(scratch: Path) -> None:
 
 
 @case
+def several_rows_are_each_what_it_is_alone(scratch: Path) -> None:
+    """Whether padding would change it or not; and draws go on from row to row."""
+    prompts = [zoo.words(1, length, stream=length)[0].tolist() for length in (11, 1, 20)]
+    with djinn.connect() as session:
+        for numerics in ("exact", "fast"):
+            for name in ("qwen2", "gemma2"):
+                bundle = exported(name, scratch)
+                generator = djinn.Generator(session, bundle, numerics=numerics)
+                alone = [generator.generate([one], max_new_tokens=7).tokens[0] for one in prompts]
+                told: list[djinn.Token] = []
+                made = generator.generate(prompts, max_new_tokens=7, on_token=told.append)
+                assert made.tokens == alone, (name, numerics)
+                assert [(one.row, one.index, one.token) for one in told] == [
+                    (row, index, token)
+                    for row, tokens in enumerate(alone)
+                    for index, token in enumerate(tokens)
+                ]
+                words = [word for one in prompts for word in ("--tokens", ",".join(map(str, one)))]
+                shown = ran(
+                    *("djinnctl", "generate", str(bundle), "--numerics", numerics),
+                    *("--max-new-tokens", "7", *words),
+                )
+                lines = [list(map(int, line.split())) for line in shown.stdout.splitlines()]
+                assert lines == alone, shown.stderr
+                drawn: dict[str, Any] = {"temperature": 1.0, "seed": 7, "max_new_tokens": 7}
+                twice = generator.generate([prompts[0]] * 2, **drawn)
+                first = generator.generate([prompts[0]], **drawn)
+                after = {"random_offset": first.random_offset}
+                second = generator.generate([prompts[0]], **drawn, **after)
+                assert twice.tokens == [first.tokens[0], second.tokens[0]]
+                assert twice.random_offset == second.random_offset
+                assert first.tokens != second.tokens
+
+
+@case
 def a_small_weight_that_was_written_goes_along(scratch: Path) -> None:
     model = ghost("qwen2", checkpoint("qwen2", scratch))
     with torch.no_grad():
@@ -306,8 +341,8 @@ def a_bundle_says_what_it_does_not_do(scratch: Path) -> None:
     bundle = exported("qwen2", scratch)
     with djinn.connect() as session:
         generator = djinn.Generator(session, bundle)
-        with refusal("one row at a time"):
-            generator.generate([[5, 6], [7, 8]])
+        with refusal("1 to 32 prompts"):
+            generator.generate([[5, 6]] * 33)
         with refusal("positions"):
             generator.generate([[5] * generator.positions])
         try:
