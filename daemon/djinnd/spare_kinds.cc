@@ -44,7 +44,8 @@ SparePool::Kind SpareKinds::workers(DeviceId device) {
           [this, device](const ipc::Datagram& message) {
             auto ready = read_worker_ready(message);
             const bool measures = device == kHostDevice && options_.measures_kernels;
-            if (ready && ready->kernels && measures) kernels_.take(*ready->kernels);
+            const auto level = ready ? isa_level_of(ready->isa) : std::nullopt;
+            if (level && ready->kernels && measures) kernels_.take(*level, *ready->kernels);
             return ready;
           },
           worker_traffic_};
@@ -72,7 +73,8 @@ ChildProgram SpareKinds::worker_program(DeviceId device) {
   if (device == kHostDevice && options_.measures_kernels) {
     const KernelTable* const known = kernels_.table();
     program.arguments.insert(program.arguments.end(),
-                             {"--kernels", known != nullptr ? text_of(*known) : "measure"});
+                             {"--kernels", known != nullptr ? text_of(*known) : "measure",
+                              "--kernels-isa", std::string(name_of(kernels_.level()))});
   }
   const bool first = workers_started_++ == 0;
   if (options_.test_fault_at > 0 && (first || options_.test_fault_every)) {

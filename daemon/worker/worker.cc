@@ -32,6 +32,7 @@ struct Options {
   SchedulePolicy policy = SchedulePolicy::kFair;
   IsaLevel isa = kHighestIsa;
   std::string kernels;
+  std::string kernels_isa;
   uint64_t memory_bytes = UINT64_MAX;
   uint64_t fault_at = 0;
   uint64_t pal_fault_at = 0;
@@ -63,10 +64,17 @@ Result<std::unique_ptr<pal::DevicePal>> open_device(const Options& options,
 // In place of a table.
 constexpr std::string_view kMeasure = "measure";
 
+// A table of workers whose instructions are others says nothing of this one's.
+bool is_measured_here(const Options& options, const exec::Executor& executor) {
+  const bool has_table = !options.kernels.empty() && options.kernels != kMeasure;
+  const bool is_others = !options.kernels_isa.empty() && options.kernels_isa != executor.isa();
+  return options.kernels == kMeasure || (has_table && is_others);
+}
+
 // Takes the table that djinnd gave, if it did.
 Status take_kernels(const Options& options, exec::Executor& executor) {
   const auto standard = executor.kernels();
-  if (!standard || options.kernels.empty() || options.kernels == kMeasure) return {};
+  if (!standard || options.kernels.empty() || is_measured_here(options, executor)) return {};
   DJINN_TRY(const KernelTable table, kernel_table_of(options.kernels, *standard));
   executor.take_kernels(table);
   return {};
@@ -111,7 +119,7 @@ Status serve(const Options& options, exec::Executor& executor, const MakePal& ma
   std::promise<void> warm;
   loop->post([&](LaneLoop::State&) {
     executor.warm_up(options.threads);
-    if (options.kernels == kMeasure) executor.measure_kernels(options.threads);
+    if (is_measured_here(options, executor)) executor.measure_kernels(options.threads);
     warm.set_value();
   });
   warm.get_future().wait();
@@ -141,6 +149,7 @@ int run_worker(int argc, char** argv, exec::Executor& executor, const MakePal& m
   app.add_option("--isa", isa, "level of instructions of our own kernels, at most");
   app.add_option("--kernels", options.kernels,
                  "who computes which products: a table of another worker's, or \"measure\"");
+  app.add_option("--kernels-isa", options.kernels_isa, "level of the worker that measured those");
   app.add_option("--memory-bytes", options.memory_bytes, "what djinnd may grant in all");
   app.add_option("--fault-at", options.fault_at, "die at this fault point (tests)");
   app.add_option("--pal-fault-at", options.pal_fault_at, "fail this call of the pal (tests)");

@@ -46,6 +46,10 @@ IsaLevel best_isa_level() {
   return level;
 }
 
+IsaLevel usable_isa_level(IsaLevel most) {
+  return std::min(most, best_isa_level());
+}
+
 bool is_amd() {
 #if defined(__x86_64__)
   return __builtin_cpu_is("amd");

@@ -41,6 +41,9 @@ static_assert(kIsaLevels == static_cast<size_t>(kHighestIsa) + 1);
 // it is made before the process is confined.
 [[nodiscard]] IsaLevel best_isa_level();
 
+// What a process that may take `most` takes on this machine. Asks likewise.
+[[nodiscard]] IsaLevel usable_isa_level(IsaLevel most);
+
 // The vendor, which other libraries choose their kernels by.
 [[nodiscard]] bool is_amd();
 

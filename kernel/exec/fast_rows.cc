@@ -285,15 +285,15 @@ at::Tensor rope(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& si
 }  // namespace
 
 // Of the process: written before anything computes.
-static IsaLevel isa_max = kHighestIsa;
+static std::optional<IsaLevel> taken_isa;
 static std::optional<KernelTable> taken_kernels;
 
 IsaLevel fast_isa() {
-  return std::min(isa_max, best_isa_level());
+  return taken_isa.value_or(best_isa_level());
 }
 
 void CpuExecutor::limit_isa(IsaLevel level) {
-  isa_max = std::min(level, best_isa_level());  // which asks, so before the process is confined
+  taken_isa = usable_isa_level(level);  // which asks, so before the process is confined
 }
 
 std::string_view CpuExecutor::isa() const {

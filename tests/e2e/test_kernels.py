@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 from command_line import ctl
-from private_daemon import Daemon, children_named, running, wait_until
+from private_daemon import BIN, Daemon, children_named, running, wait_until
 from safetensors.torch import save_file
 
 MEASURED = ("--kernels", "measured")
@@ -160,6 +160,35 @@ def test_a_table_that_cannot_be_of_this_host_is_measured_anew(
     with running(*MEASURED) as daemon:
         assert kernels_of(daemon) == told
         assert "measured anew" not in daemon.log.read_text()
+
+
+def least_worker(directory: Path) -> Path:
+    """Its processes have fewer instructions than djinnd's processor, as where the kernel gives
+    tiles to one process and not to another."""
+    worker = directory / "worker"
+    worker.write_text(
+        "#!/bin/sh\nfor word; do\n  shift\n"
+        '  if [ "$last" = --isa ]; then word=base; fi\n'
+        '  set -- "$@" "$word"\n  last=$word\ndone\n'
+        f'exec {BIN / "djinn-worker"} "$@"\n'
+    )
+    worker.chmod(0o755)
+    return worker
+
+
+def test_a_table_is_of_the_instructions_that_workers_have(cache: Path, tmp_path: Path) -> None:
+    path, _ = measured_table(cache)
+    before = path.read_bytes()
+    with running(*MEASURED, "--worker", str(least_worker(tmp_path))) as daemon:
+        wait_until(lambda: len(kept(cache)) == 2, "a second table is kept")
+        (other,) = set(kept(cache)) - {path}
+        assert other.name.startswith("kernels-base-")
+        assert ctl(daemon, "devices", "-j").items()[0]["isa"] == "base"
+        with daemon.connect("kernels"):
+            daemon.kill_worker()
+        wait_until(lambda: len(tables_given(daemon)) == 2, "there is a spare worker")
+        assert " ".join(words_of(other)) in tables_given(daemon)
+    assert path.read_bytes() == before
 
 
 def test_the_standard_is_not_measured(cache: Path) -> None:

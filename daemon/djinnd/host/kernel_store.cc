@@ -70,14 +70,16 @@ Status write_file(const std::string& path, const std::string& content) {
 }  // namespace
 
 KernelStore::Key KernelStore::key_of(const Options& options) {
-  return {name_of_cpu(), std::min(options.isa, best_isa_level()), options.threads,
+  return {name_of_cpu(), usable_isa_level(options.isa), options.threads,
           std::string(ipc::build_identity())};
 }
 
 KernelStore::KernelStore(WorkQueue& work, const std::string& directory, Key key)
-    : work_(work), key_(std::move(key)) {
-  if (directory.empty()) return;
-  path_ = fmt::format("{}/kernels-{}-{}", directory, name_of(key_.level), key_.threads);
+    : work_(work), directory_(directory), key_(std::move(key)) {}
+
+std::string KernelStore::path() const {
+  if (directory_.empty()) return {};
+  return fmt::format("{}/kernels-{}-{}", directory_, name_of(key_.level), key_.threads);
 }
 
 std::string KernelStore::key_text() const {
@@ -87,8 +89,9 @@ std::string KernelStore::key_text() const {
 
 void KernelStore::read() {
   DJINN_ASSERT(!table_);
-  if (path_.empty()) return;
-  const auto content = content_of(path_);
+  const std::string path = this->path();
+  if (path.empty()) return;
+  const auto content = content_of(path);
   if (!content) {
     return log("who computes which products is measured anew: {}", content.error().message);
   }
@@ -97,24 +100,26 @@ void KernelStore::read() {
   const std::string key = key_text();
   if (!text.starts_with(key)) {
     return log("who computes which products is measured anew: {} is of another processor or build",
-               path_);
+               path);
   }
   text.remove_prefix(key.size());
   const bool is_line = text.ends_with('\n');
   if (is_line) text.remove_suffix(1);
   const auto table = kernel_table_of(text, standard_kernels(key_.level, is_amd()));
   if (!is_line || !table) {
-    return log("who computes which products is measured anew: {} is damaged", path_);
+    return log("who computes which products is measured anew: {} is damaged", path);
   }
   table_ = *table;
 }
 
-void KernelStore::take(const KernelTable& table) {
-  if (table_) return;
+void KernelStore::take(IsaLevel level, const KernelTable& table) {
+  if (std::exchange(is_told_, true)) return;
+  if (level == key_.level && table_) return;
+  key_.level = level;
   table_ = table;
-  if (path_.empty()) return;
+  if (directory_.empty()) return;
   const std::string content = key_text() + text_of(table) + '\n';
-  work_.run([path = path_, content] { return write_file(path, content); },
+  work_.run([path = path(), content] { return write_file(path, content); },
             [](const Status& written) {
               if (written) return;
               log("the next djinnd measures anew who computes which products: {}",

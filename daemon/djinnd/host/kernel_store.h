@@ -32,7 +32,7 @@ class KernelStore {
     std::string build;
   };
 
-  // Of the host's workers.
+  // Of the host's workers, as far as djinnd's own processor tells.
   [[nodiscard]] static Key key_of(const Options& options);
 
   // directory: made where it is missing; empty: the table is kept by this process alone.
@@ -40,17 +40,22 @@ class KernelStore {
 
   // Takes the table of the file, if it is one of the key. Waits for the disk.
   void read();
-  // What a worker measured, or was given. The first is kept, by `work`, in a file.
-  void take(const KernelTable& table);
+  // What a worker of that level measured, or was given. The first one says which level the host's
+  // workers have; what is new of it is kept, by `work`, in a file.
+  void take(IsaLevel level, const KernelTable& table);
   // Null: nobody has measured.
   [[nodiscard]] const KernelTable* table() const { return table_ ? &*table_ : nullptr; }
+  // Whose table it is, or will be.
+  [[nodiscard]] IsaLevel level() const { return key_.level; }
 
  private:
   [[nodiscard]] std::string key_text() const;
+  [[nodiscard]] std::string path() const;  // empty: none
 
   WorkQueue& work_;
+  const std::string directory_;
   Key key_;
-  std::string path_;  // empty: none
+  bool is_told_ = false;  // a worker has said its level
   std::optional<KernelTable> table_;
 };
 

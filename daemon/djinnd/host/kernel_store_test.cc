@@ -48,7 +48,7 @@ class KernelStoreTest : public ::testing::Test {
     Loop loop;
     WorkQueue work(loop, "test");  // it does what is left when it ends
     KernelStore store(work, cache(), key());
-    store.take(table);
+    store.take(key().level, table);
   }
   std::string cache() const { return directory_ + "/cache/djinn"; }
   std::string path() const { return cache() + "/kernels-avx2-2"; }
@@ -70,8 +70,10 @@ TEST_F(KernelStoreTest, what_was_taken_first_stays) {
   KernelStore store(work, "", key());
   store.read();
   EXPECT_EQ(store.table(), nullptr);
-  store.take(some_table(1000));
-  store.take(some_table(2000));
+  store.take(key().level, some_table(1000));
+  store.take(key().level, some_table(2000));
+  store.take(IsaLevel::kBase, some_table(3000));
+  EXPECT_EQ(store.level(), key().level);
   ASSERT_NE(store.table(), nullptr);
   EXPECT_EQ(*store.table(), some_table(1000));
 }
@@ -90,6 +92,27 @@ TEST_F(KernelStoreTest, a_table_of_another_processor_or_build_or_level_counts_fo
   other = key();
   other.threads = 3;
   EXPECT_EQ(found(other), std::nullopt);
+}
+
+// Such as tiles, which the kernel gives to one process and not to another.
+TEST_F(KernelStoreTest, the_first_worker_says_whose_table_it_is_and_not_djinnds_processor) {
+  keep(some_table(1000));
+  KernelStore::Key workers = key();
+  workers.level = IsaLevel::kBase;
+  KernelTable measured = standard_kernels(IsaLevel::kBase, is_amd());
+  measured.read_mbs = 5;
+  {
+    Loop loop;
+    WorkQueue work(loop, "test");
+    KernelStore store(work, cache(), key());
+    store.read();
+    EXPECT_EQ(*store.table(), some_table(1000));
+    store.take(workers.level, measured);
+    EXPECT_EQ(*store.table(), measured);
+    EXPECT_EQ(store.level(), workers.level);
+  }
+  EXPECT_EQ(found(workers), measured);
+  EXPECT_EQ(found(key()), some_table(1000)) << "it stays for workers that have the level";
 }
 
 TEST_F(KernelStoreTest, a_damaged_file_counts_for_nothing_and_is_replaced) {
