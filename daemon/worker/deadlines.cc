@@ -35,14 +35,17 @@ Result<bool> Deadlines::refuse_at_once(Seat& seat, const sched::ReadyStep& step,
   if (seat.begin_by_ns == 0 || session.state().in_flight()) return false;
   if (session.state().step_published() < session.state().step()) return false;
   if (seat.refusals >= kJudgedInARow && lane_.queue.owes_a_unit(step.session)) return false;
-  const bool is_beside = is_beside_a_run();
   const uint64_t begun_ns = lane_.clock.monotonic_ns();
   DJINN_TRY(const bool refused, judge(seat, step, now_ns));
   seat.refusals = refused ? seat.refusals + 1 : 0;
+  charge(step, begun_ns);
+  return refused;
+}
+
+void Deadlines::charge(const sched::ReadyStep& step, uint64_t begun_ns) {
   const uint64_t took_ns = lane_.clock.monotonic_ns() - begun_ns;
   lane_.queue.charge_judging(step.session, step.arrival, begun_ns, took_ns);
-  if (is_beside) lane_.slices.skip(took_ns);
-  return refused;
+  if (is_beside_a_run()) lane_.slices.skip(took_ns);
 }
 
 // What is refused beside a run that computes is not that run's.

@@ -39,6 +39,9 @@ class Deadlines {
   // Ends a submission that has just come and cannot begin in time; gives whether it did. step: as
   // the seat's session is to be queued, and is not yet. An Error: the client broke the protocol.
   Result<bool> refuse_at_once(Seat& seat, const sched::ReadyStep& step, uint64_t now_ns);
+  // Likewise of such a step: its session pays for what was worked out of it since then, before it
+  // is queued.
+  void charge(const sched::ReadyStep& step, uint64_t begun_ns);
 
  private:
   Result<bool> judge(Seat& seat, const sched::ReadyStep& step, uint64_t now_ns);

@@ -237,10 +237,11 @@ Status LaneLoop::enqueue(Seat& seat, sched::Arrival arrival, uint64_t now_ns) {
   seat.worked_ns = now_ns;
   seat.begin_by_ns = 0;
   // Without a submission it is a look at a session that has just come, or breaks the protocol.
-  const bool is_submitted = seat.look_ahead(state_.programs, times_);
+  const Seat::Ahead ahead = seat.look_ahead(state_.programs, times_, clock_);
   const sched::ReadyStep step{
       seat.id(), arrival, seat.predicted_ns, seat.batch.key, Slices::is_long(seat), seat.is_sure};
-  if (is_submitted) {
+  if (ahead.worked_out_since_ns != 0) deadlines_->charge(step, ahead.worked_out_since_ns);
+  if (ahead.is_submitted) {
     DJINN_TRY(const bool refused, deadlines_->refuse_at_once(seat, step, now_ns));
     if (refused) return {};
   }

@@ -10,6 +10,7 @@
 
 #include "daemon/worker/step_kind.h"
 #include "daemon/worker/worker_for_tests.h"
+#include "kernel/sched/queue_for_tests.h"
 
 namespace djinn::worker {
 namespace {
@@ -494,6 +495,35 @@ TEST_F(ArrivalsTest, who_submits_again_whatever_it_is_told_is_told_in_its_turn) 
   }
   EXPECT_EQ(asks->completion(), ErrorCode::kOk) << "it was queued";
   EXPECT_EQ(loop_->counts().read().submissions_refused, 8u);
+}
+
+// Who may make the lane work out anew what each step computes does so at the cost of its own steps.
+TEST_F(LaneLoopTest, to_work_out_a_step_of_a_kind_that_never_ran_is_its_sessions_time) {
+  constexpr ProgramId kLarge{5};
+  srg::Graph graph = one_operator("fake::nothing");
+  graph.nodes.resize(8000, graph.nodes.front());
+  const auto session = attach(1);
+  look_at(1);
+  uint64_t takes_ns = UINT64_MAX;
+  int64_t before_ns = 0;
+  on_lane([&](LaneLoop::State& state) {
+    state.programs.expect_program(kLarge, {}, std::make_shared<const std::vector<std::byte>>());
+    state.programs.add_program(kLarge, *admit_graph(executor_, ipc::encode(graph), nullptr));
+    for (int again = 0; again < 5; ++again) {
+      const uint64_t begun_ns = clock_.monotonic_ns();
+      EXPECT_EQ(sched::work_at(graph, {}).operators, graph.nodes.size());
+      takes_ns = std::min(takes_ns, clock_.monotonic_ns() - begun_ns);
+    }
+    before_ns = sched::QueueForTests::virtual_ns(state.queue, session->id);
+  });
+  session->begin_by_ns = 1;  // too late, so that no time but that is its own
+  session->run(kLarge, {});
+  EXPECT_EQ(session->completion(), ErrorCode::kQueueFull);
+  on_lane([&](LaneLoop::State& state) {
+    const int64_t after_ns = sched::QueueForTests::virtual_ns(state.queue, session->id);
+    constexpr int64_t kWeightOfVirtualTime = 4, kWeight = 2;  // as queue.h says
+    EXPECT_GT((after_ns - before_ns) * kWeight / kWeightOfVirtualTime, int64_t(takes_ns / 2));
+  });
 }
 
 TEST_F(LaneLoopTest, ends_with_sessions_that_wait) {

@@ -6,11 +6,14 @@
 
 namespace djinn::worker {
 
-bool Seat::look_ahead(const ProgramTable& programs, sched::StepTimes& times) {
+Seat::Ahead Seat::look_ahead(const ProgramTable& programs, sched::StepTimes& times,
+                             const Clock& clock) {
   auto next = NextStep::of(*session, programs);
+  Ahead ahead{next.has_value()};
   kind = next ? next->kind() : StepKind{};
   behind.reset();
   if (next && !times.knows(kind.number)) {
+    ahead.worked_out_since_ns = clock.monotonic_ns();
     if (const auto expected = next->expected()) {
       times.expect(kind.number, expected->work, expected->kernels);
     }
@@ -18,7 +21,7 @@ bool Seat::look_ahead(const ProgramTable& programs, sched::StepTimes& times) {
   batch = next ? next->batch() : StepBatch{};
   predicted_ns = times.predict_ns(kind.number);
   is_sure = times.is_sure(kind.number);
-  return next.has_value();
+  return ahead;
 }
 
 const StepsBehind& Seat::steps_behind(const ProgramTable& programs) {

@@ -10,6 +10,7 @@
 #include "daemon/worker/runner.h"
 #include "daemon/worker/session.h"
 #include "daemon/worker/step_kind.h"
+#include "kernel/base/clock.h"
 #include "kernel/sched/step_times.h"
 
 namespace djinn::worker {
@@ -46,8 +47,13 @@ struct Seat {
   [[nodiscard]] bool is_late(uint64_t now_ns) const {
     return begin_by_ns != 0 && now_ns > begin_by_ns;
   }
-  // What its next step is, and how long it will take. Gives whether anything is submitted.
-  bool look_ahead(const ProgramTable& programs, sched::StepTimes& times);
+  struct Ahead {
+    bool is_submitted = false;
+    // Where none of the step's kind ever ran, to work out what it computes began then; else 0.
+    uint64_t worked_out_since_ns = 0;
+  };
+  // What its next step is, and how long it will take.
+  Ahead look_ahead(const ProgramTable& programs, sched::StepTimes& times, const Clock& clock);
   // What is behind that, asked once for each step.
   const StepsBehind& steps_behind(const ProgramTable& programs);
   // How its step ended. begun_ns: when one that did not end, or could not begin, was tried.
