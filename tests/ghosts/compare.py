@@ -5,9 +5,10 @@ A comparison goes through stages: build, forward and generate of one row, of a p
 for some of longer prompts, in float32 and in bfloat16; then what a step costs. After each it writes
 what it knows, so that a crash is named by its stage.
 
-    result = in_child("llama", daemon, scratch)     what tests call
-    result = in_fork("llama", daemon, scratch)      what the matrix calls: no import for each
-    compare.py NAME REPORT HOST SIDE THREADS VARIANT...        the child
+    with Forks() as forks:                                 what tests call
+        result = forks.compared("llama", daemon, scratch)
+    result = in_fork("llama", daemon, scratch)             what the matrix calls
+    compare.py --serve                                     the process that forks for tests
 
 SIDE is what the reference is compared with: `ghost`; `local`, the same model once more, which shows
 that a difference can only come from the ghost; `wrong`, a local model with changed bits, and
@@ -23,6 +24,7 @@ import importlib
 import json
 import os
 import re
+import subprocess
 import sys
 import tempfile
 import traceback
@@ -46,6 +48,7 @@ Outputs = dict[str, torch.Tensor]
 Costs = dict[str, float]
 
 LIMIT_S = 120.0
+SERVE = "--serve"
 REASON_CHARACTERS_MAX = 600
 EQUAL = "equal"
 NOT_HERE = "not on the CPU"  # a verdict that begins so: PyTorch alone refuses it, too
@@ -412,14 +415,41 @@ def explained(djinn: Any, model: PreTrainedModel) -> tuple[int, str]:
 # --- the child and who starts it ------------------------------------------------------------------
 
 
-def in_child(name: str, daemon: Daemon, scratch: Path, side: Side = "ghost") -> Result:
-    """Compares in a process of its own, whose output goes to scratch/NAME.log. No long prompts."""
+class Forks:
+    """A process that has imported all this and computes nothing, for callers that compute: a
+    comparison is a fork of it, and nothing is imported for each."""
 
-    def start(log: Path, report: Path) -> str | None:
-        arguments = (name, str(report), daemon.host, side, str(daemon.threads), *zoo.VARIANTS)
-        return children.python(log, LIMIT_S, "compare.py", *arguments)
+    def __enter__(self) -> "Forks":
+        self._process = subprocess.Popen(
+            [sys.executable, __file__, SERVE],
+            env={**os.environ, **children.ENVIRONMENT},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        return self
 
-    return watched(name, daemon, scratch, start)
+    def __exit__(self, *_: object) -> None:
+        self._process.communicate()
+
+    def compared(self, name: str, daemon: Daemon, scratch: Path, side: Side = "ghost") -> Result:
+        """Its output goes to scratch/NAME.log. No long prompts."""
+
+        def start(log: Path, report: Path) -> str | None:
+            arguments = (name, str(report), daemon.host, side, str(daemon.threads), *zoo.VARIANTS)
+            assert self._process.stdin is not None and self._process.stdout is not None
+            print(json.dumps((str(log), *arguments)), file=self._process.stdin, flush=True)
+            return json.loads(self._process.stdout.readline())
+
+        return watched(name, daemon, scratch, start)
+
+
+def serve() -> None:
+    """Runs what each line of stdin says in a fork, and says on stdout how that ended."""
+    for line in sys.stdin:
+        log, *arguments = json.loads(line)
+        run = partial(main, *arguments)
+        print(json.dumps(children.forked(Path(log), LIMIT_S, run)), flush=True)
 
 
 def in_fork(
@@ -469,5 +499,5 @@ def main(
         one.run() if variants else one.count()
 
 
-if __name__ == "__main__":
-    main(*sys.argv[1:])  # type: ignore[arg-type]
+if __name__ == "__main__" and sys.argv[1:] == [SERVE]:
+    serve()

@@ -28,6 +28,8 @@ EXPERTS = ["qwen2_moe", "granitemoe", "DeepseekV3ForCausalLM", "GptOssForCausalL
         *(pytest.param(name, marks=pytest.mark.full) for name in EXPERTS),
     ],
 )
-def test_a_ghost_equals_the_local_model(daemon: Daemon, tmp_path: Path, name: str) -> None:
-    result = compare.in_child(name, daemon, tmp_path)
+def test_a_ghost_equals_the_local_model(
+    forks: compare.Forks, daemon: Daemon, tmp_path: Path, name: str
+) -> None:
+    result = forks.compared(name, daemon, tmp_path)
     assert result.passed, result.reasons
