@@ -4,7 +4,7 @@
 # test program beside it, *_bench.cc one benchmark program, *_fuzz.cc one fuzzer. Nothing is listed
 # by hand, so a new file is in the build as soon as it exists.
 #
-#   djinn_library(NAME [USES lib...] [LINKS external...] [THROWS] [TORCH])
+#   djinn_library(NAME [USES lib...] [LINKS external...] [ALONE FILES...] [THROWS] [TORCH])
 #   djinn_program(NAME [USES lib...] [LINKS external...])
 #   djinn_test(NAME [USES lib...] [LINKS external...] [TORCH])   all *_test.cc of this folder
 #   djinn_on_fake_cuda(NAME)     that test runs on the driver of tests/fake_cuda
@@ -16,12 +16,12 @@
 # is not optimised: compiling it is most of what it costs. TORCH: it links LibTorch, whose headers
 # need other flags; it shares no precompiled headers with the rest, and its tests are optimised.
 #
-# But for TORCH, a test's files are compiled eight at a time (CMake's unity build); in asan those of
-# libraries too, and in a release that ./dev test builds from nothing: what headers and templates
-# cost is paid once for all, which halves such a build. So the anonymous namespaces of a folder's
-# files must not use one name twice. The tsan preset compiles each file by itself, and sees what it
-# forgets to include. Wings of djinnd in place of some of whose files the simulation links its own
-# are compiled file by file too.
+# But for TORCH, a test's files are compiled eight at a time (CMake's unity build); in asan all files
+# are, and in a release that ./dev test builds from nothing: what headers and templates cost is paid
+# once for all, which halves such a build. So the anonymous namespaces of a folder's files must not
+# use one name twice. The tsan preset compiles each file by itself, and sees what it forgets to
+# include. ALONE: files that are always compiled by themselves, since the simulation of djinnd links
+# its own in their place.
 
 function(djinn_sources out)
   file(GLOB all CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/*.cc)
@@ -39,14 +39,14 @@ function(djinn_wire target)
 endfunction()
 
 function(djinn_library name)
-  cmake_parse_arguments(ARG "THROWS;TORCH" "" "USES;LINKS" ${ARGN})
+  cmake_parse_arguments(ARG "THROWS;TORCH" "" "USES;LINKS;ALONE" ${ARGN})
   djinn_sources(sources)
   list(FILTER sources EXCLUDE REGEX "/main\\.cc$")
   add_library(djinn-${name} STATIC ${sources})
   set_target_properties(djinn-${name} PROPERTIES LINKER_LANGUAGE CXX OUTPUT_NAME djinn_${name})
   djinn_wire(djinn-${name} USES ${ARG_USES} LINKS ${ARG_LINKS})
-  if(name MATCHES "^djinnd-(access|loop|memory|workers)$")
-    set_target_properties(djinn-${name} PROPERTIES UNITY_BUILD OFF)
+  if(ARG_ALONE)
+    set_source_files_properties(${ARG_ALONE} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
   endif()
   if(NOT ARG_THROWS)
     target_compile_options(djinn-${name} PRIVATE
@@ -74,9 +74,7 @@ function(djinn_test name)
   if(sources AND DJINN_WITH_TESTS)
     add_executable(${name}-test ${sources})
     djinn_wire(${name}-test USES ${ARG_USES} LINKS ${ARG_LINKS} GTest::gmock GTest::gtest_main)
-    if(ARG_TORCH)
-      set_target_properties(${name}-test PROPERTIES UNITY_BUILD OFF)
-    else()
+    if(NOT ARG_TORCH)
       target_compile_options(${name}-test PRIVATE -O0 -fPIC)  # as libraries, whose flags it shares
       djinn_headers(${name}-test test)
       if(NOT CMAKE_DISABLE_PRECOMPILE_HEADERS)

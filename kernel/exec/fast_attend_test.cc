@@ -19,7 +19,7 @@
 namespace djinn::exec {
 namespace {
 
-constexpr int64_t kRows = 3;
+constexpr int64_t kBatchRows = 3;
 constexpr int64_t kKeys = 40;
 
 // Of so many rows and tokens.
@@ -68,16 +68,16 @@ struct AddedTo {
   // another length in each row; the first row's first token sees nothing.
   [[nodiscard]] std::vector<at::Tensor> inputs(int64_t begin, int64_t rows) const {
     const double least = type == at::kHalf ? -65504.0 : -3.3895313892515355e+38;
-    const at::Tensor mask = at::zeros({kRows, 1, tokens, kKeys}, at::kFloat);
+    const at::Tensor mask = at::zeros({kBatchRows, 1, tokens, kKeys}, at::kFloat);
     float* const numbers = mask.mutable_data_ptr<float>();
-    for (int64_t i = 0; i < kRows * tokens * kKeys; ++i) {
+    for (int64_t i = 0; i < kBatchRows * tokens * kKeys; ++i) {
       const int64_t row = i / kKeys / tokens, token = i / kKeys % tokens, key = i % kKeys;
       const bool is_seen = key >= row * 3 && key <= kKeys - tokens + token;
       if (!is_seen || (row == 0 && token == 0)) numbers[i] = static_cast<float>(least);
     }
-    std::vector<at::Tensor> all = {noise({kRows, 4, tokens, 16}, 1, type),
-                                   noise({kRows, 4, kKeys, 16}, 2, type),
-                                   noise({kRows, 4, kKeys, 16}, 3, type), mask.to(type)};
+    std::vector<at::Tensor> all = {noise({kBatchRows, 4, tokens, 16}, 1, type),
+                                   noise({kBatchRows, 4, kKeys, 16}, 2, type),
+                                   noise({kBatchRows, 4, kKeys, 16}, 3, type), mask.to(type)};
     for (at::Tensor& one : all) one = one.narrow(0, begin, rows).clone();
     all.push_back(noise({1, 4, 1, kKeys}, 4, type));
     return all;
@@ -93,10 +93,10 @@ struct AddedTo {
   // In float64, of the same numbers.
   [[nodiscard]] at::Tensor wanted() const {
     World world({});
-    EXPECT_EQ(message_of(world.admit(
-                  AddedTo{at::kDouble, tokens, is_spelled}.graph(kRows, srg::Numerics::kExact))),
+    EXPECT_EQ(message_of(world.admit(AddedTo{at::kDouble, tokens, is_spelled}.graph(
+                  kBatchRows, srg::Numerics::kExact))),
               "");
-    std::vector<at::Tensor> given = inputs(0, kRows);
+    std::vector<at::Tensor> given = inputs(0, kBatchRows);
     for (at::Tensor& one : given) one = one.to(at::kDouble);
     EXPECT_EQ(message_of(world.run({}, given)), "");
     return world.output(0);
@@ -114,9 +114,9 @@ class FastAttend : public ::testing::TestWithParam<std::tuple<at::ScalarType, in
 };
 
 TEST_P(FastAttend, is_as_near_to_the_double_as_pytorch_is) {
-  const auto seeing = [](const at::Tensor& all) { return all.narrow(0, 1, kRows - 1); };
-  const at::Tensor exact = seeing(it_.run(world_, 0, kRows, srg::Numerics::kExact));
-  const at::Tensor fast = seeing(it_.run(world_, 0, kRows, srg::Numerics::kFast));
+  const auto seeing = [](const at::Tensor& all) { return all.narrow(0, 1, kBatchRows - 1); };
+  const at::Tensor exact = seeing(it_.run(world_, 0, kBatchRows, srg::Numerics::kExact));
+  const at::Tensor fast = seeing(it_.run(world_, 0, kBatchRows, srg::Numerics::kFast));
   EXPECT_EQ(dynamic_cast<const CpuProgram&>(*world_.program).fast_nodes(), 1u);
   const at::Tensor wanted = seeing(it_.wanted());
   // Of many tokens in bfloat16 it is PyTorch's where the machine multiplies that.
@@ -128,8 +128,8 @@ TEST_P(FastAttend, is_as_near_to_the_double_as_pytorch_is) {
 
 // The row contract.
 TEST_P(FastAttend, a_row_is_the_same_alone_and_among_others) {
-  const at::Tensor together = it_.run(world_, 0, kRows, srg::Numerics::kFast);
-  for (int64_t row = 0; row < kRows; ++row) {
+  const at::Tensor together = it_.run(world_, 0, kBatchRows, srg::Numerics::kFast);
+  for (int64_t row = 0; row < kBatchRows; ++row) {
     const at::Tensor alone = it_.run(world_, row, 1, srg::Numerics::kFast);
     EXPECT_TRUE(same_bytes(alone, together.narrow(0, row, 1))) << row;
   }

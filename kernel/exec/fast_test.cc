@@ -43,12 +43,12 @@ srg::Graph product(srg::Numerics numerics, DType dtype, bool turned, int64_t inp
   return b.graph;
 }
 
-struct Form {
+struct LinearForm {
   at::ScalarType type;
   bool turned;
 };
 
-class Fast : public ::testing::TestWithParam<Form> {
+class Fast : public ::testing::TestWithParam<LinearForm> {
  protected:
   static constexpr int64_t kInputs = 600, kOutputs = 300;
   Fast()
@@ -192,14 +192,14 @@ TEST_P(Fast, products_of_one_value_are_what_each_is_alone) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Forms, Fast,
-                         ::testing::Values(Form{at::kFloat, false}, Form{at::kFloat, true},
-                                           Form{at::kBFloat16, false}, Form{at::kBFloat16, true},
-                                           Form{at::kHalf, false}),
-                         [](const ::testing::TestParamInfo<Form>& form) {
-                           return std::string(c10::toString(form.param.type)) +
-                                  (form.param.turned ? "Turned" : "");
-                         });
+INSTANTIATE_TEST_SUITE_P(
+    Forms, Fast,
+    ::testing::Values(LinearForm{at::kFloat, false}, LinearForm{at::kFloat, true},
+                      LinearForm{at::kBFloat16, false}, LinearForm{at::kBFloat16, true},
+                      LinearForm{at::kHalf, false}),
+    [](const ::testing::TestParamInfo<LinearForm>& form) {
+      return std::string(c10::toString(form.param.type)) + (form.param.turned ? "Turned" : "");
+    });
 
 srg::ExprList list(const std::vector<int64_t>& numbers) {
   return {{numbers.begin(), numbers.end()}};

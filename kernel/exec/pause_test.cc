@@ -13,12 +13,12 @@
 namespace djinn::exec {
 namespace {
 
-constexpr int64_t kElements = 5000;
+constexpr int64_t kPausedElements = 5000;
 
 // relu(neg(x)) + x, and its softmax.
 srg::Graph recorded() {
   GraphBuilder b;
-  const auto x = b.input("x", DType::kFloat32, {kElements});
+  const auto x = b.input("x", DType::kFloat32, {kPausedElements});
   const auto negated = b.call("aten::neg", {arg(x)});
   const auto cut = b.call("aten::relu", {arg(negated)});
   const auto sum = b.call("aten::add.Tensor", {arg(cut), arg(x)});
@@ -30,7 +30,7 @@ srg::Graph recorded() {
 // x -= x * x in place, twice, as an optimizer does.
 srg::Graph updating() {
   GraphBuilder b;
-  const auto x = b.input("x", DType::kFloat32, {kElements});
+  const auto x = b.input("x", DType::kFloat32, {kPausedElements});
   for (int i = 0; i < 2; ++i) {
     const auto square = b.call("aten::mul.Tensor", {arg(x), arg(x)});
     b.call("aten::sub_.Tensor", {arg(x), arg(square)});
@@ -124,7 +124,7 @@ class Pauses : public ::testing::Test {
       ASSERT_TRUE(same_bytes(result, inside));
     }
     inside = result;
-    at::Tensor x = noise({kElements}, 5);
+    at::Tensor x = noise({kPausedElements}, 5);
     ASSERT_EQ(run(1, x, runs_inside++ % 2 == 0), "");
     ASSERT_TRUE(same_bytes(world.output(1), x.neg().relu().add(x)));
     ASSERT_EQ(run(2, x), "");
@@ -163,7 +163,7 @@ TEST_F(Pauses, a_rehearsal_and_a_recording_are_as_they_are_alone) {
     ASSERT_EQ(run(again), "") << at;
     EXPECT_TRUE(same_bytes(world.output(0), expected)) << at;
   });
-  at::Tensor x = noise({kElements}, 3);
+  at::Tensor x = noise({kPausedElements}, 3);
   ASSERT_EQ(run(1, x), "");
   const at::Tensor recorded_alone = world.output(0);
   at_each_operator([&](size_t at) {
@@ -174,7 +174,7 @@ TEST_F(Pauses, a_rehearsal_and_a_recording_are_as_they_are_alone) {
 }
 
 TEST_F(Pauses, a_run_for_once_and_one_that_writes_in_place_are_as_they_are_alone) {
-  const at::Tensor x = noise({kElements}, 3);
+  const at::Tensor x = noise({kPausedElements}, 3);
   for (const bool once : {true, false}) {
     at::Tensor changed = x.clone();
     ASSERT_EQ(run(2, changed, once), "");
@@ -202,7 +202,7 @@ TEST_F(Pauses, what_runs_inside_take_is_of_the_heap_and_goes_with_the_next_trim)
 
 TEST_F(Pauses, nobodys_bytes_count_for_the_quota_of_another) {
   ASSERT_EQ(run(Call{7, 1}), "");
-  at::Tensor x = noise({kElements}, 3);
+  at::Tensor x = noise({kPausedElements}, 3);
   size_t count = 0;
   watch(
       [&](std::string_view op) {
@@ -222,7 +222,7 @@ TEST_F(Pauses, nobodys_bytes_count_for_the_quota_of_another) {
 }
 
 TEST_F(Pauses, an_error_inside_and_a_run_that_is_given_up_are_each_ones_own) {
-  at::Tensor x = noise({kElements}, 3);
+  at::Tensor x = noise({kPausedElements}, 3);
   const at::Tensor expected = x.neg().relu().add(x);
   size_t count = 0;
   watch(

@@ -19,11 +19,6 @@
 namespace djinn::exec {
 namespace {
 
-struct NoBound final : HeapOwner {
-  Outcome<void> allow(uint64_t) override { return {}; }
-  void settle(uint64_t) override {}
-};
-
 // Allows up to a bound, and remembers the most that was asked for.
 struct Bound final : HeapOwner {
   uint64_t bytes_max = 0;

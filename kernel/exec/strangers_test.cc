@@ -12,10 +12,10 @@
 namespace djinn::exec {
 namespace {
 
-constexpr int64_t kElements = 4096;
+constexpr int64_t kStrangersElements = 4096;
 
 // relu(neg(x)) + x: three allocations, two of them alive together.
-srg::Graph three_steps(int64_t elements = kElements) {
+srg::Graph three_steps(int64_t elements = kStrangersElements) {
   GraphBuilder b;
   const auto x = b.input("x", DType::kFloat32, {elements});
   const auto negated = b.call("aten::neg", {arg(x)});
@@ -76,7 +76,7 @@ class Strangers : public ::testing::Test {
 constexpr size_t kAround = 64;
 
 TEST_F(Strangers, find_zeros_where_others_have_computed) {
-  const at::Tensor input = at::full({kElements}, 0.0);
+  const at::Tensor input = at::full({kStrangersElements}, 0.0);
   ASSERT_TRUE(world.admit(three_steps()).ok());
   world.lane->set_owner({.id = 1});
   ASSERT_TRUE(run(*world.program, input).ok());
@@ -92,11 +92,11 @@ TEST_F(Strangers, find_zeros_where_others_have_computed) {
 }
 
 TEST_F(Strangers, clean_what_a_larger_run_reaches_later) {
-  const at::Tensor few = at::full({kElements}, 0.0);
-  const at::Tensor many = at::full({2 * kElements}, 0.0);
+  const at::Tensor few = at::full({kStrangersElements}, 0.0);
+  const at::Tensor many = at::full({2 * kStrangersElements}, 0.0);
   ASSERT_TRUE(world.admit(three_steps()).ok());
   const std::unique_ptr<Program> small = std::move(world.program);
-  ASSERT_TRUE(world.admit(three_steps(2 * kElements)).ok());
+  ASSERT_TRUE(world.admit(three_steps(2 * kStrangersElements)).ok());
   world.lane->set_owner({.id = 1});
   ASSERT_TRUE(run(*small, few).ok());
   ASSERT_TRUE(run(*world.program, many).ok());
@@ -108,10 +108,7 @@ TEST_F(Strangers, clean_what_a_larger_run_reaches_later) {
 
 TEST_F(Strangers, are_given_zeros_by_the_heap) {
   constexpr size_t kBytes = 1000;
-  struct NoBound final : HeapOwner {
-    Outcome<void> allow(uint64_t) override { return {}; }
-    void settle(uint64_t) override {}
-  } owner;
+  NoBound owner;
   Heap heap(owner);
   for (int round = 0; round < 8; ++round) {
     Arena without_slab({}, heap);
