@@ -110,11 +110,11 @@ srg::Destination destination_from(const py::handle& item) {
   return destination;
 }
 
-// matrices_are_int8: of a plan without destinations.
+// matrices_are_int8: of a plan without destinations; those of others say it one by one.
 srg::LoadPlan plan_from(const py::list& destinations, bool matrices_are_int8) {
   srg::LoadPlan out;
-  out.matrices = form_from(matrices_are_int8);
   for (const py::handle item : destinations) out.destinations.push_back(destination_from(item));
+  if (out.destinations.empty()) out.matrices = form_from(matrices_are_int8);
   return out;
 }
 
