@@ -4,7 +4,6 @@
 
 #include <gtest/gtest.h>
 
-
 #include "kernel/srg/limits.h"
 #include "kernel/srg/test_graphs.h"
 #include "kernel/srg/text.h"
