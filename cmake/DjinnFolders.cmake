@@ -16,12 +16,12 @@
 # is not optimised: compiling it is most of what it costs. TORCH: it links LibTorch, whose headers
 # need other flags; it shares no precompiled headers with the rest, and its tests are optimised.
 #
-# But for TORCH, a test's files are compiled eight at a time (CMake's unity build); in asan all files
-# are, and in a release that ./dev test builds from nothing: what headers and templates cost is paid
-# once for all, which halves such a build. So the anonymous namespaces of a folder's files must not
-# use one name twice. The tsan preset compiles each file by itself, and sees what it forgets to
-# include. ALONE: files that are always compiled by themselves, since the simulation of djinnd links
-# its own in their place.
+# But for TORCH, a test's files are compiled eight at a time (CMake's unity build); in asan all are,
+# and in a release that ./dev test builds from nothing: what headers and templates cost is paid once
+# for all, which halves such a build. So the anonymous namespaces of a folder's files must not use
+# one name twice. The tsan preset compiles each file by itself, and sees what it forgets to include.
+# ALONE: files that are always compiled by themselves, since the simulation of djinnd links its own
+# in their place.
 
 function(djinn_sources out)
   file(GLOB all CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/*.cc)
