@@ -137,8 +137,8 @@ Status check_buffers(const srg::Graph& graph, std::span<const int64_t> symbols,
         ErrorCode::kShapeMismatch,
         fmt::format("The program's buffer {} is not of the sequence group's shape: {} rows "
                     "at most, {} heads of {} tokens of {} {}.",
-                    value.name, group.rows, group.kv_heads, group.capacity, group.head_dim,
-                    name_of(group.dtype))};
+                    graph.storages[value.storage].name, group.rows, group.kv_heads, group.capacity,
+                    group.head_dim, name_of(group.dtype))};
   }
   return {};
 }

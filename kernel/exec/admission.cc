@@ -15,6 +15,7 @@
 #include "kernel/exec/convert.h"
 #include "kernel/exec/cpu_executor.h"
 #include "kernel/exec/expression.h"
+#include "kernel/exec/formed_biases.h"
 #include "kernel/exec/guard_dispatch.h"
 #include "kernel/exec/inference.h"
 #include "kernel/exec/interpreter.h"
@@ -44,6 +45,9 @@ class Admission {
     note_outputs();
     end_lives();
     DJINN_TRY(const Inference inference, infer_shapes(program_, limits_));
+    if (author_ == Author::kRewrite) {
+      DJINN_CHECK(check_formed_biases(program_, weights_, inference));
+    }
     DJINN_CHECK(check_limits(inference));
     DJINN_CHECK(find_writes(inference));
     program_.reaches_capacity = !srg::stays_in_tokens(program_.graph);
@@ -126,7 +130,7 @@ class Admission {
     const srg::Value& value = program_.graph.values[id];
     if (value.storage == srg::kLocalStorage) {
       return Error{ErrorCode::kInvalidArgument,
-                   fmt::format("Nothing defines value {} ({}).", id, value.name)};
+                   fmt::format("Nothing defines value {} ({}).", id, describe(value))};
     }
     DJINN_ASSERT(value.storage < program_.weights.size());
     const srg::Storage& storage = program_.graph.storages[value.storage];
@@ -338,7 +342,7 @@ class Admission {
       return Error{ErrorCode::kUnsupported,
                    fmt::format("The sizes of output {} are not affine in the symbols, and only the "
                                "last node may leave its shape open.",
-                               info.name)};
+                               info.name.empty() ? fmt::format("value {}", id) : info.name)};
     }
     program_.outputs.push_back(std::move(info));
     return {};

@@ -292,6 +292,8 @@ TEST(Admission, holds_the_graph_to_its_claims) {
   World world({});
   graph.values[1].dtype = DType::kFloat64;
   EXPECT_EQ(code_of(world.admit(graph)), ErrorCode::kShapeMismatch);
+  graph.values[1].name.clear();
+  EXPECT_THAT(message_of(world.admit(graph)), HasSubstr("value without a name is float32"));
   graph.values[1].dtype = DType::kFloat32;
   graph.values[1].claims_sizes = true;
   graph.values[1].sizes = {srg::symbol_expr(0), 9};

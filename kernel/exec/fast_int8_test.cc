@@ -334,6 +334,29 @@ TEST_P(FastInt8, who_reads_a_matrix_otherwise_is_named) {
               HasSubstr("An output of the graph is the weight w"));
 }
 
+// Of a computed bias the graph says no sizes: they are inferred.
+TEST_P(FastInt8, a_bias_of_two_dimensions_is_refused_where_the_program_is_defined) {
+  const auto defined = [&](const char* product, const char* name, const srg::ExprList& sizes) {
+    GraphBuilder b;
+    const auto x = b.input("x", dtype(), {4, kInputs});
+    const auto given = b.input("given", dtype(), sizes.items);
+    const auto bias = b.call("aten::neg", {arg(given)});
+    const bool is_linear = std::string_view(product) == "aten::linear";
+    const auto w = arg(weight(b, name));
+    b.output(is_linear ? b.call(product, {arg(x), w, arg(bias)})
+                       : b.call(product, {arg(bias), arg(x), w}));
+    b.graph.numerics = fast();
+    return world_.admit(b.graph);
+  };
+  EXPECT_EQ(message_of(defined("aten::linear", "w", {{kOutputs}})), "");
+  EXPECT_EQ(message_of(defined("aten::addmm", "turned", {{kOutputs}})), "");
+  const Status refused = defined("aten::addmm", "turned", {{4, kOutputs}});
+  EXPECT_EQ(code_of(refused), ErrorCode::kUnsupported);
+  EXPECT_THAT(message_of(refused), AllOf(HasSubstr("a bias of 2 dimensions"),
+                                         HasSubstr("the weight turned, which is int8"),
+                                         HasSubstr("Add it in a node of its own")));
+}
+
 // Where LibTorch has no kernel on meta, what the graph does not claim is told all the same.
 TEST_P(FastInt8, a_norm_beside_a_product_needs_no_claim) {
   ASSERT_EQ(message_of(world_.admit(graph([](GraphBuilder& b, srg::ValueRef x) {

@@ -69,8 +69,8 @@ Status check_strides(const srg::Value& value, const at::Tensor& tensor,
   return Error{ErrorCode::kShapeMismatch,
                fmt::format("value {} is a view of strides [{}] from element {}, the graph claims "
                            "[{}] from 0; views need no such claim",
-                           value.name, fmt::join(tensor.strides(), ", "), tensor.storage_offset(),
-                           fmt::join(geometry.strides, ", "))};
+                           describe(value), fmt::join(tensor.strides(), ", "),
+                           tensor.storage_offset(), fmt::join(geometry.strides, ", "))};
 }
 
 // Sums the bytes of local storages while values on them live, as a slab has room for them.
@@ -193,9 +193,9 @@ class MetaRun {
       DJINN_CHECK(check_on_meta(value, frame_.values[id], frame_.symbols));
       if (frame_.values[id].defined() && value.storage != srg::kLocalStorage &&
           value.storage != sample_.shapes[id].root) {
-        return Error{
-            ErrorCode::kShapeMismatch,
-            fmt::format("value {} is no view of the storage that the graph claims", value.name)};
+        return Error{ErrorCode::kShapeMismatch,
+                     fmt::format("value {} is no view of the storage that the graph claims",
+                                 describe(value))};
       }
     }
     return {};

@@ -190,12 +190,12 @@ Result<at::Tensor> bind_value(const srg::Value& value, const c10::Storage& stora
   if (!bytes || *bytes > storage.nbytes()) {
     return Error{ErrorCode::kOutOfRange,
                  fmt::format("Value {} of sizes [{}] reaches beyond the {} bytes bound to it.",
-                             value.name, fmt::join(geometry.sizes, ", "), storage.nbytes())};
+                             describe(value), fmt::join(geometry.sizes, ", "), storage.nbytes())};
   }
   if (reinterpret_cast<uintptr_t>(storage.data()) % size_of(value.dtype) != 0) {
     return Error{
         ErrorCode::kInvalidArgument,
-        fmt::format("Value {} does not start at a multiple of its element size.", value.name)};
+        fmt::format("Value {} does not start at a multiple of its element size.", describe(value))};
   }
   return view_of(storage, *type, geometry);
 }
@@ -205,9 +205,9 @@ Status check_claim(const srg::Value& value, const at::Tensor& tensor,
   const bool claims = value.claims_sizes || value.dtype != DType::kInvalid;
   if (!tensor.defined() && !claims) return {};
   if (!tensor.defined()) {
-    return Error{
-        ErrorCode::kShapeMismatch,
-        fmt::format("value {} is not made by this call, the graph claims its shape", value.name)};
+    return Error{ErrorCode::kShapeMismatch,
+                 fmt::format("value {} is not made by this call, the graph claims its shape",
+                             describe(value))};
   }
   const bool type_fits =
       value.dtype == DType::kInvalid || to_torch(value.dtype) == tensor.scalar_type();
@@ -216,7 +216,7 @@ Status check_claim(const srg::Value& value, const at::Tensor& tensor,
   if (type_fits && (!value.claims_sizes || tensor.sizes().equals(sizes))) return {};
   return Error{
       ErrorCode::kShapeMismatch,
-      fmt::format("value {} is {} [{}], the graph claims {} [{}]", value.name,
+      fmt::format("value {} is {} [{}], the graph claims {} [{}]", describe(value),
                   name_of(from_torch(tensor.scalar_type())), fmt::join(tensor.sizes(), ", "),
                   name_of(value.dtype), fmt::join(sizes, ", "))};
 }

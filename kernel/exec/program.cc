@@ -35,6 +35,10 @@ std::string describe(const srg::Node& node) {
   return fmt::format("{} at {}", node.op.substr(0, 100), path.substr(0, 100));
 }
 
+std::string describe(const srg::Value& value) {
+  return value.name.empty() ? "without a name" : value.name.substr(0, 200);
+}
+
 Status evaluate_geometry(const srg::Value& value, std::span<const int64_t> symbols, Geometry& out) {
   DJINN_CHECK(evaluate(value.sizes, symbols, out.sizes));
   const bool negative_size = any_negative(out.sizes);
@@ -50,7 +54,7 @@ Status evaluate_geometry(const srg::Value& value, std::span<const int64_t> symbo
       out.strides.size() != out.sizes.size()) {
     return Error{ErrorCode::kOutOfRange,
                  fmt::format("Value {} has a negative size, stride or offset at these symbols.",
-                             value.name)};
+                             describe(value))};
   }
   return {};
 }

@@ -162,6 +162,8 @@ struct Frame {
 
 // "aten::linear at encoder.layer.3", for error messages.
 [[nodiscard]] std::string describe(const srg::Node& node);
+// "x", or "without a name": behind "value", where the node or the sizes tell which it is.
+[[nodiscard]] std::string describe(const srg::Value& value);
 
 // The sizes, strides and offset of a bound value at these symbols. Errors: kOutOfRange on overflow
 // or a negative number.
