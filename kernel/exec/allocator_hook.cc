@@ -242,6 +242,10 @@ void install_device_memory(DeviceMemory& memory) {
   device_memory = &memory;
 }
 
+void remove_device_memory() {
+  device_memory = nullptr;
+}
+
 bool is_device_memory_installed() {
   return device_memory != nullptr;
 }

@@ -74,8 +74,10 @@ class DeviceMemory {
   [[nodiscard]] virtual uint64_t live_bytes() const = 0;
 };
 
-// Once a process, before LibTorch computes on the device. It lives as long as the process.
+// Once a process, before LibTorch computes on the device. It lives as long as the process, or until
+// it is taken away again, which is before LibTorch has opened the device.
 void install_device_memory(DeviceMemory& memory);
+void remove_device_memory();
 [[nodiscard]] bool is_device_memory_installed();
 // What LibTorch's allocator of the device gives: of the thread's sink there, or zeros of that
 // memory. Throws as a sink does.

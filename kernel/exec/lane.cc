@@ -120,23 +120,11 @@ struct Aside {
   uint64_t live_bytes;
 };
 
-// Elements that lie apart come with what is between them.
 Status copy_out_of(LaneDevice& device, const OutputView& view, std::span<std::byte> out) {
-  const auto elements = elements_reached({view.sizes, view.strides, 0});
-  const auto bytes =
-      elements ? checked_mul<uint64_t>(*elements, size_of(view.dtype)) : std::nullopt;
-  const auto begin = checked_mul<uint64_t>(view.storage_offset, size_of(view.dtype));
-  const auto end = bytes && begin ? checked_add(*begin, *bytes) : std::nullopt;
-  if (!end || *end > view.storage_bytes) {
-    return Error{ErrorCode::kOutOfRange, "An output reaches beyond its storage."};
-  }
-  std::vector<std::byte> copied(*bytes);
-  DJINN_CHECK(device.copy_out(view.storage + *begin, copied));
-  OutputView here = view;
-  here.storage = copied.data();
-  here.storage_offset = 0;
-  here.storage_bytes = *bytes;
-  return copy_elements(here, out);
+  return copy_elements_through(view, out, device.room(),
+                               [&](uint64_t offset, std::span<std::byte> to) {
+                                 return device.copy_out(view.storage + offset, to);
+                               });
 }
 
 // Of the host, or of a device.
@@ -169,6 +157,7 @@ class TorchLane final : public Lane {
   Status copy_out(const OutputView& view, std::span<std::byte> out) override;
   void copy(DeviceAddress from, DeviceAddress to, uint64_t bytes) override;
   void copy_past_caches(std::span<const DeviceCopy> copies) override;
+  Status wait() override;
 
  private:
   // Calls `work` with LibTorch as this lane wants it. Where the heap refused memory, this ends as
@@ -205,7 +194,8 @@ class TorchLane final : public Lane {
                       Companion& companion);
   bool end_together(const AdmittedGraph& graph, Together& run, const Companion& companion);
   void drop_outputs();
-  void warm_up();
+  // Whether libraries have what they keep; if not, the heap says why.
+  Result<bool> warm_up();
   [[nodiscard]] DeviceMemory* memory() const {
     return device_ == nullptr ? nullptr : &device_->memory();
   }
@@ -213,6 +203,7 @@ class TorchLane final : public Lane {
 
   std::unique_ptr<LaneDevice> device_;
   bool is_warm_ = false;
+  bool is_idle_ = true;          // nothing was given to a device since it was waited for
   uint64_t standing_bytes_ = 0;  // of a device's heap, that libraries keep
   LaneOptions options_;
   UnboundedHeap unbounded_;
@@ -447,6 +438,7 @@ Outcome<void> TorchLane::reserve(uint64_t bytes) {
 
 Outcome<void> TorchLane::grow_slab(uint64_t bytes) {
   if (aside_) return grow_inner_slab(bytes);
+  DJINN_CHECK(wait());  // for runs that have the former one
   DJINN_TRY(const std::span<std::byte> memory, options_.grow_slab(bytes, [this] {
     if (in_->pulse) in_->pulse({});
   }));
@@ -666,7 +658,10 @@ Outcome<void> TorchLane::carry_out(const std::function<Outcome<void>()>& work) {
   }
   if (!aside_) in_->heap.set_others(inner_slab_bytes_ + standing_bytes_);
   Outcome<void> ran = catching([&]() -> Outcome<void> {
-    if (device_ != nullptr) warm_up();
+    if (device_ != nullptr) {
+      DJINN_TRY(const bool is_warm, warm_up());
+      if (!is_warm) return {};
+    }
     const int threads = options_.threads;
     if (at::get_num_threads() != threads) at::set_num_threads(threads);
     use_all_kernels();
@@ -674,35 +669,66 @@ Outcome<void> TorchLane::carry_out(const std::function<Outcome<void>()>& work) {
   });
   auto refusal = in_->heap.take_refusal();
   if (refusal) ran = *std::move(refusal);
-  if (!ran) drop_outputs();
+  if (!ran) {
+    drop_outputs();
+    // What it wrote is put back by others. What it failed of first is told.
+    const Status ended = wait();
+    if (!ended && !ran.has_failed()) ran = ended.error();
+  }
   // A refused run may be repeated when more is allowed, and needs what it had as well.
   if (!refusal) in_->heap.settle_if_used();
   return ran;
 }
 
-void TorchLane::warm_up() {
-  if (is_warm_) return;
-  device_->warm_up();
+// What libraries keep is not this run's, so its owner's limit does not bound it. Memory for it may
+// be on its way, and then the run begins when that is there.
+Result<bool> TorchLane::warm_up() {
+  is_idle_ = false;
+  if (is_warm_) return true;
+  Arena none({}, in_->heap);
+  const ScopedSink scope(none, where());
+  in_->heap.set_limit(UINT64_MAX);
+  const Status warmed = catching([&]() -> Status {
+    device_->warm_up();
+    return {};
+  });
+  in_->heap.set_limit(in_->owner.bytes_max);
+  if (in_->heap.is_refused()) return false;
+  DJINN_CHECK(warmed);
   is_warm_ = true;
   standing_bytes_ = device_->memory().live_bytes();
   in_->heap.set_others(inner_slab_bytes_ + standing_bytes_);
+  return true;
 }
 
 void TorchLane::copy_in(std::span<const std::byte> from, DeviceAddress to) {
+  is_idle_ = false;
   if (device_ != nullptr) return device_->copy_in(from, to);
   std::memcpy(to.on_host(), from.data(), from.size());
 }
 
 Status TorchLane::copy_out(const OutputView& view, std::span<std::byte> out) {
-  return device_ != nullptr ? copy_out_of(*device_, view, out) : copy_elements(view, out);
+  if (device_ == nullptr) return copy_elements(view, out);
+  DJINN_CHECK(copy_out_of(*device_, view, out));
+  is_idle_ = is_idle_ || !out.empty();
+  return {};
 }
 
 void TorchLane::copy(DeviceAddress from, DeviceAddress to, uint64_t bytes) {
+  is_idle_ = false;
   if (device_ != nullptr) return device_->copy(from, to, bytes);
   std::memcpy(to.on_host(), from.on_host(), bytes);
 }
 
+Status TorchLane::wait() {
+  if (device_ == nullptr || is_idle_) return {};
+  DJINN_CHECK(device_->wait());
+  is_idle_ = true;
+  return {};
+}
+
 void TorchLane::copy_past_caches(std::span<const DeviceCopy> copies) {
+  is_idle_ = false;
   if (device_ == nullptr) return exec::copy_past_caches(copies);
   for (const DeviceCopy& one : copies) device_->copy(one.from, one.to, one.bytes);
 }
@@ -727,6 +753,7 @@ void TorchLane::trim() {
   drop_outputs();
   drop_inner_slab();
   outer_.refused_slab_bytes = inner_.refused_slab_bytes = UINT64_MAX;
+  if (!wait()) return;  // of a device that is lost nobody has anything more
   in_->heap.trim();
 }
 

@@ -32,6 +32,10 @@ class LaneDevice {
   // before it.
   virtual Status copy_out(DeviceAddress from, std::span<std::byte> to) = 0;
   virtual void copy(DeviceAddress from, DeviceAddress to, uint64_t bytes) = 0;
+  // Until all before it is done. Error: as copy_out().
+  virtual Status wait() = 0;
+  // Of the host, for what is copied out: it costs nobody memory that a run might have. Not empty.
+  [[nodiscard]] virtual std::span<std::byte> room() = 0;
 };
 
 // As Executor::make_lane(), of that device. Precondition of a planned lane: install_device_memory()

@@ -289,6 +289,10 @@ class Lane {
   // Likewise, all of them at once, with all of the lane's threads; the caches are left to what is
   // computed next.
   virtual void copy_past_caches(std::span<const DeviceCopy> copies) = 0;
+  // Until all that was computed and copied is done: before somebody counts on it, or touches memory
+  // that it may use, by another way than this lane. On the host it is done already. Error:
+  // kDeviceLost, after which the process can compute nothing more.
+  virtual Status wait() = 0;
 };
 
 class Executor {

@@ -21,6 +21,7 @@ class HostLane : public Lane {
   void copy(DeviceAddress from, DeviceAddress to, uint64_t bytes) final {
     std::memcpy(to.on_host(), from.on_host(), bytes);
   }
+  Status wait() final { return {}; }
 };
 
 }  // namespace djinn::exec

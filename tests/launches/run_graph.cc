@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// run-graph [--planned] GRAPH...: our interpreter on PyTorch's CUDA device. Admits each graph for
-// cuda:0 and runs it twice; a run's calls are a section of the fake runtime's log, GRAPH/run 1 and
-// GRAPH/run 2.
+// run-graph [--planned|--late] GRAPH...: our interpreter on PyTorch's CUDA device. Admits each
+// graph for cuda:0 and runs it twice; a run's calls are a section of the fake runtime's log,
+// GRAPH/run 1 and GRAPH/run 2.
 //
 // Without --planned memory is PyTorch's allocator's. With it the lane has plans, and all memory is
 // the device seam's (kernel/pal/cuda, on the fake driver). Then of a decode step a token is drawn,
-// too: GRAPH/step 1 to GRAPH/step 4, each behind a token more, from its input to its token.
+// too: GRAPH/step 1 to GRAPH/step 4, each behind a token more, from its input to its token. --late:
+// likewise, and each grant of memory is pending first, so that what asked for it is done again.
 
 #include <dlfcn.h>
 #include <fmt/format.h>
@@ -53,11 +54,17 @@ std::vector<Weight> weights_of(const std::map<std::string, at::Tensor>& tensors)
   return weights;
 }
 
+// Whoever makes a case waits for nothing; a run does.
+bool is_in_run = false;
+
 // Grants all that is asked for, as extents of the device.
 class Extents final : public vmu::GrantSource {
  public:
-  explicit Extents(pal::DevicePal& pal) : pal_(pal) {}
+  // is_late: each that a run asks for is on its way first.
+  Extents(pal::DevicePal& pal, bool is_late) : pal_(pal), is_late_(is_late) {}
   Outcome<std::vector<vmu::Chunk>> ask(std::span<const vmu::Range> places, vmu::Amount) override {
+    is_pending_ = is_late_ && is_in_run && !is_pending_;
+    if (is_pending_) return Pending{};
     std::vector<vmu::Chunk> chunks;
     for (const vmu::Range& place : places) {
       DJINN_TRY(pal::Extent extent, pal_.create("run-graph", place.bytes));
@@ -71,6 +78,8 @@ class Extents final : public vmu::GrantSource {
 
  private:
   pal::DevicePal& pal_;
+  bool is_late_;
+  bool is_pending_ = false;
 };
 
 // What graphs are admitted and run by.
@@ -100,10 +109,10 @@ class UnplannedGpu final : public Gpu {
 
 class PlannedGpu final : public Gpu {
  public:
-  static Result<std::unique_ptr<Gpu>> make() {
+  static Result<std::unique_ptr<Gpu>> make(bool is_late) {
     DJINN_TRY(const pal::cuda::DriverApi api, pal::cuda::load_driver());
     DJINN_TRY(auto pal, pal::cuda::CudaPal::make(api, 0));
-    auto extents = std::make_unique<Extents>(*pal);
+    auto extents = std::make_unique<Extents>(*pal, is_late);
     DJINN_TRY(vmu::Window slab, vmu::Window::open(*pal, *extents, {kWindowBytes, {}, 0}, {}));
     DJINN_TRY(vmu::Window heap, vmu::Window::open(*pal, *extents, {kWindowBytes, {}, 0}, {}));
     auto memory = std::make_unique<WindowHeap>(std::move(heap));
@@ -173,13 +182,28 @@ struct Case {
   std::vector<StorageBinding> bindings;
 };
 
+// A run that awaits memory is done again, each time with more.
+Outcome<void> run_until_granted(Lane& lane, Program& program, const Case& of, const Point& at) {
+  constexpr int kTries = 100;
+  for (int tries = 0; tries < kTries; ++tries) {
+    is_in_run = true;
+    Outcome<void> ran = lane.run(program, {at.symbols, of.bindings, {}, at.begin, at.end});
+    is_in_run = false;
+    if (!ran.is_pending()) return ran;
+  }
+  return Error{ErrorCode::kInternal, "A run awaits memory for ever."};
+}
+
 Outcome<void> run(Gpu& gpu, const Case& of) {
   const WeightTable weights(weights_of(of.given.weights));
   DJINN_TRY(const auto program, gpu.admit(of.graph, weights));
   DJINN_TRY(const auto lane, gpu.make_lane());
   for (int i = 1; i <= kRuns; ++i) {
     mark(fmt::format("{}/run {}", of.name, i));
-    DJINN_CHECK(lane->run(*program, {of.at.symbols, of.bindings, {}, of.at.begin, of.at.end}));
+    DJINN_CHECK(run_until_granted(*lane, *program, of, of.at));
+  }
+  if (const auto second = gpu.make_lane(); !second) {
+    fmt::print("{}: a second lane: {}\n", of.name, second.error().message);
   }
   mark("between graphs");
   return {};
@@ -209,8 +233,7 @@ Outcome<void> draw(Gpu& gpu, const Case& of) {
   for (int i = 1; i <= kSteps; ++i) {
     mark(fmt::format("{}/step {}", of.name, i));
     lane->copy_in(token, input.data);
-    const Point at = of.point(i - 1);
-    DJINN_CHECK(lane->run(*program, {at.symbols, of.bindings, {}, at.begin, at.end}));
+    DJINN_CHECK(run_until_granted(*lane, *program, of, of.point(i - 1)));
     DJINN_CHECK(lane->copy_out(lane->outputs()[0], token));
     token.assign(sizeof(int64_t), {});  // the fake computes nothing: any number is there
   }
@@ -222,40 +245,52 @@ Outcome<void> draw(Gpu& gpu, const Case& of) {
   return {};
 }
 
-Outcome<void> run_file(Gpu& gpu, bool planned, const std::string& path) {
+enum class Memory { kOfPyTorch, kPlanned, kLate };
+
+Outcome<void> run_file(Gpu& gpu, Memory memory, const std::string& path) {
   DJINN_TRY(srg::Graph graph, srg::parse_text(srg::content_of(path)));
   const Case of(std::filesystem::path(path).stem(), std::move(graph));
   Outcome<void> ran = run(gpu, of);
-  if (ran && planned && of.name.ends_with(".decode")) ran = draw(gpu, of);
+  const bool draws = memory != Memory::kOfPyTorch && of.name.ends_with(".decode");
+  if (ran && draws) ran = draw(gpu, of);
   if (ran.has_failed()) return located(std::move(ran).error(), of.name);
   return ran;
 }
 
-Result<std::unique_ptr<Gpu>> make_gpu(bool planned) {
-  if (planned) return PlannedGpu::make();
+Result<std::unique_ptr<Gpu>> make_gpu(Memory memory) {
+  if (memory != Memory::kOfPyTorch) return PlannedGpu::make(memory == Memory::kLate);
   DJINN_CHECK(UnplannedGpu::load());
   return std::unique_ptr<Gpu>(new UnplannedGpu);
 }
 
-Outcome<void> run_all(bool planned, const std::vector<std::string>& paths) {
-  DJINN_TRY(auto made, make_gpu(planned));
+Outcome<void> run_all(Memory memory, const std::vector<std::string>& paths) {
+  auto made = make_gpu(memory);
+  if (!made) made = make_gpu(memory);  // what failed has left nothing behind: it fails alike
+  if (!made) return made.error();
   // Libraries give their memory back as the process ends, so it is never destroyed.
-  Gpu& gpu = *made.release();
+  Gpu& gpu = *made.value().release();
   at::globalContext().setSDPUseCuDNN(false);  // it answers nothing without a device
   const c10::InferenceMode inference_mode;
   for (const std::string& path : paths) {
-    DJINN_CHECK(catching([&] { return run_file(gpu, planned, path); }));
+    DJINN_CHECK(catching([&] { return run_file(gpu, memory, path); }));
   }
   return {};
+}
+
+Memory memory_of(std::string_view option) {
+  if (option == "--planned") return Memory::kPlanned;
+  return option == "--late" ? Memory::kLate : Memory::kOfPyTorch;
 }
 
 }  // namespace
 }  // namespace djinn::exec
 
 int main(int argc, char** argv) {
-  const bool planned = argc > 1 && std::string_view(argv[1]) == "--planned";
-  const auto ran = djinn::exec::run_all(
-      planned, std::vector<std::string>(argv + (planned ? 2 : 1), argv + argc));
+  using djinn::exec::Memory;
+  const Memory memory = argc > 1 ? djinn::exec::memory_of(argv[1]) : Memory::kOfPyTorch;
+  const int first = memory == Memory::kOfPyTorch ? 1 : 2;
+  const auto ran =
+      djinn::exec::run_all(memory, std::vector<std::string>(argv + first, argv + argc));
   if (ran) return 0;
   fmt::print(stderr, "run-graph: {}\n", djinn::exec::message_of(ran));
   return 1;

@@ -38,9 +38,11 @@ def test_what_a_gpu_does_not_offer_is_refused(tmp_path: Path, node: str) -> None
     assert REFUSED[node] in done.stderr
 
 
-def run_llama(log: Path, **failures: str) -> subprocess.CompletedProcess[str]:
+def run_llama(
+    log: Path, memory: str = "--planned", **failures: str
+) -> subprocess.CompletedProcess[str]:
     graph = HERE.parent / "data/captures/llama.decode.srg"
-    return start(log, [str(BUILD / "bin/run-graph"), "--planned", str(graph)], **failures)
+    return start(log, [str(BUILD / "bin/run-graph"), memory, str(graph)], **failures)
 
 
 @pytest.fixture(scope="module")
@@ -68,3 +70,24 @@ def test_what_fails_below_a_lane_is_told(tmp_path: Path, lines: list[str], failu
 def test_a_program_may_name_its_own_device(tmp_path: Path, node: str) -> None:
     done = run_node(tmp_path, node)
     assert done.returncode == 0, done.stderr
+
+
+def test_a_process_has_one_lane_on_a_gpu(tmp_path: Path) -> None:
+    done = run_llama(tmp_path / "log")
+    assert done.returncode == 0, done.stderr
+    assert "llama.decode: a second lane: There is a lane on this GPU" in done.stdout
+
+
+def test_where_there_is_no_gpu_that_is_told_again_and_again(tmp_path: Path) -> None:
+    done = run_llama(tmp_path / "log", options="cudaGetDeviceCount@1=NO_DEVICE")
+    assert done.returncode == 1, done.stderr
+    assert "There is no GPU" in done.stderr
+
+
+@pytest.mark.ci
+def test_what_waits_for_memory_runs_when_it_has_come(tmp_path: Path) -> None:
+    """What libraries keep is asked for as what a run takes is, and may be on its way, too."""
+    log = tmp_path / "log"
+    late = run_llama(log, "--late")
+    assert late.returncode == 0, late.stderr
+    assert " misses 0 " in late.stdout

@@ -93,14 +93,26 @@ class CudaAllocator final : public caching::CUDAAllocator {
   bool is_initialized_ = false;
 };
 
+// What was there before.
+caching::CUDAAllocator* former_allocator = nullptr;
+c10::Allocator* former_registered = nullptr;
+constexpr uint8_t kPriority = 255;  // the highest there is
+
 }  // namespace
 
 void install_cuda_allocator() {
   // A storage remembers its allocator, so it must outlive them all.
   static auto* const allocator = new CudaAllocator;
-  caching::CUDAAllocator* const former = caching::allocator.exchange(allocator);
-  DJINN_ASSERT(former != allocator && (former == nullptr || !former->initialized()));
-  c10::SetAllocator(c10::kCUDA, allocator, 255);
+  former_allocator = caching::allocator.exchange(allocator);
+  DJINN_ASSERT(former_allocator != allocator &&
+               (former_allocator == nullptr || !former_allocator->initialized()));
+  former_registered = c10::GetAllocator(c10::kCUDA);
+  c10::SetAllocator(c10::kCUDA, allocator, kPriority);
+}
+
+void remove_cuda_allocator() {
+  caching::allocator.store(former_allocator);
+  c10::SetAllocator(c10::kCUDA, former_registered, kPriority);
 }
 
 }  // namespace djinn::exec

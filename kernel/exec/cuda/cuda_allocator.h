@@ -10,7 +10,9 @@
 
 namespace djinn::exec {
 
-// Puts it in place of LibTorch's own. Once a process, before LibTorch opens the device.
+// Puts it in place of LibTorch's own. Once a process, before LibTorch opens the device. Until the
+// device is open it can be taken away again, and then LibTorch has its own.
 void install_cuda_allocator();
+void remove_cuda_allocator();
 
 }  // namespace djinn::exec

@@ -4,9 +4,14 @@
 
 #include <ATen/Context.h>
 #include <c10/cuda/CUDAFunctions.h>
+#include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
 #include <dlfcn.h>
 #include <fmt/format.h>
+
+#include <functional>
+#include <thread>
+#include <utility>
 
 #include "kernel/exec/convert.h"
 #include "kernel/exec/cpu_executor.h"
@@ -36,10 +41,50 @@ Status check_operator(const srg::Node& node) {
       describe(node));
 }
 
+// For what is copied out. A row of logits is smaller.
+constexpr size_t kRoomBytes = size_t{4} << 20;
+
+Error lost(cudaError_t error) {
+  return {ErrorCode::kDeviceLost,
+          fmt::format("The GPU has failed, and this process can use it no more: {}.",
+                      ::cudaGetErrorString(error))};
+}
+
+struct PinnedDeleter {
+  void operator()(std::byte* memory) const { (void)::cudaFreeHost(memory); }
+};
+using Pinned = std::unique_ptr<std::byte, PinnedDeleter>;
+
+Result<Pinned> make_room() {
+  void* memory = nullptr;
+  const cudaError_t error = ::cudaHostAlloc(&memory, kRoomBytes, cudaHostAllocDefault);
+  if (error == cudaSuccess) return Pinned(static_cast<std::byte*>(memory));
+  return Error{ErrorCode::kOutOfMemory, fmt::format("No memory of the host could be pinned: {}.",
+                                                    ::cudaGetErrorString(error))};
+}
+
+}  // namespace
+
+struct CudaExecutor::Stream {
+  c10::cuda::CUDAStream stream;
+  bool has_lane = false;
+};
+
+namespace {
+
 class CudaLaneDevice final : public LaneDevice {
  public:
-  explicit CudaLaneDevice(DeviceMemory& memory)
-      : memory_(memory), stream_(c10::cuda::getStreamFromPool(false, kOnlyDevice)) {}
+  // ended: what becomes of the stream with this one.
+  CudaLaneDevice(DeviceMemory& memory, c10::cuda::CUDAStream stream, Pinned room,
+                 std::function<void()> ended)
+      : memory_(memory), stream_(stream), room_(std::move(room)), ended_(std::move(ended)) {}
+  // What it gave back to the memory may still be in use.
+  ~CudaLaneDevice() override {
+    (void)wait();
+    ended_();
+  }
+  CudaLaneDevice(const CudaLaneDevice&) = delete;
+  CudaLaneDevice& operator=(const CudaLaneDevice&) = delete;
 
   [[nodiscard]] c10::Stream stream() const override { return stream_.unwrap(); }
   [[nodiscard]] DeviceMemory& memory() override { return memory_; }
@@ -50,25 +95,38 @@ class CudaLaneDevice final : public LaneDevice {
                                  stream_.stream()));
   }
   Status copy_out(DeviceAddress from, std::span<std::byte> to) override {
-    cudaError_t error = ::cudaMemcpyAsync(to.data(), from.on_host(), to.size(),
-                                          cudaMemcpyDeviceToHost, stream_.stream());
-    if (error == cudaSuccess) error = ::cudaStreamSynchronize(stream_.stream());
-    if (error == cudaSuccess) return {};
-    return Error{ErrorCode::kDeviceLost,
-                 fmt::format("The GPU has failed, and this process can use it no more: {}.",
-                             ::cudaGetErrorString(error))};
+    const cudaError_t error = ::cudaMemcpyAsync(to.data(), from.on_host(), to.size(),
+                                                cudaMemcpyDeviceToHost, stream_.stream());
+    return error == cudaSuccess ? wait() : lost(error);
   }
   void copy(DeviceAddress from, DeviceAddress to, uint64_t bytes) override {
     check_cuda(::cudaMemcpyAsync(to.on_host(), from.on_host(), bytes, cudaMemcpyDeviceToDevice,
                                  stream_.stream()));
   }
+  Status wait() override {
+    const cudaError_t error = ::cudaStreamSynchronize(stream_.stream());
+    return error == cudaSuccess ? Status() : lost(error);
+  }
+  [[nodiscard]] std::span<std::byte> room() override { return {room_.get(), kRoomBytes}; }
 
  private:
   DeviceMemory& memory_;
   c10::cuda::CUDAStream stream_;
+  Pinned room_;
+  std::function<void()> ended_;
 };
 
+Status open_device() {
+  return catching([]() -> Status {
+    at::globalContext().lazyInitDevice(c10::kCUDA);
+    return {};
+  });
+}
+
 }  // namespace
+
+CudaExecutor::CudaExecutor(DeviceMemory& memory, std::shared_ptr<Stream> stream)
+    : memory_(memory), stream_(std::move(stream)) {}
 
 Result<std::unique_ptr<CudaExecutor>> CudaExecutor::make(DeviceMemory& memory) {
   // PyTorch registers its kernels for CUDA as this is loaded.
@@ -76,14 +134,23 @@ Result<std::unique_ptr<CudaExecutor>> CudaExecutor::make(DeviceMemory& memory) {
     return Error{ErrorCode::kUnsupported,
                  std::string("LibTorch's part for GPUs cannot be loaded: ") + ::dlerror()};
   }
-  install_device_memory(memory);
-  install_cuda_allocator();
+  // Asked first, for where there is none LibTorch goes on with the memory that it has.
   DJINN_CHECK(catching([]() -> Status {
     if (c10::cuda::device_count() == 0) return Error{ErrorCode::kUnsupported, "There is no GPU."};
-    at::globalContext().lazyInitDevice(c10::kCUDA);
     return {};
   }));
-  return std::unique_ptr<CudaExecutor>(new CudaExecutor(memory));
+  install_device_memory(memory);
+  install_cuda_allocator();
+  if (const Status opened = open_device(); !opened) {
+    remove_cuda_allocator();
+    remove_device_memory();
+    return opened.error();
+  }
+  return catching([&]() -> Result<std::unique_ptr<CudaExecutor>> {
+    auto stream =
+        std::make_shared<Stream>(Stream{c10::cuda::getStreamFromPool(false, kOnlyDevice)});
+    return std::unique_ptr<CudaExecutor>(new CudaExecutor(memory, std::move(stream)));
+  });
 }
 
 Result<std::unique_ptr<Program>> CudaExecutor::admit(srg::Graph graph, const WeightTable& weights,
@@ -97,13 +164,30 @@ std::vector<srg::StorageIndex> CudaExecutor::inputs_written(const srg::Graph& gr
 }
 
 Result<std::unique_ptr<Lane>> CudaExecutor::make_lane(LaneOptions options) {
-  return catching([&]() -> Result<std::unique_ptr<Lane>> {
-    return make_lane_on(std::make_unique<CudaLaneDevice>(memory_), std::move(options));
-  });
+  if (stream_->has_lane) {
+    return Error{ErrorCode::kBusy,
+                 "There is a lane on this GPU: memory that one gives back may be another's at "
+                 "once, so a process has one. End it first."};
+  }
+  DJINN_TRY(Pinned room, make_room());
+  stream_->has_lane = true;
+  auto device = std::make_unique<CudaLaneDevice>(memory_, stream_->stream, std::move(room),
+                                                 [stream = stream_] { stream->has_lane = false; });
+  return make_lane_on(std::move(device), std::move(options));
 }
 
+// By a thread of its own: when that ends, its handles are free for the lane's. What fails here, a
+// lane's first run tells.
 void CudaExecutor::warm_up(int) {
-  warm_up_products();
+  std::thread([this] {
+    const Status warmed = catching([&]() -> Status {
+      const c10::cuda::CUDAStreamGuard guard(stream_->stream);
+      warm_up_products();
+      check_cuda(::cudaStreamSynchronize(stream_->stream.stream()));
+      return {};
+    });
+    (void)warmed;
+  }).join();
 }
 
 }  // namespace djinn::exec

@@ -2,8 +2,11 @@
 
 // CudaExecutor: PyTorch's kernels for one NVIDIA GPU, called by the interpreter of kernel/exec.
 //
-// A lane has a stream of its own, and a run has ended when that has: outputs are there once
-// copy_out() returns. All is exact: there are no kernels of our own yet, and weights in int8 are
+// There is one lane at a time, with a stream of its own: what it gives back to the device's memory
+// is free at once, and another stream would be given it too early. A run has ended when that stream
+// has: outputs are there once copy_out() or wait() returns.
+//
+// All is exact: there are no kernels of our own yet, and weights in int8 are
 // refused. Guards that would read a tensor's bytes see none (guard_checks.h), so a graph has the
 // operators of srg::allowed_on_gpu() alone, whose kernels check indices themselves: a wrong one is
 // the process's end.
@@ -20,21 +23,26 @@ class CudaExecutor final : public Executor {
  public:
   // Loads LibTorch's CUDA half, which then takes all memory of the device from `memory`, but for
   // what a lane's plan places. Once a process, before LibTorch opens the device; memory lives as
-  // long as the process. Errors: kUnsupported where LibTorch has no CUDA or there is no device.
+  // long as the process. Errors, which leave LibTorch as it was: kUnsupported where it has no CUDA
+  // or there is no device.
   static Result<std::unique_ptr<CudaExecutor>> make(DeviceMemory& memory);
 
   Result<std::unique_ptr<Program>> admit(srg::Graph graph, const WeightTable& weights,
                                          const AdmissionLimits& limits) override;
   [[nodiscard]] std::vector<srg::StorageIndex> inputs_written(
       const srg::Graph& graph) const override;
+  // Error: kBusy while there is another one; it has to end before.
   Result<std::unique_ptr<Lane>> make_lane(LaneOptions options) override;
-  // On the thread's current stream: cuBLAS makes its handle, and takes the memory that it keeps.
+  // On the lane's stream: cuBLAS loads its kernels and makes its handle, and takes the memory that
+  // it keeps. The handle is the next thread's that asks for one.
   void warm_up(int threads) override;
 
  private:
-  explicit CudaExecutor(DeviceMemory& memory) : memory_(memory) {}
+  struct Stream;  // with whether a lane has it
+  CudaExecutor(DeviceMemory& memory, std::shared_ptr<Stream> stream);
 
   DeviceMemory& memory_;
+  std::shared_ptr<Stream> stream_;  // of its lanes, one after the other
 };
 
 }  // namespace djinn::exec

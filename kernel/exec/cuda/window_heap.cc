@@ -35,6 +35,11 @@ void WindowHeap::zero(void* memory, uint64_t bytes) {
   check_cuda(::cudaMemsetAsync(memory, 0, bytes, c10::cuda::getCurrentCUDAStream()));
 }
 
+void WindowHeap::trim(uint64_t) {
+  const std::lock_guard lock(mutex_);
+  window_.give_back(ranges_.free_ranges(), ranges_.high_water_bytes());
+}
+
 uint64_t WindowHeap::live_bytes() const {
   const std::lock_guard lock(mutex_);
   return ranges_.live_bytes();
