@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // What djinnd's children say by their exit status. A worker says what it was doing as it crashed:
-// only it knows which of its threads did. A mover says that its device is lost.
+// only it knows which of its threads did. A mover, or a GPU's worker, says that its device is lost.
 #pragma once
 
 #include <cstddef>
@@ -26,7 +26,7 @@ constexpr std::optional<AdmissionDesk> desk_of_crash(int status) {
   return std::nullopt;
 }
 
-// Of a mover that can do nothing more with its device, since the driver answers every call with the
+// Of a child that can do nothing more with its device, since the driver answers every call with the
 // same error from now on: EX_OSFILE of sysexits.h.
 inline constexpr int kDeviceLostStatus = 72;
 

@@ -89,7 +89,7 @@ void Grants::drop(Questions::iterator asked) {
     give_back(it.request.kind, it.request.session, more);
   }
   for (const ipc::MemoryRange& chunk : it.request.places) {
-    if (it.answer->status) give_back_chunk(it.request.session, chunk);
+    if (it.answer->status) give_back_chunk(it.request.kind, it.request.session, chunk);
   }
   asked_.erase(asked);
 }
@@ -117,10 +117,10 @@ void Grants::give_back(ipc::GrantKind kind, SessionId session, uint64_t bytes,
   outbox_.send({returned});
 }
 
-void Grants::give_back_chunk(SessionId session, ipc::MemoryRange chunk) {
-  DJINN_ASSERT(session.valid() && chunk.bytes > 0);
+void Grants::give_back_chunk(ipc::GrantKind kind, SessionId session, ipc::MemoryRange chunk) {
+  DJINN_ASSERT((kind == ipc::GrantKind::kRefs) == session.valid() && chunk.bytes > 0);
   ipc::GrantReturn returned;
-  returned.kind = ipc::GrantKind::kRefs;
+  returned.kind = kind;
   returned.session = session;
   returned.bytes = chunk.bytes;
   returned.offset = chunk.offset;

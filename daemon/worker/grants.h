@@ -43,10 +43,10 @@ class Grants {
   };
 
   // Lane's thread. Bytes more for a session's refs or the lane's heap, or, in all, for its slab (no
-  // session). places: of refs, where extents have no parts. Gives the answer to the open question
-  // of that kind and session, which may be to fewer or more bytes, or to other places. Pending
-  // until it is there, which the step awaits then. Errors: djinnd's, kQuotaExceeded or
-  // kOutOfMemory; kDisconnected when close() was called.
+  // session). places: of refs and of the heap, where extents have no parts. Gives the answer to the
+  // open question of that kind and session, which may be to fewer or more bytes, or to other
+  // places. Pending until it is there, which the step awaits then. Errors: djinnd's, kQuotaExceeded
+  // or kOutOfMemory; kDisconnected when close() was called.
   Outcome<Answer> take(ipc::GrantKind kind, SessionId session, uint64_t bytes,
                        vmu::Amount amount = vmu::Amount::kNeeded,
                        std::vector<ipc::MemoryRange> places = {});
@@ -63,8 +63,8 @@ class Grants {
   void give_back(ipc::GrantKind kind, SessionId session, uint64_t bytes,
                  SequenceHandle sequence = {});
 
-  // A chunk of a session's refs that is no longer mapped.
-  void give_back_chunk(SessionId session, ipc::MemoryRange chunk);
+  // A chunk of a session's refs, or of the lane's heap (no session), that is no longer mapped.
+  void give_back_chunk(ipc::GrantKind kind, SessionId session, ipc::MemoryRange chunk);
 
   // Lane's thread. While there is one, what take() asks for is of a trial: a refusal ends that
   // alone, and nobody else hears of it.

@@ -74,7 +74,10 @@ Result<std::shared_ptr<MappedModel>> MappedModel::map(ModelId id, std::vector<Fd
   DJINN_TRY(const srg::ModelManifest manifest, read_manifest(fds[0]));
   std::vector<pal::Reservation> extents;
   for (const uint64_t bytes : manifest.extent_bytes) {
-    DJINN_TRY(pal::Reservation memory, pal.reserve(bytes));
+    // A device's copy is of whole granules.
+    const auto whole = align_up(bytes, pal.properties().granularity_bytes);
+    if (!whole) return Error{ErrorCode::kMalformed, "An extent of the manifest is too large."};
+    DJINN_TRY(pal::Reservation memory, pal.reserve(*whole));
     extents.push_back(std::move(memory));
   }
   if (!parked) DJINN_CHECK(map_extents(std::move(fds), extents, pal));

@@ -8,6 +8,7 @@
 #include <iterator>
 #include <utility>
 
+#include "daemon/worker/chunks.h"
 #include "ipc/limits.h"
 #include "kernel/base/assert.h"
 #include "kernel/base/checked.h"
@@ -37,39 +38,13 @@ gc::RefEntry entry_of(gc::RefState state, RefHandle handle, const Refs::Storage&
 
 Outcome<std::vector<vmu::Chunk>> Refs::Source::ask(std::span<const vmu::Range> places,
                                                    vmu::Amount amount) {
-  if (!pal_.properties().extents_have_parts) return ask_chunks(places, amount);
+  if (!pal_.properties().extents_have_parts) {
+    return take_chunks(grants_, pal_, ipc::GrantKind::kRefs, session_, places, amount);
+  }
   uint64_t bytes = 0;
   for (const vmu::Range& place : places) bytes += place.bytes;
   DJINN_CHECK(spend(bytes, amount));
   return std::vector<vmu::Chunk>();
-}
-
-Outcome<std::vector<vmu::Chunk>> Refs::Source::ask_chunks(std::span<const vmu::Range> places,
-                                                          vmu::Amount amount) {
-  std::vector<ipc::MemoryRange> wanted;
-  uint64_t bytes = 0;
-  for (const vmu::Range& place : places) {
-    wanted.push_back({place.offset, place.bytes});
-    bytes += place.bytes;
-  }
-  if (wanted.size() > limits::kRefChunks) {
-    return Error{ErrorCode::kOutOfMemory, "The free memory of the refs is in too many pieces."};
-  }
-  DJINN_TRY(Grants::Answer answer,
-            grants_.take(ipc::GrantKind::kRefs, session_, bytes, amount, std::move(wanted)));
-  std::vector<vmu::Chunk> chunks;
-  Status imported;
-  answer.memory.resize(answer.places.size());
-  for (size_t i = 0; i < answer.places.size() && imported; ++i) {
-    auto extent =
-        pal_.import_extent(std::move(answer.memory[i]), answer.places[i].bytes, pal::Seals::kSize);
-    if (!extent) imported = extent.error();
-    if (extent) chunks.push_back({answer.places[i].offset, *std::move(extent)});
-  }
-  if (imported) return chunks;
-  chunks.clear();
-  for (const ipc::MemoryRange& place : answer.places) grants_.give_back_chunk(session_, place);
-  return std::move(imported).error();
 }
 
 Outcome<void> Refs::Source::spend(uint64_t bytes, vmu::Amount amount) {
@@ -86,7 +61,7 @@ void Refs::Source::give_back(uint64_t bytes) {
   grants_.give_back(ipc::GrantKind::kRefs, session_, bytes);
 }
 void Refs::Source::give_back(vmu::Range chunk) {
-  grants_.give_back_chunk(session_, {chunk.offset, chunk.bytes});
+  grants_.give_back_chunk(ipc::GrantKind::kRefs, session_, {chunk.offset, chunk.bytes});
 }
 void Refs::Source::backed() {
   state_.beat();

@@ -105,8 +105,6 @@ class Refs {
 
    private:
     Outcome<void> spend(uint64_t bytes, vmu::Amount amount);
-    Outcome<std::vector<vmu::Chunk>> ask_chunks(std::span<const vmu::Range> places,
-                                                vmu::Amount amount);
 
     SessionId session_;
     gc::SessionState& state_;

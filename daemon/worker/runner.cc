@@ -3,11 +3,14 @@
 #include "daemon/worker/runner.h"
 
 #include <fmt/format.h>
+#include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <utility>
 
+#include "ipc/exit_status.h"
 #include "kernel/base/assert.h"
 #include "kernel/base/checked.h"
 #include "kernel/base/units.h"
@@ -192,6 +195,7 @@ bool Runner::goes_on(Begun& begun, std::string_view op) {
 
 Runner::Advance Runner::end(Begun& begun, const Outcome<Ending>& ending, uint64_t begun_before) {
   Session& session = begun.step.session;
+  settle_lane(ending);
   const bool abandons = is_to_abandon(begun, ending);
   if (abandons || ending.is_pending()) {
     if (tools_.lane.stats().begun != begun_before) counts_.note_repetition();
@@ -212,6 +216,16 @@ Runner::Advance Runner::end(Begun& begun, const Outcome<Ending>& ending, uint64_
   count(begun.step, session.state().record());
   publish(session);
   return begun.waited ? Advance::kWaited : Advance::kWorked;
+}
+
+// What a step computed is there before it is committed, or put back. Nobody is told of one whose
+// device is gone: the process ends, and the next one does it again.
+void Runner::settle_lane(const Outcome<Ending>& ending) {
+  const bool is_lost = ending.has_failed() && ending.error().code == ErrorCode::kDeviceLost;
+  const Status done = is_lost ? Status(ending.error()) : tools_.lane.wait();
+  if (done) return;
+  fmt::print(stderr, "djinn-worker: {}\n", done.error().message);
+  ::_exit(ipc::kDeviceLostStatus);
 }
 
 bool Runner::is_to_abandon(const Begun& begun, const Outcome<Ending>& ending) const {

@@ -119,6 +119,7 @@ class Runner {
   void watch(Begun& begun);
   std::function<bool(std::string_view)> pulse_of(Begun& begun);
   bool goes_on(Begun& begun, std::string_view op);
+  void settle_lane(const Outcome<Ending>& ending);
   [[nodiscard]] bool is_to_abandon(const Begun& begun, const Outcome<Ending>& ending) const;
   Advance end(Begun& begun, const Outcome<Ending>& ending, uint64_t begun_before);
   Status pick_up(Session& session);

@@ -97,8 +97,10 @@ Result<std::shared_ptr<Sequence>> Sequence::map(SessionId session, SequenceHandl
       const gc::SequenceLayout layout,
       gc::SequenceLayout::make(geometry.banks * geometry.rows, geometry.layers, geometry.kv_heads,
                                geometry.head_dim, size_of(geometry.dtype), geometry.capacity));
-  DJINN_TRY(pal::Extent extent,
-            pal.import_extent(std::move(memfd), layout.file_bytes(), pal::Seals::kSize));
+  // Where extents have no parts the group has all of its memory, in whole granules.
+  const auto whole = align_up(layout.file_bytes(), pal.properties().granularity_bytes);
+  if (!whole) return Error{ErrorCode::kMalformed, "A sequence group is too large."};
+  DJINN_TRY(pal::Extent extent, pal.import_extent(std::move(memfd), *whole, pal::Seals::kSize));
   DJINN_TRY(pal::Reservation memory, pal.reserve(extent.bytes));
   DJINN_CHECK(pal.map(memory, 0, extent, 0, extent.bytes, pal::Access::kReadWrite));
   std::shared_ptr<Sequence> sequence(
@@ -108,10 +110,12 @@ Result<std::shared_ptr<Sequence>> Sequence::map(SessionId session, SequenceHandl
     sequence->file_ = std::move(file);
     sequence->place_.store(Place::kSpilled, std::memory_order_release);
   } else {
-    // The former worker may have died between a grant and its pages; committing again is
-    // idempotent.
     sequence->granted_bytes_ = granted;
-    DJINN_CHECK(layout.for_each_range(0, tokens, [&](uint64_t offset, uint64_t bytes) {
+    // The former worker may have died between a grant and its pages; committing again is
+    // idempotent. A group without parts that has all of its memory had it from its making on.
+    const bool is_there = !pal.properties().extents_have_parts && granted == *whole;
+    const uint64_t to_commit = is_there ? 0 : tokens;
+    DJINN_CHECK(layout.for_each_range(0, to_commit, [&](uint64_t offset, uint64_t bytes) {
       return pal.commit(sequence->extent_, offset, bytes);
     }));
   }

@@ -17,7 +17,8 @@ constexpr uint64_t kSlabStepBytes = uint64_t{1}
 }  // namespace
 
 Outcome<std::span<std::byte>> Slab::grow(uint64_t bytes, const std::function<void()>& after_each) {
-  const auto rounded = align_up(std::max<uint64_t>(bytes, 1), kSlabStepBytes);
+  const uint64_t step = std::max(kSlabStepBytes, pal_.properties().granularity_bytes);
+  const auto rounded = align_up(std::max<uint64_t>(bytes, 1), step);
   if (!rounded) return Error{ErrorCode::kOutOfMemory, "The plan's slab is too large."};
   while (memory_.size() < *rounded) {
     DJINN_TRY(Grants::Answer answer, grants_.take(ipc::GrantKind::kSlab, {}, *rounded));

@@ -52,13 +52,13 @@ Status bound_memory(const Options& options) {
       checked_add(options.memory_bytes, ungranted).value_or(UINT64_MAX));
 }
 
-Result<std::unique_ptr<pal::DevicePal>> open_device(const Options& options,
-                                                    const MakePal& make_pal) {
+Result<std::unique_ptr<Device>> open_device(const Options& options, Grants& grants,
+                                            const OpenDevice& open) {
   const auto device = device_from(options.device);
   if (!device) {
     return Error{ErrorCode::kInvalidArgument, "'" + options.device + "' is no device."};
   }
-  return make_pal(*device);
+  return open(*device, grants);
 }
 
 // In place of a table.
@@ -80,35 +80,41 @@ Status take_kernels(const Options& options, exec::Executor& executor) {
   return {};
 }
 
-Status serve(const Options& options, exec::Executor& executor, const MakePal& make_pal) {
-  DJINN_CHECK(child::become_child());
-  child::Channel channel{Fd(options.channel_fd)};
-  DJINN_TRY(const auto device, open_device(options, make_pal));
-  pal::FaultyPal faulty(*device);
-  faulty.fail_call(options.pal_fault_at, {ErrorCode::kOutOfMemory, "A test made this call fail."});
-  pal::DevicePal& pal = options.pal_fault_at > 0 ? faulty : *device;
-  executor.limit_isa(options.isa);
-  DJINN_CHECK(take_kernels(options, executor));
-  executor.warm_up(1);  // more would start a thread before the confinement
-  AdmissionMark::install();
-  DJINN_CHECK(bound_memory(options));
-  DJINN_TRY(const child::Confinement confinement, child::confine(child::Role::kWorker));
-
-  const SystemClock clock;
-  gc::FaultPoints faults(options.fault_at);
-  Outbox outbox(channel);
-  std::unique_ptr<LaneLoop> loop;
-  Waits waits([&loop] { loop->wake(); });
-  Grants grants(outbox, waits);
-  Slab slab(pal, grants);
-  GrantedHeap heap(grants);
+exec::LaneOptions lane_options_of(const Options& options, exec::HeapOwner& heap, Slab& slab) {
   exec::LaneOptions lane_options;
   lane_options.threads = options.threads;
   lane_options.heap = &heap;
   lane_options.grow_slab = [&slab](uint64_t bytes, const exec::OnProgress& on_progress) {
     return slab.grow(bytes, on_progress);
   };
-  DJINN_TRY(const auto lane, executor.make_lane(std::move(lane_options)));
+  return lane_options;
+}
+
+Status serve(const Options& options, child::Role role, const OpenDevice& open) {
+  DJINN_CHECK(child::become_child());
+  child::Channel channel{Fd(options.channel_fd)};
+  const SystemClock clock;
+  gc::FaultPoints faults(options.fault_at);
+  Outbox outbox(channel);
+  std::unique_ptr<LaneLoop> loop;
+  Waits waits([&loop] { loop->wake(); });
+  Grants grants(outbox, waits);
+  DJINN_TRY(const auto device, open_device(options, grants, open));
+  exec::Executor& executor = device->executor();
+  pal::FaultyPal faulty(device->pal());
+  faulty.fail_call(options.pal_fault_at, {ErrorCode::kOutOfMemory, "A test made this call fail."});
+  pal::DevicePal& pal = options.pal_fault_at > 0 ? faulty : device->pal();
+  executor.limit_isa(options.isa);
+  DJINN_CHECK(take_kernels(options, executor));
+  executor.warm_up(1);  // more would start a thread before the confinement
+  AdmissionMark::install();
+  DJINN_CHECK(bound_memory(options));
+  DJINN_TRY(const child::Confinement confinement, child::confine(role));
+
+  Slab slab(pal, grants);
+  GrantedHeap heap(grants);
+  exec::HeapOwner& heap_owner = device->heap() != nullptr ? *device->heap() : heap;
+  DJINN_TRY(const auto lane, executor.make_lane(lane_options_of(options, heap_owner, slab)));
   DJINN_TRY(loop, LaneLoop::make(executor, *lane, clock, {waits, grants, slab, heap},
                                  options.policy, [&](SessionId id, const Error& error) {
                                    outbox.send({ipc::SessionBroken{id, error.code, error.message}});
@@ -123,6 +129,7 @@ Status serve(const Options& options, exec::Executor& executor, const MakePal& ma
     warm.set_value();
   });
   warm.get_future().wait();
+  loop->post([&](LaneLoop::State&) { device->begin(); });
 
   outbox.send(
       {ipc::WorkerReady{static_cast<uint32_t>(options.threads), confinement.landlock_abi,
@@ -136,7 +143,7 @@ Status serve(const Options& options, exec::Executor& executor, const MakePal& ma
 
 }  // namespace
 
-int run_worker(int argc, char** argv, exec::Executor& executor, const MakePal& make_pal) {
+int run_worker(int argc, char** argv, child::Role role, const OpenDevice& open) {
   Options options;
   std::string policy(name_of(options.policy));
   std::string isa(name_of(options.isa));
@@ -167,7 +174,7 @@ int run_worker(int argc, char** argv, exec::Executor& executor, const MakePal& m
   }
   options.isa = *level;
 
-  const Status ended = serve(options, executor, make_pal);
+  const Status ended = serve(options, role, open);
   // The channel closing is how djinnd ends a worker.
   if (ended.error().code == ErrorCode::kDisconnected) return 0;
   fmt::print(stderr, "djinn-worker: {}\n", ended.error().message);

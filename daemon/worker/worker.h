@@ -13,6 +13,8 @@
 #include <functional>
 #include <memory>
 
+#include "daemon/child/confinement.h"
+#include "daemon/worker/grants.h"
 #include "kernel/base/device_id.h"
 #include "kernel/base/result.h"
 #include "kernel/executor/executor.h"
@@ -20,12 +22,29 @@
 
 namespace djinn::worker {
 
-// The memory of the device that djinnd names. Errors: kUnsupported where the program is for others;
-// those of making it.
-using MakePal = std::function<Result<std::unique_ptr<pal::DevicePal>>(DeviceId device)>;
+// The device that djinnd names: its memory, and what computes there. It outlives the lane.
+class Device {
+ public:
+  Device() = default;
+  virtual ~Device() = default;
+  Device(const Device&) = delete;
+  Device& operator=(const Device&) = delete;
+  [[nodiscard]] virtual pal::DevicePal& pal() = 0;
+  [[nodiscard]] virtual exec::Executor& executor() = 0;
+  // Bounds the lane's heap where that lies in the device's memory; null: it is granted in bytes
+  // (heap.h).
+  [[nodiscard]] virtual exec::HeapOwner* heap() { return nullptr; }
+  // djinnd knows the worker, and grants can be asked for.
+  virtual void begin() {}
+};
+
+// Opens it, before the process is confined. grants: of the worker, which outlive the device; nobody
+// is asked before Device::begin(). Errors: kUnsupported where the program is for other devices;
+// those of opening it.
+using OpenDevice = std::function<Result<std::unique_ptr<Device>>(DeviceId device, Grants& grants)>;
 
 // What main() calls when it knows that djinnd is of its own build; the exit status. What the
-// executor had to do before the process is confined, but warm_up(), is done.
-int run_worker(int argc, char** argv, exec::Executor& executor, const MakePal& make_pal);
+// executor had to do before the process is confined, but warm_up(), is done when it is open.
+int run_worker(int argc, char** argv, child::Role role, const OpenDevice& open);
 
 }  // namespace djinn::worker

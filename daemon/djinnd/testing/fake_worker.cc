@@ -176,15 +176,26 @@ Fd descriptor_to_send(std::string_view kind) {
   return {};
 }
 
+class FakeDevice final : public worker::Device {
+ public:
+  explicit FakeDevice(std::unique_ptr<pal::DevicePal> pal) : pal_(std::move(pal)) {}
+  [[nodiscard]] pal::DevicePal& pal() override { return *pal_; }
+  [[nodiscard]] exec::Executor& executor() override { return executor_; }
+
+ private:
+  std::unique_ptr<pal::DevicePal> pal_;
+  exec::FakeExecutor executor_;
+};
+
 // Extents of a device other than the host have no parts.
-Result<std::unique_ptr<pal::DevicePal>> make_pal(DeviceId device) {
-  std::unique_ptr<pal::DevicePal> made;
+Result<std::unique_ptr<worker::Device>> open(DeviceId device, worker::Grants&) {
+  std::unique_ptr<pal::DevicePal> pal;
   if (device == kHostDevice) {
-    DJINN_TRY(made, pal::HostPal::make());
+    DJINN_TRY(pal, pal::HostPal::make());
   } else {
-    DJINN_TRY(made, pal::ChunkPal::make(text_of(device), kPage));
+    DJINN_TRY(pal, pal::ChunkPal::make(text_of(device), kPage));
   }
-  return made;
+  return std::unique_ptr<worker::Device>(new FakeDevice(std::move(pal)));
 }
 
 // The worker gets the arguments except for --sends, and a channel to the relay.
@@ -205,9 +216,8 @@ int run(int argc, char** argv) {
                      {argv[i], name == "--channel-fd" ? inner.data() : argv[i + 1]});
   }
   const Relay relay(std::move(djinnd), std::move(pair.right), std::move(sent));
-  exec::FakeExecutor executor;
-  const int status =
-      worker::run_worker(static_cast<int>(arguments.size()), arguments.data(), executor, &make_pal);
+  const int status = worker::run_worker(static_cast<int>(arguments.size()), arguments.data(),
+                                        child::Role::kWorker, &open);
   ::_exit(status);
 }
 
