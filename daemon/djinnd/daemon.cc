@@ -36,6 +36,13 @@ std::vector<DeviceId> devices_of(const Options& options) {
   return devices;
 }
 
+// Whose workers there are, once somebody needs them.
+std::vector<DeviceId> computing_devices_of(const Options& options) {
+  std::vector<DeviceId> devices = devices_of(options);
+  devices.insert(devices.end(), options.gpus.begin(), options.gpus.end());
+  return devices;
+}
+
 std::map<DeviceId, GpuExtents> extents_of(const Gpus& gpus) {
   std::map<DeviceId, GpuExtents> extents;
   for (const auto& gpu : gpus.all()) extents.emplace(gpu->device(), *gpu);
@@ -82,11 +89,11 @@ Daemon::Daemon(Loop& loop, const Clock& clock, const Options& options, ReloadOpt
       events_(clock),
       kernels_(file_work_, options.cache_directory, KernelStore::key_of(options)),
       spare_kinds_(options_, kernels_, traffic_.workers, traffic_.loaders),
-      spare_workers_({loop, spawner_, deferred_close_, stragglers_}, devices_of(options),
+      spare_workers_({loop, spawner_, deferred_close_, stragglers_}, computing_devices_of(options),
                      [this](DeviceId device) { return spare_kinds_.workers(device); }),
       spare_loaders_({loop, spawner_, deferred_close_, stragglers_}, spare_kinds_.loaders()),
       gpus_({loop, spawner_, deferred_close_, stragglers_}, events_, options.gpus, options.mover,
-            options.test_nodes),
+            options.cuda_worker, options.test_nodes),
       gpu_extents_(extents_of(gpus_)),
       devices_(memories_of(options, host_extents_, fake_extents_, gpu_extents_),
                options.session_quota_bytes, quotas_),

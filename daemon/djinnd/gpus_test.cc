@@ -209,7 +209,7 @@ TEST_F(GpusOfDjinnd, one_that_answers_as_it_should_is_ready_and_told_with_its_dr
   EXPECT_EQ(report.reason, "");
 }
 
-TEST_F(GpusOfDjinnd, who_names_one_is_told_that_nothing_computes_there_and_computes_nowhere) {
+TEST_F(GpusOfDjinnd, without_a_program_that_computes_there_who_names_one_computes_nowhere) {
   GpuDaemon gpu;
   ASSERT_TRUE(gpu.becomes(DeviceState::kReady)) << gpu.report().reason;
   const ipc::Failed refused = gpu.refusal();
@@ -343,7 +343,7 @@ TEST_F(GpusOfDjinnd, one_that_is_lost_gets_no_other_mover_and_stays_lost) {
 TEST_F(GpusOfDjinnd, who_asks_while_one_is_looked_at_is_refused_and_not_put_off) {
   GpuDaemon gpu({.lie = "silent"}, testing::lying_mover_program());
   EXPECT_EQ(gpu.report().state, DeviceState::kStarting);
-  EXPECT_EQ(gpu.refusal().code, ErrorCode::kUnsupported);
+  EXPECT_EQ(gpu.refusal().code, ErrorCode::kBusy);
 }
 
 TEST_F(GpusOfDjinnd, a_lost_context_is_followed_by_a_new_one_at_once_and_each_new_reason_is_told) {

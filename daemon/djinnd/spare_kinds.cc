@@ -48,7 +48,8 @@ SparePool::Kind SpareKinds::workers(DeviceId device) {
             if (level && ready->kernels && measures) kernels_.take(*level, *ready->kernels);
             return ready;
           },
-          worker_traffic_};
+          worker_traffic_,
+          device.kind == DeviceKind::kCuda};
 }
 
 SparePool::Kind SpareKinds::loaders() {
@@ -61,6 +62,7 @@ SparePool::Kind SpareKinds::loaders() {
 // is loaded, so they must be in the environment. If a host's settings bound threads to cores, those
 // of all users would share the same ones, and a confined worker may not change that.
 ChildProgram SpareKinds::worker_program(DeviceId device) {
+  if (device.kind == DeviceKind::kCuda) return cuda_worker_program(device);
   const uint64_t memory_bytes =
       device == kTestDevice ? options_.test_device_bytes : options_.memory_bytes;
   ChildProgram program{
@@ -86,6 +88,18 @@ ChildProgram SpareKinds::worker_program(DeviceId device) {
                              {"--pal-fault-at", std::to_string(options_.test_pal_fault_at)});
   }
   return program;
+}
+
+// It sees its own GPU alone, by the number that its mover knows that by. The host's memory bounds
+// what it takes there.
+ChildProgram SpareKinds::cuda_worker_program(DeviceId device) const {
+  return {
+      .path = options_.cuda_worker,
+      .arguments = {"--device", text_of(device), "--policy", std::string(name_of(options_.policy)),
+                    "--memory-bytes", std::to_string(options_.memory_bytes)},
+      .environment = {"CUDA_DEVICE_ORDER=PCI_BUS_ID", "CUDA_CACHE_DISABLE=1",
+                      "CUDA_VISIBLE_DEVICES=" + std::to_string(device.index), "OMP_NUM_THREADS=1"},
+      .withheld = {"CUDA_VISIBLE_DEVICES", "CUDA_MPS_"}};
 }
 
 }  // namespace djinn::daemon

@@ -24,6 +24,7 @@ class SpareKinds {
 
  private:
   [[nodiscard]] ChildProgram worker_program(DeviceId device);
+  [[nodiscard]] ChildProgram cuda_worker_program(DeviceId device) const;
 
   const Options& options_;
   KernelStore& kernels_;

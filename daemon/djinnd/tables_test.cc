@@ -224,7 +224,7 @@ class Sources : public ::testing::Test {
     model_.add_source(key_of(user, file), {}, {}, session);
   }
   void wants(Owner user) {
-    StateForTests::value_of(model_.mapped)[model_.worker_of(user)].wanted = true;
+    StateForTests::value_of(model_.mapped)[WorkerKey{user, kHostDevice}].wanted = true;
   }
   // Who is read from now.
   Source& begin() {

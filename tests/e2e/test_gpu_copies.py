@@ -32,7 +32,7 @@ def with_gpu(systemd: Systemd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 def start_with_gpu(systemd: Systemd, nodes: Path) -> None:
     options = ["--user", "--threads", "1", "--devices", "cuda:0", "--device-limit", "cuda:0=1GiB"]
-    systemd.start(*options, "--test-nodes", str(nodes))
+    systemd.start(*options, "--test-nodes", str(nodes), "--cuda-worker", "/nonexistent")
     wait_until(lambda: gpu_of(systemd)["state"] == "ready", "the GPU is ready")
 
 
@@ -71,7 +71,8 @@ def test_an_administrator_puts_a_model_on_a_gpu_sees_it_there_and_takes_it_off(
     assert placed["device_bytes"] % (2 * MIB) == 0
     assert copies_of(with_gpu) == ["cuda:0"]
     assert "cpu:0,cuda:0" in ctl(with_gpu, "ps").out.decode()
-    (pool,) = [one for one in ctl(with_gpu, "mem", "-j").items() if one["device"] == "cuda:0"]
+    pools = [one for one in ctl(with_gpu, "mem", "-j").items() if one["device"] == "cuda:0"]
+    (pool,) = [one for one in pools if one["pool"] == "weights"]
     assert pool["reserved_bytes"] == pool["pinned_bytes"] == placed["device_bytes"]
     assert place(with_gpu, byte_model)["uploaded_bytes"] == 0
     assert gpu_of(with_gpu)["uploaded_bytes"] == placed["bytes"]

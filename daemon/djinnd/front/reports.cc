@@ -587,9 +587,7 @@ ipc::DeviceReport Reports::report_of(const Memory& memory) const {
   }
   report.state =
       domains_.spares_fail(memory.device()) ? ipc::DeviceState::kFailed : ipc::DeviceState::kReady;
-  for (const auto& [key, worker] : domains_.all()) {
-    report.lanes += key.device == memory.device() && worker->ready() ? 1 : 0;
-  }
+  report.lanes = lanes_on(memory.device());
   return report;
 }
 
@@ -598,7 +596,17 @@ ipc::DeviceReport Reports::report_of(const Gpu& gpu) const {
   const Memory& memory = devices_.of(gpu.device());
   report.used_bytes = memory.granted_bytes();
   report.total_bytes = memory.total_bytes();
+  report.planned_bytes = memory.held_by(vmu::HolderKind::kLane);
+  report.lanes = lanes_on(memory.device());
   return report;
+}
+
+uint32_t Reports::lanes_on(DeviceId device) const {
+  uint32_t lanes = 0;
+  for (const auto& [key, worker] : domains_.all()) {
+    lanes += key.device == device && worker->ready() ? 1 : 0;
+  }
+  return lanes;
 }
 
 std::vector<ipc::DeviceReport> Reports::all_devices() const {
@@ -621,7 +629,12 @@ void Reports::memory(const Waiter& waiter) {
   for (const auto& memory : devices_.all()) {
     for (ipc::MemoryReport& pool : pools_of(*memory)) list.pools.push_back(std::move(pool));
   }
-  for (const auto& memory : devices_.gpus()) list.pools.push_back(copies_report(*memory));
+  for (const auto& memory : devices_.gpus()) {
+    const IdleMemory::Offer idle = sessions_.idle_memory().offer(memory->device());
+    list.pools.push_back(copies_report(*memory));
+    list.pools.push_back(sessions_report(*memory, idle.ref_bytes()));
+    list.pools.push_back(lanes_report(*memory, idle.lane_bytes()));
+  }
   sessions_.reply(waiter, {waiter.number, std::move(list)});
 }
 
@@ -671,7 +684,7 @@ ipc::MemoryReport Reports::copies_report(const Memory& memory) const {
   ipc::MemoryReport report;
   report.device = text_of(memory.device());
   report.pool = ipc::MemoryPool::kWeights;
-  report.reserved_bytes = memory.granted_bytes();
+  report.reserved_bytes = memory.held_by(vmu::HolderKind::kModel);
   report.evictable_bytes = models_.copies().evictable_bytes(memory.device());
   report.cached_bytes = report.evictable_bytes;
   report.pinned_bytes = models_.copies().pinned_bytes(memory.device());

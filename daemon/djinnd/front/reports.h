@@ -100,6 +100,7 @@ class Reports {
   [[nodiscard]] ipc::SessionWait wait_of(const Session& session, bool running) const;
   [[nodiscard]] ipc::DeviceReport report_of(const Memory& memory) const;
   [[nodiscard]] ipc::DeviceReport report_of(const Gpu& gpu) const;
+  [[nodiscard]] uint32_t lanes_on(DeviceId device) const;
   [[nodiscard]] ipc::MemoryReport weights_report(const Memory& memory) const;
   // idle_bytes: what would come free of it (idle_memory.h).
   [[nodiscard]] ipc::MemoryReport sessions_report(const Memory& memory, uint64_t idle_bytes) const;

@@ -145,10 +145,11 @@ void Requests::fulfil_with(SessionId id, const ipc::ClientRequest& request,
   fulfil_any(call, request);
 }
 
-// Nothing computes on a GPU yet. Who names one is told so, and computes nowhere else.
+// Who names a GPU that cannot be used is told so, and computes nowhere else.
 void Requests::fulfil(Call& call, const ipc::Hello& body) {
   const Gpu* const gpu = gpus_.find(body.device);
-  if (gpu != nullptr) return sessions_.refuse(call.waiter, gpu->refusal());
+  const Status usable = gpu == nullptr ? Status() : gpus_.check_usable(*gpu);
+  if (!usable) return sessions_.refuse(call.waiter, usable.error());
   sessions_.hello(call.session, call.waiter.number, body);
 }
 

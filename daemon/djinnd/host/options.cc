@@ -224,6 +224,9 @@ void add_options(CLI::App& app, Options& options) {
       ->type_name("PROGRAM");
   app.add_option("--mover", options.mover, "mover program [beside djinnd, or ../libexec/djinn]")
       ->type_name("PROGRAM");
+  app.add_option("--cuda-worker", options.cuda_worker,
+                 "worker program for GPUs [beside djinnd, or ../libexec/djinn]")
+      ->type_name("PROGRAM");
   add_time(app, options, "--hang-timeout", "worker.hang_timeout",
            "a worker with work that does nothing for so long is replaced [10s]");
   add_time(app, options, "--keep-alive", "model.keep_alive", "idle models stay for so long [5min]");
@@ -375,6 +378,7 @@ Status fill_in(Options& options) {
 
 Status find_programs(Options& options) {
   guess_program(options.mover, "djinn-mover");
+  guess_program(options.cuda_worker, "djinn-cuda-worker");
   DJINN_CHECK(find_program(options.worker, "djinn-worker", "--worker"));
   return find_program(options.loader, "djinn-loader", "--loader");
 }

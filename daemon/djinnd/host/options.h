@@ -61,6 +61,7 @@ struct Options {
   std::string worker;           // paths of the programs
   std::string loader;
   std::string mover;
+  std::string cuda_worker;  // of GPUs
   uint64_t hang_timeout_ms = 10'000;
   uint64_t keep_alive_ms = 300'000;  // of models whose openers do not say
   Thresholds thresholds;             // of memory pressure
@@ -104,7 +105,7 @@ std::optional<Options> parse_options(int argc, char** argv, int& exit_code, Opti
 // kInvalidArgument when there is no runtime directory to guess, and those of limit_of().
 Status fill_in(Options& options);
 // The programs that djinnd starts, where they are left out. Errors: kNotFound when one is none;
-// that there is no mover is told of each GPU.
+// that there is none for GPUs is told of each GPU.
 Status find_programs(Options& options);
 
 // The options with bytes in place of shares of the memory that may be granted, where no bytes were

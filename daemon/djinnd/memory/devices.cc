@@ -64,9 +64,7 @@ uint64_t Devices::held_by(std::initializer_list<vmu::HolderKind> kinds) const {
 Memory* Devices::find(std::string_view device) const {
   if (device.empty()) return &first();
   const auto wanted = device_from(device);
-  const auto found =
-      std::ranges::find_if(all_, [&](const auto& memory) { return memory->device() == wanted; });
-  return found == all_.end() ? nullptr : found->get();
+  return wanted ? known(*wanted) : nullptr;
 }
 
 void Devices::set_session_quota(uint64_t bytes) {

@@ -4,8 +4,10 @@
 // pressure are its own: who exhausts one is felt on no other. So is what makes its extents: whoever
 // needs or frees one names the device, and does not know what kind of memory it is.
 //
-//   all    where sessions may be
-//   gpus   where nothing is computed yet: djinnd keeps copies of models there
+//   all    those whose memory djinnd makes itself: what models are loaded into
+//   gpus   whose memory movers make; of models they have copies
+//
+// Sessions may be on each of both.
 #pragma once
 
 #include <cstdint>
@@ -43,14 +45,13 @@ class Devices {
   // Likewise: makes, seals and frees the device's extents, and no other's.
   [[nodiscard]] ExtentSource& extents_of(DeviceId device) const;
   [[nodiscard]] Memory& first() const { return *all_.front(); }
-  // Of those where sessions may be, by what somebody calls it; the first for "". Null where there
-  // is no such device.
+  // By what somebody calls it; the first for "". Null where there is no such device.
   [[nodiscard]] Memory* find(std::string_view device) const;
   // In the order in which they were given.
   [[nodiscard]] std::span<const std::unique_ptr<Memory>> all() const { return all_; }
   [[nodiscard]] std::span<const std::unique_ptr<Memory>> gpus() const { return gpus_; }
 
-  // Of all where sessions may be.
+  // Of all but GPUs.
   [[nodiscard]] uint64_t total_bytes() const;
   [[nodiscard]] uint64_t granted_bytes() const;
   [[nodiscard]] uint64_t held_by(std::initializer_list<vmu::HolderKind> kinds) const;

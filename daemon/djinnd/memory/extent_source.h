@@ -16,8 +16,8 @@
 // the extent was, and frees it where they are gone.
 //
 // Where extents have no parts, all of one for refs is there from its making on, and is given back
-// whole. Sequence groups are sparse all the same, since they have no other layout yet: a device of
-// that kind is one of the host's memory.
+// whole. Sequence groups are sparse all the same where that is the host's memory; elsewhere one has
+// the memory of its whole capacity from its making on.
 //
 // invariant: the bytes were granted before, and stay granted until the memory is free.
 // invariant: a callback is called once, on the loop; nothing is called once the source is
@@ -38,7 +38,7 @@ namespace djinn::daemon {
 enum class ExtentUse : uint8_t {
   kRefs,      // of one session; its worker writes it
   kSequence,  // of one sequence group; likewise
-  kSlab,      // of one lane; likewise
+  kSlab,      // of one lane, or a chunk of its heap; likewise
   kWeights,   // of one model: its loader writes it, then it is sealed
 };
 
@@ -49,6 +49,7 @@ class ExtentSource {
   virtual ~ExtentSource() = default;
   // As pal::DeviceProperties says of the device.
   [[nodiscard]] virtual bool extents_have_parts() const = 0;
+  [[nodiscard]] virtual bool sequences_have_parts() const { return true; }
   [[nodiscard]] virtual uint64_t granularity_bytes() const = 0;
   // What the host allows its memory, as pal::huge_page_setting() says; empty of a device that has
   // no choice of pages. Asked anew each time.

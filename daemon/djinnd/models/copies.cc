@@ -118,6 +118,39 @@ void Copies::place(const Waiter& waiter, const Model& model, DeviceId device) {
   if (is_new) request(copy);
 }
 
+void Copies::want(const Model& model, DeviceId device) {
+  const Gpu* const gpu = gpus_.find(device);
+  DJINN_ASSERT(gpu != nullptr && model.phase == ModelPhase::kResident);
+  const Key key{model.id, device};
+  if (const auto found = all_.find(key); found != all_.end()) {
+    found->second->is_wanted_again = found->second->phase == CopyPhase::kLeaving;
+    return;
+  }
+  if (gpu->is_ready()) {
+    Copy& copy = add(key, model);
+    copy.last_placed = ++placed_;
+    return request(copy);
+  }
+  tell_failure(key, gpu->not_ready());
+}
+
+const std::vector<Fd>* Copies::extents_of(ModelId model, DeviceId device) const {
+  const auto found = all_.find(Key{model, device});
+  const bool is_there = found != all_.end() && found->second->phase == CopyPhase::kThere;
+  return is_there ? &found->second->extents : nullptr;
+}
+
+void Copies::check(const Model& model, DeviceId device) {
+  const auto found = all_.find(Key{model.id, device});
+  if (found != all_.end() && found->second->phase == CopyPhase::kThere) compare(*found->second);
+}
+
+void Copies::let_go(ModelId model) {
+  for (const auto& [key, copy] : all_) {
+    if (key.first == model) free_if_let_go(*copy);
+  }
+}
+
 Copies::Copy& Copies::add(Key key, const Model& model) {
   const auto [at, is_new] = all_.emplace(key, std::make_unique<Copy>(key));
   DJINN_ASSERT(is_new);
@@ -282,6 +315,7 @@ void Copies::arrived(Copy& copy) {
   replies_.owe_each(std::exchange(copy.waiters, {}),
                     ipc::ModelPlaced{copy.bytes, copy.uploaded_bytes});
   devices_.of(device).reconsider();
+  listener_.copy_came(id, device);
   listener_.copies_changed();
 }
 
@@ -367,29 +401,44 @@ void Copies::leave_each(const std::function<bool(const Key&)>& whose) {
   }
 }
 
-void Copies::fail(Copy& copy, Error why) {
+void Copies::fail(Copy& copy, const Error& why) {
   replies_.refuse_each(std::exchange(copy.waiters, {}), why);
+  tell_failure(copy.key, why);
   leave(copy);
+}
+
+// Later, because who wants a copy may be in the middle of it.
+void Copies::tell_failure(Key key, Error why) {
+  loop_.defer(
+      [this, key, why = std::move(why)] { listener_.copy_failed(key.first, key.second, why); });
 }
 
 // What is on its way comes back, and then the copy is freed.
 void Copies::leave(Copy& copy) {
   if (copy.phase == CopyPhase::kLeaving) return;
   const bool is_granting = copy.phase == CopyPhase::kGranting;
+  if (copy.phase != CopyPhase::kThere) tell_failure(copy.key, was_cut_short());
   const auto [id, device] = copy.key;
   replies_.refuse_each(std::exchange(copy.waiters, {}), was_cut_short());
   copy.phase.enter(CopyPhase::kLeaving);
   *copy.stop = true;
+  listener_.copy_leaves(id, device);
   listener_.copies_changed();
   if (is_granting && copy.is_busy) {
     return devices_.of(device).cancel(Memory::of_model(id));  // granted() hears of it
   }
   if (copy.order != 0 && gpu_of(copy).cancel(copy.order)) copy.is_busy = false;
-  if (!copy.is_busy) free(copy);
+  free_if_let_go(copy);
+}
+
+void Copies::free_if_let_go(Copy& copy) {
+  const auto [id, device] = copy.key;
+  const bool is_last = copy.phase == CopyPhase::kLeaving && !copy.is_busy && !copy.is_freeing;
+  if (is_last && listener_.is_let_go(id, device)) free(copy);
 }
 
 void Copies::free(Copy& copy) {
-  DJINN_ASSERT(copy.phase == CopyPhase::kLeaving && !copy.is_busy);
+  copy.is_freeing = true;
   devices_.extents_of(copy.key.second).free(std::move(copy.extents), [this, key = copy.key] {
     gone(key);
   });
@@ -408,15 +457,17 @@ void Copies::gone(Key key) {
     if (const Model* const model = table_.find(id)) event.owner = model->owner();
     events_.emit(std::move(event));
   }
-  const bool is_last = !has(id);
-  if (!is_last) {
+  if (has(id)) {
     // Who waits for all of the model's copies to be gone waits for the others.
     auto& next = all_.lower_bound(Key{id, DeviceId{}})->second->drop_waiters;
     std::ranges::copy(copy->drop_waiters, std::back_inserter(next));
-    return;
+  } else {
+    replies_.owe_each(copy->drop_waiters, ipc::Done{});
+    listener_.copies_gone(id);
   }
-  replies_.owe_each(copy->drop_waiters, ipc::Done{});
-  listener_.copies_gone(id);
+  const Model* const model = table_.find(id);
+  const bool is_resident = model != nullptr && model->phase == ModelPhase::kResident;
+  if (copy->is_wanted_again && is_resident) want(*model, device);
 }
 
 // --- orders
@@ -440,7 +491,7 @@ bool Copies::is_back(Copy& copy) {
   DJINN_ASSERT(copy.is_busy);
   copy.is_busy = false;
   if (copy.phase != CopyPhase::kLeaving) return true;
-  free(copy);
+  free_if_let_go(copy);
   return false;
 }
 
@@ -477,7 +528,8 @@ std::vector<Copies::Copy*> Copies::evictable(DeviceId device) const {
   std::vector<Copy*> found;
   for (const auto& [key, copy] : all_) {
     const bool goes = key.second == device && copy->phase == CopyPhase::kThere;
-    if (goes && !model_of(*copy).pinned()) found.push_back(copy.get());
+    const bool stays = goes && (model_of(*copy).pinned() || listener_.is_run(key.first));
+    if (goes && !stays) found.push_back(copy.get());
   }
   std::ranges::sort(found, {}, &Copy::last_placed);
   return found;

@@ -13,6 +13,7 @@
 //   granting -> comparing         a predecessor made it, and systemd kept its descriptors
 //   there -> comparing            it is placed again: whoever has its descriptors might have
 //                                 written to it
+//   there -> comparing            a worker has died that had it
 //   any -> leaving -> gone        its memory is wanted, the model leaves the host, or it has failed
 //
 // A mover's death is none of these: what was not answered is ordered of the next (gpu.h).
@@ -20,7 +21,7 @@
 // invariant: a copy's model is resident, or waits until the copy is gone: what reads the host's
 // extents, a mover or a thread, has let go of them.
 // invariant: the bytes were granted by the GPU's books before, and stay granted until they are
-// free.
+// free: no worker maps them any more.
 #pragma once
 
 #include <atomic>
@@ -59,6 +60,14 @@ class Copies {
     virtual void copies_gone(ModelId model) = 0;
     // Others than before would outlive djinnd.
     virtual void copies_changed() = 0;
+    // Of a resident model. It is there, and was compared; or is about to leave; or cannot be there.
+    virtual void copy_came(ModelId model, DeviceId device) = 0;
+    virtual void copy_leaves(ModelId model, DeviceId device) = 0;
+    virtual void copy_failed(ModelId model, DeviceId device, const Error& why) = 0;
+    // Whether no worker maps it: its memory can be freed. If not, let_go() is called later.
+    [[nodiscard]] virtual bool is_let_go(ModelId model, DeviceId device) const = 0;
+    // Whether a run may use it now.
+    [[nodiscard]] virtual bool is_run(ModelId model) const = 0;
 
    protected:
     ~Listener() = default;
@@ -76,6 +85,15 @@ class Copies {
 
   // Puts a copy of the model there, or compares the one that is there. The waiter is answered.
   void place(const Waiter& waiter, const Model& model, DeviceId device);
+  // A session there is to have the resident model: sees that there is a copy. The listener hears of
+  // what comes of it, later.
+  void want(const Model& model, DeviceId device);
+  // Null unless there is one that was compared.
+  [[nodiscard]] const std::vector<Fd>* extents_of(ModelId model, DeviceId device) const;
+  // A worker of the device has died that could have written to it: compares it, if it is there.
+  void check(const Model& model, DeviceId device);
+  // A worker of some GPU that had it does so no more.
+  void let_go(ModelId model);
   // Drops all copies of the model; the waiter is answered when their memory is free.
   void drop(const Waiter& waiter, const Model& model);
   // The model leaves the host.
@@ -126,8 +144,10 @@ class Copies {
     size_t extent = 0;            // that is filled, or compared
     uint64_t offset = 0;          // up to where it is filled
     bool is_refilled = false;
-    bool is_told = false;  // that it is there
-    bool is_kept = false;  // systemd has it
+    bool is_told = false;          // that it is there
+    bool is_kept = false;          // systemd has it
+    bool is_wanted_again = false;  // since it leaves
+    bool is_freeing = false;
     std::optional<Sums> sums{};
     bool is_busy = false;  // an order, its sums or its extents are on their way
     Gpu::OrderId order = 0;
@@ -155,9 +175,11 @@ class Copies {
   void arrived(Copy& copy);
 
   // --- it leaves
-  void fail(Copy& copy, Error why);
+  void fail(Copy& copy, const Error& why);
+  void tell_failure(Key key, Error why);
   void leave(Copy& copy);
   void leave_each(const std::function<bool(const Key&)>& whose);
+  void free_if_let_go(Copy& copy);
   void free(Copy& copy);
   void gone(Key key);
 

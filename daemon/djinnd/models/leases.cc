@@ -3,8 +3,10 @@
 #include "daemon/djinnd/models/leases.h"
 
 #include <algorithm>
+#include <set>
 #include <utility>
 
+#include "daemon/djinnd/models/copies.h"
 #include "daemon/djinnd/models/extents.h"
 #include "daemon/djinnd/models/pins.h"
 #include "ipc/limits.h"
@@ -13,7 +15,7 @@
 namespace djinn::daemon {
 
 Leases::Leases(const Clock& clock, ModelTable& table, const Devices& devices, Mappings& mappings,
-               Residency& residency, Replies& replies, LoadFailures& failures,
+               Residency& residency, Replies& replies, LoadFailures& failures, Copies& copies,
                ModelListener& listener)
     : clock_(clock),
       table_(table),
@@ -22,6 +24,7 @@ Leases::Leases(const Clock& clock, ModelTable& table, const Devices& devices, Ma
       residency_(residency),
       replies_(replies),
       failures_(failures),
+      copies_(copies),
       listener_(listener) {}
 
 void Leases::join(Model& model, const OpenRequest& request) {
@@ -74,10 +77,17 @@ void Leases::session_left(SessionId session) {
 
 void Leases::settle(Model& model) {
   if (model.phase != ModelPhase::kResident) return;
+  std::set<DeviceId> lacking = mappings_.wanting_gpus(model);
   const std::vector<Opener> served = take_openers(model, [&](const Opener& opener) {
     if (!opener.needs_worker) return true;
-    mappings_.add(model, opener.domain);
-    return Mappings::is_added(model, opener.domain);
+    const bool is_home = opener.device == model.device();
+    if (!is_home && copies_.extents_of(model.id, opener.device) == nullptr) {
+      lacking.insert(opener.device);
+      return false;
+    }
+    const WorkerKey key = opener.worker();
+    mappings_.add(model, key);
+    return Mappings::is_added(model, key);
   });
   for (const Opener& opener : served) {
     replies_.owe(opener.waiter,
@@ -86,6 +96,7 @@ void Leases::settle(Model& model) {
                    return {number, opened(id, was_resident)};
                  });
   }
+  for (const DeviceId gpu : lacking) copies_.want(model, gpu);
 }
 
 // The model is looked up again, because an administrator may have unloaded it in the meantime.
@@ -111,10 +122,11 @@ std::vector<Opener> Leases::take_openers(Model& model,
   return taken;
 }
 
-void Leases::refuse_openers(Model& model, Owner domain, const Error& error) {
-  failures_.emit(model, failure_of(model, domain, error));
+void Leases::refuse_openers(Model& model, Owner user, const std::function<bool(WorkerKey)>& whose,
+                            const Error& error) {
+  failures_.emit(model, failure_of(model, user, error));
   const std::vector<Opener> refused = take_openers(
-      model, [&](const Opener& opener) { return opener.needs_worker && opener.domain == domain; });
+      model, [&](const Opener& opener) { return opener.needs_worker && whose(opener.worker()); });
   for (const Opener& opener : refused) leave(model, opener.waiter.session);
   failures_.refuse_each(refused, error);
 }

@@ -25,10 +25,13 @@
 
 namespace djinn::daemon {
 
+class Copies;  // copies.h
+
 class Leases {
  public:
   Leases(const Clock& clock, ModelTable& table, const Devices& devices, Mappings& mappings,
-         Residency& residency, Replies& replies, LoadFailures& failures, ModelListener& listener);
+         Residency& residency, Replies& replies, LoadFailures& failures, Copies& copies,
+         ModelListener& listener);
 
   // The session opens the model: it holds it, and waits. Its user's pin, keep-alive time and name
   // for it are noted; whether they may pin it was asked.
@@ -38,13 +41,16 @@ class Leases {
   // Ends all of them; none of the session's requests waits.
   void session_left(SessionId session);
 
-  // Sees that the openers' workers get the model, and answers those who have it.
+  // Sees that the openers' workers get the model, by way of a copy those on GPUs, and answers those
+  // who have it.
   void settle(Model& model);
   // No opener any more, for the caller to answer; their leases stay. In the order in which they
   // came.
   std::vector<Opener> take_openers(Model& model, const std::function<bool(const Opener&)>& whose);
-  // The domain's worker cannot have the model: who waits for that is told, and leaves.
-  void refuse_openers(Model& model, Owner domain, const Error& error);
+  // These workers cannot have the model: who waits for that is told, and leaves. user: of whom the
+  // log tells.
+  void refuse_openers(Model& model, Owner user, const std::function<bool(WorkerKey)>& whose,
+                      const Error& error);
   // The opener goes on without the model: nothing of theirs is left with it.
   void forget(Model& model, const Opener& opener);
   // Where all who wait are one session: what it holds itself may be what is missing.
@@ -60,6 +66,7 @@ class Leases {
   Residency& residency_;
   Replies& replies_;
   LoadFailures& failures_;
+  Copies& copies_;
   ModelListener& listener_;
 };
 

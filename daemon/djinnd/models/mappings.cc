@@ -11,32 +11,49 @@
 
 namespace djinn::daemon {
 
-void Mappings::add(Model& model, Owner user) {
+void Mappings::add(Model& model, WorkerKey key) {
   DJINN_ASSERT(model.phase == ModelPhase::kResident);
-  const WorkerKey key = model.worker_of(user);
-  const bool fresh = model.mapped.value_.try_emplace(key).second;
-  if (fresh) send(model, key);
+  const auto [at, is_new] = model.mapped.value_.try_emplace(key);
+  if (is_new) at->second.parked = !send(model, key);
 }
 
-void Mappings::send(const Model& model, WorkerKey key) {
+const std::vector<Fd>* Mappings::bytes_for(const Model& model, WorkerKey key) const {
+  if (model.phase != ModelPhase::kResident) return nullptr;
+  return key.device == model.device() ? &model.extents : copy_of_(model.id, key.device);
+}
+
+bool Mappings::send(const Model& model, WorkerKey key) {
   DJINN_ASSERT(model.manifest.valid() && model.phase != ModelPhase::kUnloading);
-  const bool parked = model.phase != ModelPhase::kResident;
+  const std::vector<Fd>* const extents = bytes_for(model, key);
   std::vector<int> fds{model.manifest.get()};
-  if (!parked) {
-    for (const Fd& extent : model.extents) fds.push_back(extent.get());
+  if (extents != nullptr) {
+    for (const Fd& extent : *extents) fds.push_back(extent.get());
   }
-  domains_.send(key, {ipc::AddModel{model.id, parked}}, fds);
+  domains_.send(key, {ipc::AddModel{model.id, extents == nullptr}}, fds);
+  return extents != nullptr && (key.device == model.device() || domains_.ready(key));
+}
+
+// Where they are nowhere yet it waits on.
+void Mappings::send_again(const Model& model, WorkerKey key, MappedBy& mapped) {
+  if (bytes_for(model, key) == nullptr) {
+    mapped.parked = true;
+    return;
+  }
+  mapped = {.deaths = mapped.deaths};
+  mapped.parked = !send(model, key);
+}
+
+void Mappings::let_go(const Model& model, WorkerKey key, MappedBy& mapped) {
+  mapped.parked = !domains_.ready(key);
+  mapped.parking = !mapped.parked;
+  if (mapped.parking) domains_.send(key, {ipc::ParkModel{model.id}});
 }
 
 // --- what becomes of a model
 
 void Mappings::park(Model& model) {
   DJINN_ASSERT(model.phase == ModelPhase::kEvicting);
-  for (auto& [key, mapped] : model.mapped.value_) {
-    mapped.parked = !domains_.ready(key);
-    mapped.parking = !mapped.parked;
-    if (mapped.parking) domains_.send(key, {ipc::ParkModel{model.id}});
-  }
+  for (auto& [key, mapped] : model.mapped.value_) let_go(model, key, mapped);
 }
 
 void Mappings::drop(Model& model) {
@@ -51,9 +68,7 @@ void Mappings::drop(Model& model) {
 void Mappings::restore(Model& model) {
   DJINN_ASSERT(model.phase == ModelPhase::kResident);
   for (auto& [key, mapped] : model.mapped.value_) {
-    if (mapped.parking) continue;
-    mapped = {.deaths = mapped.deaths};
-    send(model, key);
+    if (!mapped.parking) send_again(model, key, mapped);
   }
 }
 
@@ -67,13 +82,51 @@ void Mappings::refuse_runs(Model& model, const LoadFailure& failure) {
   }
 }
 
+// --- what becomes of its copy on a GPU
+
+void Mappings::copy_came(Model& model, DeviceId gpu) {
+  for (auto& [key, mapped] : model.mapped.value_) {
+    if (key.device == gpu && mapped.parked && !mapped.parking) send_again(model, key, mapped);
+  }
+}
+
+void Mappings::copy_leaves(Model& model, DeviceId gpu) {
+  for (auto& [key, mapped] : model.mapped.value_) {
+    if (key.device == gpu && !mapped.parked && !mapped.parking) let_go(model, key, mapped);
+  }
+}
+
+void Mappings::refuse_copy(Model& model, DeviceId gpu, const Error& why) {
+  for (auto& [key, mapped] : model.mapped.value_) {
+    if (key.device != gpu || !std::exchange(mapped.wanted, false)) continue;
+    domains_.send(key, {ipc::ModelLost{model.id, why.code, why.message}});
+  }
+}
+
+bool Mappings::has_let_go(const Model& model, DeviceId gpu) {
+  return std::ranges::none_of(*model.mapped, [gpu](const auto& entry) {
+    return entry.first.device == gpu && !entry.second.parked;
+  });
+}
+
+std::set<DeviceId> Mappings::wanting_gpus(const Model& model) const {
+  std::set<DeviceId> gpus;
+  for (const auto& [key, mapped] : *model.mapped) {
+    if (mapped.wanted && bytes_for(model, key) == nullptr) gpus.insert(key.device);
+  }
+  return gpus;
+}
+
+// --- questions
+
 bool Mappings::is_parked(const Model& model) {
   return std::ranges::all_of(*model.mapped, [](const auto& entry) { return entry.second.parked; });
 }
 
-bool Mappings::is_added(const Model& model, Owner user) {
-  const auto mapped = model.mapped->find(model.worker_of(user));
-  return mapped != model.mapped->end() && mapped->second.added;
+bool Mappings::is_added(const Model& model, WorkerKey key) {
+  const auto mapped = model.mapped->find(key);
+  const bool has_place = mapped != model.mapped->end() && mapped->second.added;
+  return has_place && (key.device == model.device() || !mapped->second.parked);
 }
 
 bool Mappings::is_wanted(const Model& model) {
@@ -88,9 +141,10 @@ Model* Mappings::find(WorkerKey key, ModelId id) {
 }
 
 void Mappings::worker_ready(WorkerKey key) {
-  for (const auto& [id, model] : table_.all()) {
+  for (auto& [id, model] : table_.all()) {
     const bool known = model.manifest.valid() && model.phase != ModelPhase::kUnloading;
-    if (known && model.mapped->contains(key)) send(model, key);
+    const auto mapped = model.mapped.value_.find(key);
+    if (known && mapped != model.mapped->end()) mapped->second.parked = !send(model, key);
   }
 }
 
@@ -132,11 +186,9 @@ Model* Mappings::on_model_parked(WorkerKey key, const ipc::ModelParked& event) {
     mapped.parked = true;
     return model;
   }
-  if (asked && model->phase == ModelPhase::kResident) {
-    mapped = {.deaths = mapped.deaths};
-    send(*model, key);
-  }
-  return nullptr;
+  if (!asked || model->phase != ModelPhase::kResident) return nullptr;
+  send_again(*model, key, mapped);
+  return mapped.parked ? model : nullptr;
 }
 
 Model* Mappings::on_model_wanted(WorkerKey key, const ipc::ModelWanted& event) {

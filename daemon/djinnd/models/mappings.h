@@ -10,25 +10,39 @@
 //             go as well
 //   wanted    a run there waits for the bytes
 //
+// A GPU's workers map the model's copy there (copies.h), which comes and goes by itself: without
+// one they have the place alone.
+//
 // What a worker says is no order: each function gives the model that something has become of, for
 // its caller to decide. A model that the worker does not have is none.
 //
 // invariant: what is told to a worker that is not ready is told again by worker_ready().
 #pragma once
 
+#include <functional>
+#include <set>
+#include <utility>
+#include <vector>
+
 #include "daemon/djinnd/models/model.h"
 #include "daemon/djinnd/workers/domains.h"
 #include "daemon/djinnd/workers/worker_key.h"
+#include "kernel/base/device_id.h"
+#include "kernel/base/fd.h"
 #include "kernel/base/owner.h"
 
 namespace djinn::daemon {
 
 class Mappings {
  public:
-  Mappings(ModelTable& table, Domains& domains) : table_(table), domains_(domains) {}
+  // The extents of the model's copy on a GPU; null where there is none that was compared.
+  using CopyOf = std::function<const std::vector<Fd>*(ModelId, DeviceId)>;
 
-  // The user's worker is to have the model, from now on. Nothing new where it is to already.
-  void add(Model& model, Owner user);
+  Mappings(ModelTable& table, Domains& domains, CopyOf copy_of)
+      : table_(table), domains_(domains), copy_of_(std::move(copy_of)) {}
+
+  // The worker is to have the model, from now on. Nothing new where it is to already.
+  void add(Model& model, WorkerKey key);
 
   // --- what becomes of a model
   // Its workers are to let go of the bytes; who has none counts as parked.
@@ -41,9 +55,21 @@ class Mappings {
   // It could not be brought back: runs that wait for it are told.
   void refuse_runs(Model& model, const LoadFailure& failure);
 
+  // --- what becomes of a resident model's copy on a GPU
+  void copy_came(Model& model, DeviceId gpu);
+  // The GPU's workers are to let go of it.
+  void copy_leaves(Model& model, DeviceId gpu);
+  // There can be none: runs that wait for it are told.
+  void refuse_copy(Model& model, DeviceId gpu, const Error& why);
+  // Whether no worker of the GPU has its bytes.
+  [[nodiscard]] static bool has_let_go(const Model& model, DeviceId gpu);
+  // The GPUs whose workers wait for one.
+  [[nodiscard]] std::set<DeviceId> wanting_gpus(const Model& model) const;
+
   // Whether nobody maps its bytes any more.
   [[nodiscard]] static bool is_parked(const Model& model);
-  [[nodiscard]] static bool is_added(const Model& model, Owner user);
+  // Whether the worker has the model; of a GPU's, with its bytes.
+  [[nodiscard]] static bool is_added(const Model& model, WorkerKey key);
   // Whether a run of some domain waits for its bytes.
   [[nodiscard]] static bool is_wanted(const Model& model);
 
@@ -63,11 +89,18 @@ class Mappings {
  private:
   // Null if the worker does not have the model, and is not to have it.
   Model* find(WorkerKey key, ModelId id);
-  // Sends what the worker is to have: the bytes, or a place for them.
-  void send(const Model& model, WorkerKey key);
+  // Where the bytes are that the worker maps; null: nowhere now.
+  [[nodiscard]] const std::vector<Fd>* bytes_for(const Model& model, WorkerKey key) const;
+  // Sends what the worker is to have: the bytes, or a place for them. Whether they were the bytes:
+  // a GPU's worker that is not ready has none, so nobody waits for it to let go of a copy.
+  bool send(const Model& model, WorkerKey key);
+  // Likewise, to a worker that had let go of the bytes.
+  void send_again(const Model& model, WorkerKey key, MappedBy& mapped);
+  void let_go(const Model& model, WorkerKey key, MappedBy& mapped);
 
   ModelTable& table_;
   Domains& domains_;
+  CopyOf copy_of_;
 };
 
 }  // namespace djinn::daemon

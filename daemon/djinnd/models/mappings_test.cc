@@ -7,7 +7,9 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <set>
 #include <utility>
+#include <vector>
 
 #include "ipc/limits.h"
 #include "kernel/base/clock.h"
@@ -30,7 +32,7 @@ class MappingsTest : public ::testing::Test, private WorkerListener {
     fresh.manifest = *pal::make_memfd("manifest", 1, pal::Seals::kSize);
     model_ = &table_.add(std::move(fresh));
     become(ModelPhase::kResident);
-    mappings_.add(model(), kFirstUser);
+    mappings_.add(model(), kFirstWorker);
   }
 
   Model& model() { return *model_; }
@@ -68,14 +70,36 @@ class MappingsTest : public ::testing::Test, private WorkerListener {
   Model* model_ = nullptr;
 
  protected:
-  Mappings mappings_{table_, domains_};
+  // Where it has one.
+  Mappings mappings_{table_, domains_, [this](ModelId, DeviceId) { return copy_; }};
+  const std::vector<Fd>* copy_ = nullptr;
 };
 
 TEST_F(MappingsTest, a_model_is_there_when_its_worker_has_said_so) {
-  EXPECT_FALSE(Mappings::is_added(model(), kFirstUser));
+  EXPECT_FALSE(Mappings::is_added(model(), kFirstWorker));
   EXPECT_EQ(added(), &model());
-  EXPECT_TRUE(Mappings::is_added(model(), kFirstUser));
-  EXPECT_FALSE(Mappings::is_added(model(), kSecondUser));
+  EXPECT_TRUE(Mappings::is_added(model(), kFirstWorker));
+  EXPECT_FALSE(Mappings::is_added(model(), kSecondWorker));
+}
+
+TEST_F(MappingsTest, a_gpus_worker_has_the_model_once_its_copy_is_there) {
+  constexpr DeviceId kGpu{DeviceKind::kCuda, 0};
+  constexpr WorkerKey kGpuWorker{kFirstUser, kGpu};
+  mappings_.add(model(), kGpuWorker);
+  EXPECT_EQ(says_added(kGpuWorker, model().id), &model());
+  EXPECT_FALSE(Mappings::is_added(model(), kGpuWorker)) << "it has the place alone";
+  EXPECT_TRUE(Mappings::has_let_go(model(), kGpu));
+  EXPECT_TRUE(mappings_.wanting_gpus(model()).empty());
+  EXPECT_EQ(mappings_.on_model_wanted(kGpuWorker, {model().id}), &model());
+  EXPECT_EQ(mappings_.wanting_gpus(model()), std::set{kGpu});
+  mappings_.refuse_copy(model(), kGpu, {ErrorCode::kOutOfMemory, "no"});
+  EXPECT_TRUE(mappings_.wanting_gpus(model()).empty());
+  const std::vector<Fd> copy;
+  copy_ = &copy;
+  mappings_.copy_came(model(), kGpu);
+  EXPECT_TRUE(Mappings::has_let_go(model(), kGpu)) << "there is no worker";
+  EXPECT_FALSE(Mappings::is_added(model(), kGpuWorker)) << "it has not said so yet";
+  EXPECT_FALSE(Mappings::is_added(model(), kFirstWorker)) << "the host's hears nothing of it";
 }
 
 TEST_F(MappingsTest, what_a_worker_says_of_models_that_it_does_not_have_is_nothing) {
@@ -114,7 +138,7 @@ TEST_F(MappingsTest, a_dead_worker_wants_and_maps_nothing_but_keeps_its_place) {
   EXPECT_TRUE(Mappings::is_wanted(model()));
   EXPECT_FALSE(mappings_.worker_died(model(), kFirstWorker, {}));
   EXPECT_FALSE(Mappings::is_wanted(model()));
-  EXPECT_FALSE(Mappings::is_added(model(), kFirstUser));
+  EXPECT_FALSE(Mappings::is_added(model(), kFirstWorker));
   EXPECT_TRUE(Mappings::is_parked(model()));
   EXPECT_TRUE(model().mapped->contains(kFirstWorker));
 }

@@ -120,9 +120,15 @@ void Model::call(Owner user, ModelName name) {
 }
 
 bool Model::is_awaited_by(Owner user) const {
-  const auto place = mapped->find(worker_of(user));
-  return (place != mapped->end() && place->second.wanted) ||
+  const auto waits = [&](const auto& entry) {
+    return entry.first.owner == user && entry.second.wanted;
+  };
+  return std::ranges::any_of(*mapped, waits) ||
          std::ranges::any_of(*openers, [&](const Opener& opener) { return opener.domain == user; });
+}
+
+bool Model::is_mapped_by(Owner user) const {
+  return std::ranges::any_of(*mapped, [&](const auto& entry) { return entry.first.owner == user; });
 }
 
 void Model::add_source(ModelKey opened, std::vector<SharedFd> files,
@@ -248,7 +254,7 @@ void Model::close_contents() {
 
 bool seen_by(const Model& model, const Caller& caller) {
   const Owner user = caller.user;
-  return caller.may_steer(model.owner()) || model.mapped->contains(model.worker_of(user)) ||
+  return caller.may_steer(model.owner()) || model.is_mapped_by(user) ||
          model.pins->contains(user) || model.keep_alives_ms.contains(user) ||
          model.names.contains(user) ||
          std::ranges::any_of(model.sources, [&](const Source& s) { return s.user() == user; });

@@ -65,6 +65,10 @@ namespace djinn::daemon {
 enum class ModelPhase : uint8_t { kLoading, kResident, kEvicting, kOnDisk, kUnloading };
 // Pure: the drawing above as a table.
 [[nodiscard]] bool may_follow(ModelPhase from, ModelPhase to);
+// Where a model is loaded to that is wanted on the device: what computes on a GPU has a copy of it.
+[[nodiscard]] constexpr DeviceId home_of(DeviceId device) {
+  return device.kind == DeviceKind::kCuda ? kHostDevice : device;
+}
 
 class Residency;  // residency.h
 class Leases;     // leases.h
@@ -86,7 +90,7 @@ struct Model;
 // What an open request is compared by (ARCHITECTURE section 4, Identity).
 struct ModelKey {
   Owner domain;
-  DeviceId device = kHostDevice;  // where it is wanted
+  DeviceId device = kHostDevice;  // where it is loaded to
   load::Digest plan_hash{};
   std::vector<load::FileIdentity> files;
 };
@@ -112,6 +116,7 @@ struct Opener {
   bool pins = false;              // it wants the model to stay
   bool is_admin = false;          // whom no quota of pins binds
   DeviceId device = kHostDevice;  // where it wants the model
+  [[nodiscard]] WorkerKey worker() const { return {domain, device}; }
 };
 
 // A look is one a second: what djinnd itself sleeps through counts as one.
@@ -248,8 +253,8 @@ struct Model {
   void end_return();
   // It was read: the owner's files that are told by their content are closed.
   void close_contents();
-  // The user's worker on its device.
-  [[nodiscard]] WorkerKey worker_of(Owner user) const { return {user, device()}; }
+  // One of the user's workers has it, or is to have it.
+  [[nodiscard]] bool is_mapped_by(Owner user) const;
   // Whether somebody of the user waits for its bytes.
   [[nodiscard]] bool is_awaited_by(Owner user) const;
   // It was resident before, and what is being loaded is what it was.

@@ -38,12 +38,14 @@ Models::Models(Loop& loop, const Clock& clock, IdSource& ids, SparePool& loaders
       listener_(listener),
       places_(table_, quotas),
       pins_(table_, quotas, devices, places_),
-      mappings_(table_, domains),
+      mappings_(table_, domains,
+                [this](ModelId id, DeviceId gpu) { return copies_.extents_of(id, gpu); }),
       queue_(loop, ids, loaders, devices),
       residency_(loop, clock, devices, mappings_, replies_, events, sessions, table_, *this,
                  listener, keep_alive_ms),
       failures_(events, replies_),
-      leases_(clock, table_, devices, mappings_, residency_, replies_, failures_, listener),
+      leases_(clock, table_, devices, mappings_, residency_, replies_, failures_, copies_,
+              listener),
       openings_(loop, ids, table_, queue_, places_, pins_, residency_, leases_, failures_, events),
       returns_(table_, queue_, residency_, leases_, openings_, failures_, events),
       copies_(loop, devices, gpus, sessions, events, table_, *this) {}
@@ -184,10 +186,6 @@ void Models::evict(const Waiter& waiter, const Caller& caller, const ipc::EvictM
   residency_.evict(waiter, **found, request, caller.user);
 }
 
-void Models::copies_gone(ModelId id) {
-  if (Model* const model = table_.find(id)) residency_.let_go(*model);
-}
-
 void Models::place(const Waiter& waiter, ModelId id, DeviceId device) {
   Model* const model = table_.find(id);
   if (model == nullptr) {
@@ -241,32 +239,83 @@ void Models::on_model_added(WorkerKey key, const ipc::ModelAdded& event) {
   Model* const model = mappings_.on_model_added(key, event);
   if (model == nullptr) return;
   if (event.code == ErrorCode::kOk) return leases_.settle(*model);
-  leases_.refuse_openers(*model, key.owner, {event.code, event.message});
-  residency_.let_go(*model);
+  leases_.refuse_openers(*model, key.owner, [key](WorkerKey other) { return other == key; },
+                         {event.code, event.message});
+  let_go(*model);
 }
 
 void Models::on_model_parked(WorkerKey key, const ipc::ModelParked& event) {
-  if (Model* const model = mappings_.on_model_parked(key, event)) residency_.let_go(*model);
+  if (Model* const model = mappings_.on_model_parked(key, event)) let_go(*model);
 }
 
 // Brings the model back. A model that is resident or on its way will be sent to the worker as well.
 void Models::on_model_wanted(WorkerKey key, const ipc::ModelWanted& event) {
-  if (Model* const model = mappings_.on_model_wanted(key, event)) residency_.want(*model);
+  Model* const model = mappings_.on_model_wanted(key, event);
+  if (model == nullptr) return;
+  residency_.want(*model);
+  leases_.settle(*model);  // of a resident one it is a GPU's copy that is wanted
 }
 
 void Models::on_model_dropped(WorkerKey key, const ipc::ModelDropped& event) {
-  if (Model* const model = mappings_.on_model_dropped(key, event)) residency_.let_go(*model);
+  if (Model* const model = mappings_.on_model_dropped(key, event)) let_go(*model);
 }
 
 void Models::worker_died(WorkerKey key, const WorkerDeath& death) {
   for (auto& [id, model] : table_.all()) {
+    const bool had_it = model.mapped->contains(key);
     if (mappings_.worker_died(model, key, death)) {
       leases_.refuse_openers(
-          model, key.owner,
+          model, key.owner, [key](WorkerKey other) { return other == key; },
           {ErrorCode::kWorkerLost, "The worker died whenever it took in the model."});
     }
-    residency_.let_go(model);
+    if (had_it && model.phase == ModelPhase::kResident) copies_.check(model, key.device);
+    let_go(model);
   }
+}
+
+// --- copies
+
+void Models::copies_gone(ModelId id) {
+  if (Model* const model = table_.find(id)) residency_.let_go(*model);
+}
+
+void Models::copy_came(ModelId id, DeviceId device) {
+  Model* const model = table_.find(id);
+  DJINN_ASSERT(model != nullptr && model->phase == ModelPhase::kResident);
+  mappings_.copy_came(*model, device);
+  leases_.settle(*model);
+}
+
+// Where the model leaves the host, all its workers are told anyway.
+void Models::copy_leaves(ModelId id, DeviceId device) {
+  Model* const model = table_.find(id);
+  if (model != nullptr && model->phase == ModelPhase::kResident) {
+    mappings_.copy_leaves(*model, device);
+  }
+}
+
+void Models::copy_failed(ModelId id, DeviceId device, const Error& why) {
+  Model* const model = table_.find(id);
+  if (model == nullptr) return;
+  mappings_.refuse_copy(*model, device, why);
+  const auto waits = [device](const Opener& opener) { return opener.device == device; };
+  if (std::ranges::none_of(*model->openers, waits)) return;
+  leases_.refuse_openers(
+      *model, model->owner(), [device](WorkerKey key) { return key.device == device; }, why);
+}
+
+bool Models::is_let_go(ModelId id, DeviceId device) const {
+  const auto found = table_.all().find(id);
+  return found == table_.all().end() || Mappings::has_let_go(found->second, device);
+}
+
+bool Models::is_run(ModelId id) const {
+  return residency_.runs(table_.all().at(id));
+}
+
+void Models::let_go(Model& model) {
+  copies_.let_go(model.id);
+  residency_.let_go(model);
 }
 
 // --- of sessions

@@ -134,10 +134,17 @@ class Models final : private Residency::Loads, private Copies::Listener {
   void abort_load(LoadId id) override { queue_.abort(id); }
   void end_comparisons(Model& model) override { openings_.end_comparisons(model); }
   void leave_to_loaders(Model& model) override { openings_.leave_to_loaders(model); }
+  // A worker has let go of its bytes.
+  void let_go(Model& model);
   void drop_copies(ModelId model) override { copies_.drop(model); }
   [[nodiscard]] bool has_copies(ModelId model) const override { return copies_.has(model); }
   void copies_gone(ModelId model) override;
   void copies_changed() override { listener_.models_changed(); }
+  void copy_came(ModelId model, DeviceId device) override;
+  void copy_leaves(ModelId model, DeviceId device) override;
+  void copy_failed(ModelId model, DeviceId device, const Error& why) override;
+  [[nodiscard]] bool is_let_go(ModelId model, DeviceId device) const override;
+  [[nodiscard]] bool is_run(ModelId model) const override;
 
   const Clock& clock_;
   const Devices& devices_;

@@ -43,7 +43,8 @@ void Openings::begin(OpenRequest request) {
 void Openings::begin(Opening opening, std::vector<SharedFd> files) {
   DJINN_ASSERT(opening.request.files.empty() && opening.file_count == files.size());
   const Opener& opener = opening.request.opener;
-  const LoadId load = queue_.add(std::move(files), opener.device, {.user = opener.domain}, *this);
+  const LoadId load =
+      queue_.add(std::move(files), home_of(opener.device), {.user = opener.domain}, *this);
   openings_.emplace(load, std::move(opening));
 }
 
@@ -51,7 +52,7 @@ void Openings::load_identified(Load& load, const ipc::Identified& files) {
   Opening& opening = openings_.at(load.id());
   DJINN_ASSERT(files.files.size() == opening.file_count);
   const OpenRequest& request = opening.request;
-  opening.key = {request.opener.domain, request.opener.device, request.plan.hash,
+  opening.key = {request.opener.domain, home_of(request.opener.device), request.plan.hash,
                  identities_of(files)};
   decide(load);
 }

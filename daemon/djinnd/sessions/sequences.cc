@@ -130,15 +130,32 @@ void Sequences::make(Session& session, uint32_t number, const ipc::SequenceGeome
   if (const Status fits = check_addresses(session, *bytes); !fits) {
     return replies_.refuse(waiter, fits.error());
   }
-  const auto made = [this, waiter, device = session.device, geometry,
-                     bytes = *bytes](Result<Fd> extent) {
-    has_extent(waiter, device, geometry, bytes, std::move(extent));
-  };
-  devices_.extents_of(session.device).create(ExtentUse::kSequence, *bytes, made);
+  ExtentSource& extents = devices_.extents_of(session.device);
+  if (extents.sequences_have_parts()) {
+    return make_extent(waiter, session.device, geometry, {*bytes, 0});
+  }
+  const auto whole = align_up(*bytes, extents.granularity_bytes());
+  DJINN_ASSERT(whole);
+  memory_of(session).request(
+      Memory::of_session(session.id), *whole,
+      [this, waiter, device = session.device, geometry, bytes = *whole](const Status& granted) {
+        if (granted) return make_extent(waiter, device, geometry, {bytes, bytes});
+        replies_.refuse(waiter, granted.error());
+      });
+}
+
+void Sequences::make_extent(const Waiter& waiter, DeviceId device,
+                            const ipc::SequenceGeometry& geometry, GroupBytes bytes) {
+  devices_.extents_of(device).create(ExtentUse::kSequence, bytes.of_extent,
+                                     [this, waiter, device, geometry, bytes](Result<Fd> extent) {
+                                       has_extent(waiter, device, geometry, bytes,
+                                                  std::move(extent));
+                                     });
 }
 
 void Sequences::has_extent(const Waiter& waiter, DeviceId device,
-                           const ipc::SequenceGeometry& geometry, uint64_t bytes, Result<Fd> made) {
+                           const ipc::SequenceGeometry& geometry, GroupBytes bytes,
+                           Result<Fd> made) {
   Fd extent;
   Status added;
   if (made.ok()) {
@@ -150,19 +167,23 @@ void Sequences::has_extent(const Waiter& waiter, DeviceId device,
   const bool wanted = session != nullptr && session->phase != SessionPhase::kLeaving;
   if (wanted && added) added = add(*session, waiter.number, geometry, bytes, extent);
   devices_.extents_of(device).free(std::move(extent));  // unless a group has it
-  if (wanted && !added) replies_.refuse(waiter, added.error());
+  if (!wanted || added) return;
+  if (bytes.granted > 0)
+    memory_of(*session).release(Memory::of_session(session->id), bytes.granted);
+  replies_.refuse(waiter, added.error());
 }
 
 // The limits are checked again, because other groups may have been made since this one was asked
 // for.
 Status Sequences::add(Session& session, uint32_t number, const ipc::SequenceGeometry& geometry,
-                      uint64_t bytes, Fd& extent) {
+                      GroupBytes bytes, Fd& extent) {
   DJINN_CHECK(check_descriptors_left(extent));
-  DJINN_CHECK(check_addresses(session, bytes));
+  DJINN_CHECK(check_addresses(session, bytes.of_extent));
   DJINN_TRY(SequenceGroup* const group, session.sequences.make(geometry));
   DJINN_ASSERT(group->phase == GroupPhase::kAdding && group->granted_bytes() == 0);
   group->extent = std::move(extent);
-  group->extent_bytes = bytes;
+  group->extent_bytes = bytes.of_extent;
+  if (bytes.granted > 0) set_granted(session, *group, bytes.granted);
   group->waiter = {session.id, number};
   if (session.attached) send(session, *group);
   return {};

@@ -90,12 +90,19 @@ class Sequences {
     return devices_.of(session.device);
   }
   [[nodiscard]] SequenceGroup* find(SessionId id, WorkerKey key, SequenceHandle handle) const;
+  // Of a group that is to be.
+  struct GroupBytes {
+    uint64_t of_extent;
+    uint64_t granted;  // all of it where groups have no parts; else none yet
+  };
+  void make_extent(const Waiter& waiter, DeviceId device, const ipc::SequenceGeometry& geometry,
+                   GroupBytes bytes);
   // Its extent was made, or could not be.
   void has_extent(const Waiter& waiter, DeviceId device, const ipc::SequenceGeometry& geometry,
-                  uint64_t bytes, Result<Fd> made);
+                  GroupBytes bytes, Result<Fd> made);
   // Takes the extent over, if there is room for the group.
   Status add(Session& session, uint32_t number, const ipc::SequenceGeometry& geometry,
-             uint64_t bytes, Fd& extent);
+             GroupBytes bytes, Fd& extent);
   void send(const Session& session, const SequenceGroup& group) const;
   void erase(const Session& session, SequenceGroup& group);
   void erased(SessionId id, SequenceHandle handle);

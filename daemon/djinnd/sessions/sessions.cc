@@ -43,6 +43,7 @@ Status check_closing(const Closer& closer) {
 Error no_such_device(const std::string& asked, const Devices& devices) {
   std::vector<std::string> names;
   for (const auto& memory : devices.all()) names.push_back(text_of(memory->device()));
+  for (const auto& memory : devices.gpus()) names.push_back(text_of(memory->device()));
   return {ErrorCode::kNotFound, fmt::format("djinnd has no device '{}'. It has {}; who names none "
                                             "gets the first.",
                                             asked, fmt::join(names, " and "))};
@@ -444,9 +445,10 @@ void Sessions::memory_granted(SessionId id, uint64_t staging_bytes, const Status
   Session* const session = find(id);
   if (session == nullptr || session->phase != SessionPhase::kAttaching) return;
   if (!granted) return withdraw_hello(*session, granted.error());
-  const uint64_t ref_bytes_max =
-      std::min(memory_of(*session).session_quota(), limits::kRefAddressBytes);
   const DeviceId device = session->device;
+  const uint64_t granule = devices_.extents_of(device).granularity_bytes();
+  const uint64_t most = std::min(memory_of(*session).session_quota(), limits::kRefAddressBytes);
+  const uint64_t ref_bytes_max = most - most % granule;
   const auto made = [this, id, device, staging_bytes, ref_bytes_max](Result<Fd> refs) {
     has_refs(id, device, staging_bytes, ref_bytes_max, std::move(refs));
   };

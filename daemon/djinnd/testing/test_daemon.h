@@ -59,6 +59,7 @@ struct ChildPrograms {
   std::string worker = fake_worker_program();
   std::string loader = loader_program();
   std::string mover = mover_program();
+  std::string cuda_worker = "/nonexistent/djinn-cuda-worker";
 };
 
 // A graph that does what one operator of the worker's executor does
@@ -87,9 +88,10 @@ class TestDaemon {
                       const ChildPrograms& children = {}) {
     char directory[] = "/tmp/djinnd-test-XXXXXX";
     directory_ = ::mkdtemp(directory);
-    std::vector<std::string> arguments{djinnd_program(), "--runtime-dir", directory_ + "/run",
-                                       "--worker",       children.worker, "--loader",
-                                       children.loader,  "--mover",       children.mover};
+    std::vector<std::string> arguments{djinnd_program(), "--runtime-dir",     directory_ + "/run",
+                                       "--worker",       children.worker,     "--loader",
+                                       children.loader,  "--mover",           children.mover,
+                                       "--cuda-worker",  children.cuda_worker};
     arguments.insert(arguments.end(), mode.begin(), mode.end());
     arguments.insert(arguments.end(), more.begin(), more.end());
     std::vector<char*> pointers;

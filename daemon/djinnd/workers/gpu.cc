@@ -345,7 +345,7 @@ void Gpu::take_answer(Result<MoverAnswer> answered) {
 void Gpu::mover_dropped_order() {
   if (!given_) return;
   Order order = *std::exchange(given_, std::nullopt);
-  if (!hopeful_) return order.answered(refusal());
+  if (!hopeful_) return order.answered(not_ready());
   if (order.is_cancelled) return order.answered(Error{ErrorCode::kCancelled, "It is given up."});
   if (++order.deaths < kOrderDeathsMax) return orders_.push_front(std::move(order));
   order.answered(
@@ -358,7 +358,7 @@ void Gpu::mover_dropped_order() {
 // Those that no mover has; whose mover has it hears when that is gone.
 void Gpu::refuse_orders() {
   if (hopeful_) return;
-  for (const Order& order : std::exchange(orders_, {})) order.answered(refusal());
+  for (const Order& order : std::exchange(orders_, {})) order.answered(not_ready());
 }
 
 // --- what is told of it
@@ -383,38 +383,32 @@ ipc::DeviceReport Gpu::report() const {
 
 Error Gpu::not_ready() const {
   DJINN_ASSERT(!is_ready());
-  if (state_ != State::kStarting) return refusal();
-  return {ErrorCode::kBusy,
-          fmt::format("{} is being looked at. Repeat this in a moment.", text_of(device_))};
-}
-
-Error Gpu::refusal() const {
   const std::string name = text_of(device_);
-  switch (state_) {
-    case State::kReady:
-      return {ErrorCode::kUnsupported,
-              fmt::format("{} is ready, but this djinnd has no worker for GPUs: its memory can be "
-                          "looked after, and nothing can be computed on it. Name cpu:0, or none.",
-                          name)};
-    case State::kStarting:
-      return {ErrorCode::kUnsupported,
-              fmt::format("{} is being looked at, and this djinnd has no worker for GPUs. Name "
-                          "cpu:0, or none.",
-                          name)};
-    case State::kFailed:
-    case State::kLost:
-      return {ErrorCode::kDeviceLost,
-              fmt::format("{} {}: {}", name, state_ == State::kLost ? "is lost" : "cannot be used",
-                          reason_)};
+  if (state_ == State::kStarting) {
+    return {ErrorCode::kBusy, fmt::format("{} is being looked at. Repeat this in a moment.", name)};
   }
-  return {ErrorCode::kInternal, "The device has an unknown state."};
+  return {ErrorCode::kDeviceLost,
+          fmt::format("{} {}: {}", name, state_ == State::kLost ? "is lost" : "cannot be used",
+                      reason_)};
 }
 
 Gpus::Gpus(const ChildHost& host, Events& events, const std::vector<DeviceId>& devices,
-           const std::string& program, const std::string& nodes) {
+           const std::string& program, std::string worker, const std::string& nodes)
+    : worker_(std::move(worker)) {
   for (const DeviceId device : devices) {
     all_.push_back(std::make_unique<Gpu>(host, events, device, program, nodes));
   }
+}
+
+Status Gpus::check_usable(const Gpu& gpu) const {
+  if (!gpu.is_ready()) return gpu.not_ready();
+  if (::access(worker_.c_str(), X_OK) == 0) return {};
+  return Error{
+      ErrorCode::kUnsupported,
+      fmt::format("{} is ready, but this djinnd has no worker for GPUs, so nothing can be computed "
+                  "there. No package has one yet: name cpu:0, or none, or build djinn-cuda-worker, "
+                  "and start djinnd with --cuda-worker.",
+                  text_of(gpu.device()))};
 }
 
 void Gpus::start() {

@@ -107,10 +107,8 @@ class Gpu final : private MoverLink::Listener {
   [[nodiscard]] bool is_ready() const { return state_ == State::kReady; }
   // Without what is granted there.
   [[nodiscard]] ipc::DeviceReport report() const;
-  // Why nothing can be put there now; of one that is not ready.
+  // Why nothing can be put there now, and no session can be there; of one that is not ready.
   [[nodiscard]] Error not_ready() const;
-  // Why no session can be there.
-  [[nodiscard]] Error refusal() const;
 
  private:
   using State = ipc::DeviceState;
@@ -198,8 +196,9 @@ class Gpu final : private MoverLink::Listener {
 // All GPUs that the configuration names.
 class Gpus {
  public:
+  // program: of movers. worker: of what computes there.
   Gpus(const ChildHost& host, Events& events, const std::vector<DeviceId>& devices,
-       const std::string& program, const std::string& nodes);
+       const std::string& program, std::string worker, const std::string& nodes);
 
   void start();
   // Null where that names none of them.
@@ -207,8 +206,12 @@ class Gpus {
   [[nodiscard]] Gpu* find(DeviceId device) const;
   // In the order of the configuration.
   [[nodiscard]] const std::vector<std::unique_ptr<Gpu>>& all() const { return all_; }
+  // Whether a session can be there. Errors: those of Gpu::not_ready(); kUnsupported without a
+  // program for workers.
+  [[nodiscard]] Status check_usable(const Gpu& gpu) const;
 
  private:
+  std::string worker_;
   std::vector<std::unique_ptr<Gpu>> all_;
 };
 

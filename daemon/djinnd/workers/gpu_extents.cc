@@ -4,12 +4,13 @@
 
 #include <utility>
 
-#include "kernel/base/assert.h"
-
 namespace djinn::daemon {
 
-void GpuExtents::create(ExtentUse use, uint64_t bytes, Made made) {
-  DJINN_ASSERT(use == ExtentUse::kWeights && bytes % granularity_bytes() == 0);
+// What workers ask for is not to be trusted.
+void GpuExtents::create(ExtentUse, uint64_t bytes, Made made) {
+  if (bytes == 0 || bytes % granularity_bytes() != 0) {
+    return made(Error{ErrorCode::kInvalidArgument, "A GPU's memory comes in whole granules."});
+  }
   gpu_.order(ipc::CreateExtent{bytes}, {}, [made = std::move(made)](Result<MoverAnswer> answer) {
     if (!answer) return made(answer.error());
     made(std::move(answer->extent));

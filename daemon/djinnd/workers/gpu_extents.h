@@ -17,6 +17,7 @@ class GpuExtents final : public ExtentSource {
 
   using ExtentSource::free;
   [[nodiscard]] bool extents_have_parts() const override { return false; }
+  [[nodiscard]] bool sequences_have_parts() const override { return false; }
   [[nodiscard]] uint64_t granularity_bytes() const override { return gpu_.granularity_bytes(); }
   [[nodiscard]] std::string huge_page_setting() const override { return ""; }
   // Of whole granules. made: called later. Errors: those of Gpu::order() besides.

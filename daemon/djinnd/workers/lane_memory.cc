@@ -2,11 +2,31 @@
 
 #include "daemon/djinnd/workers/lane_memory.h"
 
+#include <algorithm>
 #include <utility>
+#include <vector>
 
+#include "ipc/limits.h"
 #include "kernel/base/assert.h"
 
 namespace djinn::daemon {
+namespace {
+
+// Whether the places, of the heap alone, have the bytes that are asked for. Errors:
+// kInvalidArgument.
+Status check_places(const ipc::GrantRequest& event) {
+  if (event.places.empty()) return {};
+  uint64_t left = event.bytes;
+  bool fits = event.kind == ipc::GrantKind::kHeap && event.places.size() <= limits::kRefChunks;
+  for (const ipc::MemoryRange& place : event.places) {
+    fits = fits && place.bytes > 0 && place.bytes <= left;
+    left -= std::min(left, place.bytes);
+  }
+  if (fits && left == 0) return {};
+  return Error{ErrorCode::kInvalidArgument, "A lane's memory is not of the places that it names."};
+}
+
+}  // namespace
 
 LaneMemory::Known& LaneMemory::known(WorkerKey key) {
   const auto [found, is_new] = known_.try_emplace(key);
@@ -22,13 +42,16 @@ Memory::Holder LaneMemory::holder_of(WorkerKey key, ipc::GrantKind kind) {
 }
 
 void LaneMemory::on_grant_request(WorkerKey key, const ipc::GrantRequest& event) {
+  if (const Status sound = check_places(event); !sound) {
+    return domains_.answer_grant(key, event.request, sound);
+  }
   const bool slab = event.kind == ipc::GrantKind::kSlab;
   const Memory::Holder holder = holder_of(key, event.kind);
   Memory& memory = devices_.of(key.device);
   memory.charge(holder, key.owner);
   const Lane lane{key, known(key).deaths};
   const auto answer = [this, slab, lane, event](const Status& granted) {
-    slab ? slab_granted(lane, event, granted) : give_heap(lane.key, event, granted);
+    slab ? slab_granted(lane, event, granted) : heap_granted(lane, event, granted);
   };
   memory.request(holder, event.bytes, answer,
                  event.or_less ? vmu::Amount::kMore : vmu::Amount::kNeeded);
@@ -43,14 +66,17 @@ void LaneMemory::slab_granted(Lane lane, const ipc::GrantRequest& event, const S
   devices_.extents_of(lane.key.device).create(ExtentUse::kSlab, event.bytes, made);
 }
 
+// It is not if the worker died in the meantime: its grant has ended, or was given back.
+bool LaneMemory::is_wanted(Lane lane, const ipc::GrantRequest& event) {
+  const uint64_t held = devices_.of(lane.key.device).held_by(holder_of(lane.key, event.kind));
+  return known(lane.key).deaths == lane.deaths && held >= event.bytes;
+}
+
 void LaneMemory::give_slab(Lane lane, const ipc::GrantRequest& event, Result<Fd> made) {
   const Memory::Holder holder = holder_of(lane.key, ipc::GrantKind::kSlab);
   Memory& memory = devices_.of(lane.key.device);
   const uint64_t held = memory.held_by(holder);
-  // The slab is not wanted if the worker died in the meantime: its grant has ended, or was given
-  // back.
-  const bool wanted = known(lane.key).deaths == lane.deaths && held >= event.bytes;
-  if (!wanted) {
+  if (!is_wanted(lane, event)) {
     if (made.ok()) devices_.extents_of(lane.key.device).free(*std::move(made));
     return;
   }
@@ -62,11 +88,37 @@ void LaneMemory::give_slab(Lane lane, const ipc::GrantRequest& event, Result<Fd>
   memory.release(holder, held - event.bytes);
   const int fds[] = {made.value().get()};
   domains_.send(lane.key, {ipc::GiveMemory{event.request, event.bytes}}, fds);
+  // The worker has it; the driver may keep who closes a GPU's waiting.
+  ExtentSource& extents = devices_.extents_of(lane.key.device);
+  if (!extents.extents_have_parts()) extents.free(*std::move(made));
 }
 
-void LaneMemory::give_heap(WorkerKey key, const ipc::GrantRequest& event, const Status& granted) {
-  if (!event.or_less) refusals_.note(key.owner, key.device, {}, granted);
-  domains_.answer_grant(key, event.request, granted);
+void LaneMemory::heap_granted(Lane lane, const ipc::GrantRequest& event, const Status& granted) {
+  if (!event.or_less) refusals_.note(lane.key.owner, lane.key.device, {}, granted);
+  if (!granted || event.places.empty()) {
+    return domains_.answer_grant(lane.key, event.request, granted);
+  }
+  std::vector<uint64_t> sizes;
+  for (const ipc::MemoryRange& place : event.places) sizes.push_back(place.bytes);
+  create_all(devices_.extents_of(lane.key.device), ExtentUse::kSlab, std::move(sizes),
+             [this, lane, event](Result<std::vector<Fd>> made) {
+               give_chunks(lane, event, std::move(made));
+             });
+}
+
+// They need not outlive the worker, so it alone has them.
+void LaneMemory::give_chunks(Lane lane, const ipc::GrantRequest& event,
+                             Result<std::vector<Fd>> made) {
+  const bool wanted = is_wanted(lane, event);
+  if (!made) {
+    if (!wanted) return;
+    devices_.of(lane.key.device).release(holder_of(lane.key, event.kind), event.bytes);
+    return domains_.answer_grant(lane.key, event.request, made.error());
+  }
+  std::vector<int> fds;
+  for (const Fd& chunk : made.value()) fds.push_back(chunk.get());
+  if (wanted) domains_.send(lane.key, {ipc::GiveMemory{event.request, event.bytes}}, fds);
+  devices_.extents_of(lane.key.device).free(*std::move(made), [] {});
 }
 
 bool LaneMemory::on_grant_return(WorkerKey key, const ipc::GrantReturn& event) {

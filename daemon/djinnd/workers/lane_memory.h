@@ -4,12 +4,15 @@
 //
 //   slab   an extent that djinnd has made; a new one replaces the former
 //   heap   what the lane takes beside its slab, for recordings and copies of inputs; kept for its
-//          next runs, and taken back when others want it (sessions/idle_memory.h)
+//          next runs, and taken back when others want it (sessions/idle_memory.h). Granted in
+//          bytes, or, where it is memory of a GPU, in extents, each for a place that the worker
+//          names
 //
 // invariant: a lane has what was granted to it until it gives it back or its worker is dead.
 #pragma once
 
 #include <map>
+#include <vector>
 
 #include "daemon/djinnd/memory/devices.h"
 #include "daemon/djinnd/memory/quota_refusals.h"
@@ -54,7 +57,10 @@ class LaneMemory {
   };
   void slab_granted(Lane lane, const ipc::GrantRequest& event, const Status& granted);
   void give_slab(Lane lane, const ipc::GrantRequest& event, Result<Fd> made);
-  void give_heap(WorkerKey key, const ipc::GrantRequest& event, const Status& granted);
+  void heap_granted(Lane lane, const ipc::GrantRequest& event, const Status& granted);
+  void give_chunks(Lane lane, const ipc::GrantRequest& event, Result<std::vector<Fd>> made);
+  // Whether the lane that asked is still there, with what it was granted.
+  [[nodiscard]] bool is_wanted(Lane lane, const ipc::GrantRequest& event);
 
   Known& known(WorkerKey key);
   [[nodiscard]] Memory::Holder holder_of(WorkerKey key, ipc::GrantKind kind);

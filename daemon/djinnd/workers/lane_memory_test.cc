@@ -6,6 +6,8 @@
 
 #include <gtest/gtest.h>
 
+#include <vector>
+
 #include "daemon/djinnd/testing/no_workers.h"
 #include "daemon/djinnd/testing/two_devices.h"
 
@@ -116,6 +118,50 @@ TEST_F(LaneMemoryTest, slab_and_heap_are_two_accounts) {
   EXPECT_TRUE(give_back_slab(kBytes));
   expect_held(2 * kBytes);
   lanes_.worker_died(kWorker);
+  expect_held(0);
+}
+
+TEST_F(LaneMemoryTest, a_heap_that_names_places_has_an_extent_for_each_or_nothing) {
+  ipc::GrantRequest asked = request(ipc::GrantKind::kHeap, 3 * kBytes);
+  asked.places = {{0, kBytes}, {5 * kBytes, 2 * kBytes}};
+  lanes_.on_grant_request(kWorker, asked);
+  expect_held(3 * kBytes);
+  extents_.fail_at(2);
+  lanes_.on_grant_request(kWorker, asked);
+  expect_held(3 * kBytes);
+  EXPECT_TRUE(lanes_.on_grant_return(kWorker, {ipc::GrantKind::kHeap, {}, {}, kBytes}));
+  expect_held(2 * kBytes);
+  lanes_.worker_died(kWorker);
+  expect_held(0);
+}
+
+TEST_F(LaneMemoryTest, a_heap_of_a_worker_that_died_meanwhile_is_freed) {
+  ipc::GrantRequest asked = request(ipc::GrantKind::kHeap, kBytes);
+  asked.places = {{0, kBytes}};
+  extents_.hold();
+  lanes_.on_grant_request(kWorker, asked);
+  lanes_.worker_died(kWorker);
+  extents_.tell_all();
+  expect_held(0);
+}
+
+TEST_F(LaneMemoryTest, places_that_are_not_what_is_asked_for_get_nothing) {
+  const std::vector<ipc::MemoryRange> wrong[] = {
+      {{0, kBytes}},
+      {{0, 0}, {0, 2 * kBytes}},
+      {{0, kBytes}, {kBytes, 2 * kBytes}},
+      {{0, UINT64_MAX}, {0, 2 * kBytes + 1}},
+      std::vector<ipc::MemoryRange>(2 * kBytes, {0, 1}),
+  };
+  for (const auto& places : wrong) {
+    ipc::GrantRequest asked = request(ipc::GrantKind::kHeap, 2 * kBytes);
+    asked.places = places;
+    lanes_.on_grant_request(kWorker, asked);
+    expect_held(0);
+  }
+  ipc::GrantRequest slab = request(ipc::GrantKind::kSlab, kBytes);
+  slab.places = {{0, kBytes}};
+  lanes_.on_grant_request(kWorker, slab);
   expect_held(0);
 }
 

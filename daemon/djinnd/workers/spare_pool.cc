@@ -19,7 +19,7 @@ SparePool::SparePool(const ChildHost& host, Kind kind)
       ready_timer_(loop_, [this] { child_->kill(); }) {}
 
 void SparePool::start() {
-  start_child();
+  if (!kind_.is_on_demand) start_child();
 }
 
 void SparePool::take(std::weak_ptr<const bool> wanted, Taker taker) {
@@ -27,7 +27,13 @@ void SparePool::take(std::weak_ptr<const bool> wanted, Taker taker) {
   waiting_.push_back({std::move(wanted), std::move(taker)});
   loop_.defer([this] { serve(); });
   // Somebody waits for a child now, so the start is not put off any longer.
-  if (child_ == nullptr && failures_ == 0) start_timer_.start_once(0);
+  const bool is_due = failures_ == 0 || (kind_.is_on_demand && !start_timer_.active());
+  if (child_ == nullptr && is_due) start_timer_.start_once(0);
+}
+
+void SparePool::start_next(uint64_t after_ms) {
+  std::erase_if(waiting_, &wants_none);
+  if (!kind_.is_on_demand || !waiting_.empty()) start_timer_.start_once(after_ms);
 }
 
 void SparePool::start_child() {
@@ -73,7 +79,7 @@ void SparePool::child_failed() {
   if (!refused) log("a {} ended before it was needed ({} in a row)", kind_.name, failures);
   loop_.dispose(std::move(child_));
   ready_.reset();
-  start_timer_.start_once(back_off_.after_death(false));
+  start_next(back_off_.after_death(false));
   count(failures, other_build_ || refused);
 }
 
@@ -105,7 +111,7 @@ void SparePool::serve() {
   waiting_.pop_front();
   child_->listen({});
   ReadyChild given{std::move(child_), *std::exchange(ready_, std::nullopt)};
-  start_timer_.start_once(waiting_.empty() ? kind_.next_after_ms : 0);
+  start_next(waiting_.empty() ? kind_.next_after_ms : 0);
   taker(std::move(given));
 }
 

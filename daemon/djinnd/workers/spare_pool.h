@@ -9,6 +9,9 @@
 // A spare that dies before it was ready is started again, later each time. So is one of another
 // build, which an upgrade has put in place of ours, but nobody waits for that: it takes a restart
 // of djinnd.
+//
+// Of a kind that costs too much to be kept, as a GPU's workers, whose contexts take its memory, one
+// is started when somebody waits for it, and none in advance.
 #pragma once
 
 #include <algorithm>
@@ -51,11 +54,12 @@ class SparePool {
     std::function<ChildProgram()> program;  // of the next child
     // The first message of a child, read; nothing if it is not the ready message.
     std::function<std::optional<ChildReady>(const ipc::Datagram&)> read_ready;
-    Traffic& traffic;  // with all of the kind
+    Traffic& traffic;           // with all of the kind
+    bool is_on_demand = false;  // none is kept
   };
   SparePool(const ChildHost& host, Kind kind);
 
-  // Starts the first spare.
+  // Starts the first spare, of a kind that is kept.
   void start();
   // taker is called once, never from within, if wanted lives until then: who wants none any more
   // takes none from those who stand behind.
@@ -63,8 +67,9 @@ class SparePool {
   // A child that is about to say again that it is ready, and is nobody's from then on.
   void give_back(std::unique_ptr<ChildProcess> child);
 
-  // Whether one is warm, and nobody waits for it.
+  // Whether one is warm, and nobody waits for it; of a kind that is not kept nobody waits for that.
   [[nodiscard]] bool has_spare() const {
+    if (kind_.is_on_demand) return true;
     return ready_.has_value() && std::ranges::all_of(waiting_, &wants_none);
   }
   // Whether so many children in a row died before they were ready that those who wait should know.
@@ -96,6 +101,7 @@ class SparePool {
   void adopt(std::unique_ptr<ChildProcess> child);
   void heard(const ipc::Datagram& message);
   void child_failed();
+  void start_next(uint64_t after_ms);
   void serve();
 
   ChildHost host_;
