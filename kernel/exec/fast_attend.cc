@@ -11,20 +11,23 @@
 // graph said before.
 //
 // djinn::attend_biased(Tensor query, Tensor key, Tensor value, Tensor[] biases, float[] factors,
-//     Tensor? seen, Tensor? instead, float scale, bool merged) -> Tensor
+//     Tensor? seen, Tensor? instead, float scale, bool merged, Tensor? sinks, bool turned)
+//     -> Tensor
 //
 // The same of attention that the graph spells out,
 //
 //   softmax(where(seen, scale * (query . key), instead) + sum of factor * bias) . value
 //
-// which is contiguous. Query, key and value may have rows and heads as one dimension, as the result
-// has where it is merged; query may be float32 where key and value are narrower. What hides keys is
-// -inf, or the least number of its dtype: if another `instead` than that is given, the graph's own
-// products are computed.
+// which is contiguous. Sinks, [rows, heads, tokens, 1] or without the last, are scores beside those
+// of the keys that have no value. A turned key is [rows, heads, width, keys]. Query, key and value
+// may have rows and heads as one dimension, as the result has where it is merged; query may be
+// float32 where key and value are narrower. What hides keys is -inf, or the least number of its
+// dtype: if another `instead` than that is given, the graph's own products are computed.
 #include <ATen/Parallel.h>
 #include <ATen/native/transformers/sdp_utils_cpp.h>
 #include <ATen/ops/_fused_sdp_choice.h>
 #include <ATen/ops/add.h>
+#include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/matmul.h>
@@ -197,11 +200,13 @@ at::Tensor empty_out(const at::Tensor& query, const at::Tensor& key, const at::T
   return is_contiguous ? at::empty(query.sizes(), query.options()) : at::empty_like(query);
 }
 
-// What is ours, each of four dimensions. A mask is bool; a bias is sum_of() some.
+// What is ours, each of four dimensions. A mask is bool; a bias is sum_of() some; sinks are
+// float32.
 struct Attention {
   at::Tensor query, key, value, out;
   Mask mask, bias;
   float scale = 1;
+  Mask sinks = {};
 };
 
 float scale_of(const at::Tensor& query, std::optional<double> scale) {
@@ -266,6 +271,10 @@ kernels::Attend call_at(const Attention& it, const Place& at, Queries differ, in
   if (it.bias) {
     call.bias = it.bias->const_data_ptr<float>() + offset_of(*it.bias, at);
     call.bias_stride = step_of(*it.bias, dimension);
+  }
+  if (it.sinks) {
+    call.sinks = it.sinks->const_data_ptr<float>() + offset_of(*it.sinks, at);
+    call.sink_stride = step_of(*it.sinks, dimension);
   }
   call.out = place(static_cast<std::byte*>(it.out.mutable_data_ptr()), it.out, at);
   call.out_stride = it.out.stride(dimension);
@@ -382,6 +391,13 @@ at::Tensor bias_in_four(const at::Tensor& tensor, Rows rows, int64_t heads) {
   return wide;
 }
 
+// As the scores of one more key.
+at::Tensor sinks_in_four(const at::Tensor& given) {
+  at::Tensor wide = given.dim() == 4 ? given.squeeze(3) : given;
+  while (wide.dim() < 3) wide = wide.unsqueeze(0);
+  return wide.unsqueeze(3).to(at::kFloat);
+}
+
 at::Tensor products_of(const Attention& it, c10::ArrayRef<ScoreBias> biases, const Mask& seen,
                        const Mask& instead) {
   take_leave();
@@ -389,7 +405,12 @@ at::Tensor products_of(const Attention& it, c10::ArrayRef<ScoreBias> biases, con
   at::Tensor scores = at::mul(at::matmul(it.query, keys), it.scale);
   if (seen) scores = at::where(*seen, scores, *instead);
   for (const ScoreBias& one : biases) scores = at::add(scores, at::mul(one.added, one.factor));
-  return at::matmul(at::softmax(scores, -1, at::kFloat).to(it.value.scalar_type()), it.value);
+  if (it.sinks) {
+    const at::DimVector each{scores.size(0), scores.size(1), scores.size(2), 1};
+    scores = at::cat({scores.to(at::kFloat), it.sinks->expand(each)}, -1);
+  }
+  const at::Tensor weights = at::softmax(scores, -1, at::kFloat).narrow(-1, 0, it.key.size(2));
+  return at::matmul(weights.to(it.value.scalar_type()), it.value);
 }
 
 bool hides(const at::Tensor& instead) {
@@ -416,14 +437,17 @@ bool is_ours_biased(const Attention& it, c10::ArrayRef<ScoreBias> biases, const 
   for (const ScoreBias& one : biases) {
     if (!is_broadcast(one.added, scores)) return false;
   }
+  if (it.sinks && !is_broadcast(*it.sinks, {scores[0], scores[1], scores[2], 1})) return false;
   if (seen && (!is_broadcast(*seen, scores) || !instead || !hides(*instead))) return false;
   return are_few(it.query) || is_ours_of_many(it.key, {});
 }
 
-at::Tensor attend_biased(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
+at::Tensor attend_biased(const at::Tensor& query, const at::Tensor& given, const at::Tensor& value,
                          at::TensorList biases, c10::ArrayRef<double> factors, const Mask& seen,
-                         const Mask& instead, double scale, bool merged) {
+                         const Mask& instead, double scale, bool merged, const Mask& sinks,
+                         bool turned) {
   TORCH_CHECK(biases.size() == factors.size(), "each bias has a factor");
+  const at::Tensor key = turned ? given.transpose(-1, -2) : given;
   const Rows rows = rows_of(query, key, value);
   const at::Tensor out = empty_biased(query, key, value, merged);
   Attention it{in_four(query, rows),
@@ -438,6 +462,7 @@ at::Tensor attend_biased(const at::Tensor& query, const at::Tensor& key, const a
   for (size_t i = 0; i < biases.size(); ++i) {
     all.push_back(bias_of(bias_in_four(biases[i], rows, heads), factors[i]));
   }
+  if (sinks) it.sinks = sinks_in_four(*sinks);
   const Mask mask = seen ? std::optional(bias_in_four(*seen, rows, heads)) : std::nullopt;
   if (!is_ours_biased(it, all, mask, instead)) {
     it.out.copy_(products_of(it, all, mask, instead));
@@ -450,7 +475,7 @@ at::Tensor attend_biased(const at::Tensor& query, const at::Tensor& key, const a
 
 at::Tensor shape_of_biased(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
                            at::TensorList, c10::ArrayRef<double>, const Mask&, const Mask&, double,
-                           bool merged) {
+                           bool merged, const Mask&, bool) {
   return empty_biased(query, key, value, merged);
 }
 
@@ -469,7 +494,8 @@ void define_fast_attend(OwnLibraries& libraries) {
       "Tensor");
   libraries.definition.def(
       "attend_biased(Tensor query, Tensor key, Tensor value, Tensor[] biases, float[] factors, "
-      "Tensor? seen, Tensor? instead, float scale, bool merged) -> Tensor");
+      "Tensor? seen, Tensor? instead, float scale, bool merged, Tensor? sinks=None, bool "
+      "turned=False) -> Tensor");
   libraries.cpu.impl("attend", &attend);
   libraries.cpu.impl("attend_biased", &attend_biased);
   libraries.meta.impl("attend", &shape_of);

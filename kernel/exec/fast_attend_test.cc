@@ -1,11 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Attention to whose scores something is added, spelled out or not: it is as near to float64's as
-// PyTorch's is, rows and tokens are as they are alone, and rows that see nothing have the mean.
+// Attention to whose scores something is added, spelled out or not, with sinks in both ways or
+// none: it is as near to float64's as PyTorch's is, rows and tokens are as they are alone, and rows
+// that see nothing have the mean, or zeros beside a sink.
 #include <ATen/ops/mean.h>
+#include <ATen/ops/zeros_like.h>
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <limits>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -22,11 +26,16 @@ namespace {
 constexpr int64_t kBatchRows = 3;
 constexpr int64_t kKeys = 40;
 
+enum class Form : uint8_t { kInOne, kSpelled, kBesideSinks, kBehindSinks };
+constexpr const char* kFormNames[] = {"in_one", "spelled", "beside_sinks", "behind_sinks"};
+
 // Of so many rows and tokens.
 struct AddedTo {
   at::ScalarType type;
   int64_t tokens;
-  bool is_spelled;
+  Form form;
+
+  [[nodiscard]] bool has_sinks() const { return form > Form::kSpelled; }
 
   [[nodiscard]] srg::Graph graph(int64_t rows, srg::Numerics numerics) const {
     const std::string of = fmt::format("{}[{}, 4, ", name_of(from_torch(type)), rows);
@@ -38,7 +47,9 @@ struct AddedTo {
     text += fmt::format("input %mask : {}[{}, 1, {}, {}]\n", name_of(from_torch(type)), rows,
                         tokens, kKeys);
     text += fmt::format("input %heads : {}[1, 4, 1, {}]\n", name_of(from_torch(type)), kKeys);
-    if (is_spelled) {
+    const std::string name(name_of(from_torch(type)));
+    if (has_sinks()) text += fmt::format("input %sinks : {}[4]\n", name);
+    if (form != Form::kInOne) {
       text += fmt::format("%z = aten::zeros([{}], dtype={})\n", rows * 64 * kKeys,
                           name_of(from_torch(type)));
       text += fmt::format("%k = aten::as_strided(%z, [{0}, 4, {1}, 16], [{2}, {3}, 16, 1], 0)\n",
@@ -50,8 +61,7 @@ struct AddedTo {
       text += "%s : " + scores + " = aten::mul.Tensor(%p, 0.25)\n";
       text += "%a : " + scores + " = aten::add.Tensor(%s, %heads, alpha=1)\n";
       text += "%b : " + scores + " = aten::add.Tensor(%a, %mask, alpha=1)\n";
-      text += "%w : " + scores + " = aten::_softmax(%b, -1, false)\n";
-      text += "%y : " + queries + " = aten::matmul(%w, %v)\noutput %y\n";
+      text += weights_and_mean(rows, scores, queries);
     } else {
       text += "%b = aten::add.Tensor(%heads, %mask, alpha=1)\n";
       text +=
@@ -62,6 +72,36 @@ struct AddedTo {
     EXPECT_TRUE(graph.ok()) << graph.error().message;
     graph->numerics = numerics;
     return *std::move(graph);
+  }
+
+  [[nodiscard]] std::string weights_and_mean(int64_t rows, const std::string& scores,
+                                             const std::string& queries) const {
+    const std::string name(name_of(from_torch(type)));
+    const std::string of = fmt::format("{}[{}, 4, {}", name, rows, tokens);
+    if (form == Form::kBesideSinks) {
+      return fmt::format(
+                 "%se = aten::as_strided(%sinks, [{0}, 4, {1}, 1], [0, 1, 0, 0], 0)\n"
+                 "%j : {2}, {3}] = aten::cat([%b, %se], -1)\n"
+                 "%g : {2}, 1], %i : int64[{0}, 4, {1}, 1] = aten::max.dim(%j, -1, true)\n"
+                 "%d : {2}, {3}] = aten::sub.Tensor(%j, %g, alpha=1)\n"
+                 "%w1 : {2}, {3}] = aten::_softmax(%d, -1, false)\n"
+                 "%w = aten::as_strided(%w1, [{0}, 4, {1}, {4}], [{5}, {6}, {3}, 1], 0)\n",
+                 rows, tokens, of, kKeys + 1, kKeys, 4 * tokens * (kKeys + 1),
+                 tokens * (kKeys + 1)) +
+             "%y : " + queries + " = aten::matmul(%w, %v)\noutput %y\n";
+    }
+    const std::string mean = "%w : " + scores +
+                             " = aten::_softmax(%b, -1, false)\n%y0 : " + queries +
+                             " = aten::matmul(%w, %v)\n";
+    if (form == Form::kSpelled) return mean + "output %y0\n";
+    return mean + fmt::format(
+                      "%se = aten::as_strided(%sinks, [{0}, 4, {1}], [0, 1, 0], 0)\n"
+                      "%l : {2}] = aten::logsumexp(%b, [-1], false)\n"
+                      "%d : {2}] = aten::sub.Tensor(%l, %se, alpha=1)\n"
+                      "%g : {2}] = aten::sigmoid(%d)\n"
+                      "%g1 = aten::as_strided(%g, [{0}, 4, {1}, 1], [{3}, {1}, 1, 1], 0)\n"
+                      "%y : {4} = aten::mul.Tensor(%y0, %g1)\noutput %y\n",
+                      rows, tokens, of, 4 * tokens, queries);
   }
 
   // Rows [begin, begin + rows) of some. Each token sees the keys up to its own, behind padding of
@@ -80,6 +120,7 @@ struct AddedTo {
                                    noise({kBatchRows, 4, kKeys, 16}, 3, type), mask.to(type)};
     for (at::Tensor& one : all) one = one.narrow(0, begin, rows).clone();
     all.push_back(noise({1, 4, 1, kKeys}, 4, type));
+    if (has_sinks()) all.push_back(noise({4}, 5, type));
     return all;
   }
 
@@ -93,8 +134,8 @@ struct AddedTo {
   // In float64, of the same numbers.
   [[nodiscard]] at::Tensor wanted() const {
     World world({});
-    EXPECT_EQ(message_of(world.admit(AddedTo{at::kDouble, tokens, is_spelled}.graph(
-                  kBatchRows, srg::Numerics::kExact))),
+    EXPECT_EQ(message_of(world.admit(
+                  AddedTo{at::kDouble, tokens, form}.graph(kBatchRows, srg::Numerics::kExact))),
               "");
     std::vector<at::Tensor> given = inputs(0, kBatchRows);
     for (at::Tensor& one : given) one = one.to(at::kDouble);
@@ -103,7 +144,7 @@ struct AddedTo {
   }
 };
 
-class FastAttend : public ::testing::TestWithParam<std::tuple<at::ScalarType, int64_t, bool>> {
+class FastAttend : public ::testing::TestWithParam<std::tuple<at::ScalarType, int64_t, Form>> {
  protected:
   FastAttend()
       : it_{std::get<0>(GetParam()), std::get<1>(GetParam()), std::get<2>(GetParam())},
@@ -120,10 +161,12 @@ TEST_P(FastAttend, is_as_near_to_the_double_as_pytorch_is) {
   EXPECT_EQ(dynamic_cast<const CpuProgram&>(*world_.program).fast_nodes(), 1u);
   const at::Tensor wanted = seeing(it_.wanted());
   // Of many tokens in bfloat16 it is PyTorch's where the machine multiplies that.
-  const bool is_theirs = it_.type == at::kBFloat16 && it_.tokens > 32 && !it_.is_spelled &&
+  const bool is_theirs = it_.type == at::kBFloat16 && it_.tokens > 32 && it_.form == Form::kInOne &&
                          fast_isa() >= IsaLevel::kAvx512Bf16;
   EXPECT_EQ(distance(fast, exact) == 0, is_theirs);
-  EXPECT_LE(distance(fast, wanted), 1.5 * distance(exact, wanted));
+  // Of few tokens chance decides who is farther off by a unit in float32's last place.
+  constexpr double kTwoUnits = 2 * std::numeric_limits<float>::epsilon();
+  EXPECT_LE(distance(fast, wanted), std::max(1.5 * distance(exact, wanted), kTwoUnits));
 }
 
 // The row contract.
@@ -135,11 +178,12 @@ TEST_P(FastAttend, a_row_is_the_same_alone_and_among_others) {
   }
 }
 
-TEST_P(FastAttend, who_is_hidden_everything_from_has_the_mean) {
+TEST_P(FastAttend, who_is_hidden_everything_from_has_the_mean_or_the_sink) {
   const at::Tensor fast = it_.run(world_, 0, 1, srg::Numerics::kFast);
   const at::Tensor values = it_.inputs(0, 1)[2].to(at::kDouble);
   const at::Tensor first = fast.narrow(2, 0, 1).to(at::kDouble);
-  EXPECT_LT(distance(first, at::mean(values, 2, true)), 0.01);
+  const at::Tensor mean = at::mean(values, 2, true);
+  EXPECT_LT(distance(first, it_.has_sinks() ? at::zeros_like(mean) : mean), 0.01);
 }
 
 // As Bloom has it, of no rows or some.
@@ -167,12 +211,14 @@ TEST(FastAttendOfRows, there_may_be_none) {
 
 INSTANTIATE_TEST_SUITE_P(Forms, FastAttend,
                          ::testing::Combine(::testing::Values(at::kFloat, at::kBFloat16, at::kHalf),
-                                            ::testing::Values(1, 5, 33), ::testing::Bool()),
+                                            ::testing::Values(1, 5, 33),
+                                            ::testing::Values(Form::kInOne, Form::kSpelled,
+                                                              Form::kBesideSinks,
+                                                              Form::kBehindSinks)),
                          [](const auto& one) {
-                           return fmt::format("{}_{}_{}",
-                                              name_of(from_torch(std::get<0>(one.param))),
-                                              std::get<1>(one.param),
-                                              std::get<2>(one.param) ? "spelled" : "in_one");
+                           return fmt::format(
+                               "{}_{}_{}", name_of(from_torch(std::get<0>(one.param))),
+                               std::get<1>(one.param), kFormNames[size_t(std::get<2>(one.param))]);
                          });
 
 }  // namespace

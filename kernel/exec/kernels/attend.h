@@ -17,8 +17,8 @@ namespace djinn::kernels {
 inline constexpr int64_t kHeadWidthMax = 512;
 
 // out = sum over j of softmax_j(scale * (query . key[j]) + bias[j]) * value[j], for the keys j that
-// are seen; zeros where none is, or all scores are -inf. Elements of a vector are dense; strides
-// are elements. Sums are float32.
+// are seen; zeros where none is, or all scores are -inf. A sink is a score in the softmax that has
+// no value. Elements of a vector are dense; strides are elements. Sums are float32.
 struct Attend {
   const void* query = nullptr;  // [queries, width]
   int64_t query_stride = 0;
@@ -33,7 +33,9 @@ struct Attend {
   int64_t mask_step = 0;           // between keys
   const float* bias = nullptr;     // [queries, keys], -inf: not seen; or none
   int64_t bias_stride = 0;         // between queries; keys are side by side
-  void* out = nullptr;             // [queries, width]
+  const float* sinks = nullptr;    // [queries]; or none
+  int64_t sink_stride = 0;
+  void* out = nullptr;  // [queries, width]
   int64_t out_stride = 0;
   int64_t queries = 0;
   int64_t keys = 0;

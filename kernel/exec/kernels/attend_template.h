@@ -63,7 +63,15 @@ class HeadsAttention {
       }
       greatest_[h] = -__builtin_inff();
       weights_of_[h] = Level::zero();
+      if (call_.sinks != nullptr) take_sink(h);
     }
+  }
+
+  // It is met before all keys, and weighs 1 while it is the greatest.
+  void take_sink(int h) {
+    constexpr float kWeight = 1;
+    greatest_[h] = call_.sinks[(head_ + h) * call_.sink_stride];
+    weights_of_[h] = load_part(&kWeight, 1);
   }
 
   // As many scores as fill whole vectors: those behind the last key are -inf.

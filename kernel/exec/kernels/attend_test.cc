@@ -66,6 +66,13 @@ struct Attention {
     std::ranges::fill(mask, uint8_t{1});
   }
 
+  void fill_sinks() {
+    std::mt19937 random(13);
+    std::normal_distribution<float> normal(0, 3);
+    sinks.resize(static_cast<size_t>(query.rows));
+    for (float& one : sinks) one = normal(random);
+  }
+
   // Of some queries, over the keys from first_key on.
   Matrix run(IsaLevel level, int64_t first, int64_t count, int64_t first_key = 0) {
     Matrix out(value.element, count, value.columns);
@@ -82,6 +89,8 @@ struct Attention {
     call.mask_step = 1;
     call.bias = bias.data() + at(first, first_key);
     call.bias_stride = are_heads ? 0 : key.rows;
+    call.sinks = sinks.empty() ? nullptr : sinks.data() + first;
+    call.sink_stride = 1;
     call.out = out.at(0, 0);
     call.out_stride = out.stride();
     call.queries = count;
@@ -99,7 +108,7 @@ struct Attention {
 
   std::vector<double> exact(int64_t q) {
     std::vector<double> weights(static_cast<size_t>(key.rows), 0);
-    double all = 0;
+    double all = sinks.empty() ? 0 : std::exp(double(sinks[static_cast<size_t>(q)]));
     for (int64_t j = 0; j < key.rows; ++j) {
       double score = 0;
       for (int64_t k = 0; k < key.columns; ++k) {
@@ -121,6 +130,7 @@ struct Attention {
   Matrix query, key, value;
   std::vector<uint8_t> mask;  // by query, then by key
   std::vector<float> bias;
+  std::vector<float> sinks;  // by query; or empty
   std::vector<float> scratch;
   float scale = 0.125f;
 };
@@ -178,6 +188,34 @@ TEST_P(AttendTest, what_is_added_to_scores_is_weighed) {
   }
 }
 
+TEST_P(AttendTest, a_sink_is_weighed_and_has_no_value) {
+  for (const auto& [queries, keys, width] : kShapes) {
+    Attention it = attention(queries, keys, width);
+    it.fill_sinks();
+    expect_mean(it);
+    it.fill_biases();
+    it.see_what_was_before();
+    it.hide_by_biases();
+    expect_mean(it);
+  }
+}
+
+TEST_P(AttendTest, a_sink_beside_which_nothing_counts_leaves_zeros_and_an_infinite_one_is_none) {
+  Attention it = attention(40, 70, 16);
+  it.see_what_was_before();
+  const Attention plain = it;
+  it.sinks.assign(40, -INFINITY);
+  it.sinks[7] = 1e30f;
+  for (const IsaLevel level : levels()) {
+    Matrix out = it.run(level), wanted = Attention(plain).run(level);
+    for (int64_t q = 0; q < out.rows; ++q) {
+      if (q == 7) continue;
+      EXPECT_TRUE(is_same(out, q, wanted, q)) << name_of(level) << ", query " << q;
+    }
+    EXPECT_EQ(out.get(7, 0), 0.0f);
+  }
+}
+
 TEST_P(AttendTest, queries_may_be_wider_than_keys) {
   for (const auto& [queries, keys, width] : {Shape{5, 70, 16}, {40, 70, 24}}) {
     Attention it = attention(queries, keys, width, true);
@@ -195,6 +233,7 @@ TEST_P(AttendTest, a_query_is_the_same_alone_and_padding_before_the_keys_changes
       for (int64_t j = 0; j < kPadding; ++j) it.see(q, j, false);
     }
     it.fill_biases();
+    it.fill_sinks();
     if (by_biases) it.hide_by_biases();
     for (const IsaLevel level : levels()) {
       Matrix together = it.run(level);

@@ -73,6 +73,7 @@ class TokensAttention {
     for (first_ = 0; first_ < call_.queries; first_ += kAttendTokens) {
       tokens_ = smaller(call_.queries - first_, kAttendTokens);
       for (int64_t k = 0; k < call_.width; k += kLanes) take_queries(k);
+      take_sinks();
       for (int64_t j = 0; j < call_.keys; j += kAttendKeys) score_some(j);
       if (call_.mask != nullptr) hide();
       if (call_.bias != nullptr) add_biases();
@@ -120,6 +121,14 @@ class TokensAttention {
       for (int i = 0; i < kLanes; ++i) {
         Level::store_floats(queries_ + (k + i) * kAttendTokens + t, rows[i]);
       }
+    }
+  }
+
+  // Where there are none, and of tokens behind the last, as if each were -inf.
+  void take_sinks() {
+    for (int64_t t = 0; t < kAttendTokens; ++t) {
+      const bool has_one = call_.sinks != nullptr && t < tokens_;
+      sinks_[t] = has_one ? call_.sinks[(first_ + t) * call_.sink_stride] : -__builtin_inff();
     }
   }
 
@@ -241,7 +250,7 @@ class TokensAttention {
     const Vector least = Level::broadcast(-__builtin_inff());
     Vector greatest[kVectorsAtOnce], sums[kVectorsAtOnce];
     DJINN_UNROLL
-    for (Vector& one : greatest) one = least;
+    for (int v = 0; v < kVectorsAtOnce; ++v) greatest[v] = sink_of(t, v);
     for (int64_t j = 0; j < call_.keys; ++j) {
       DJINN_UNROLL
       for (int v = 0; v < kVectorsAtOnce; ++v) {
@@ -253,7 +262,7 @@ class TokensAttention {
     for (int v = 0; v < kVectorsAtOnce; ++v) {
       // While all scores are -inf their weights are zeros, and no distance of two infinities.
       greatest[v] = greatest[v] == least ? Level::zero() : greatest[v];
-      sums[v] = Level::zero();
+      sums[v] = call_.sinks == nullptr ? Level::zero() : exp_of(sink_of(t, v) - greatest[v]);
     }
     for (int64_t j = 0; j < call_.keys; ++j) {
       DJINN_UNROLL
@@ -266,6 +275,10 @@ class TokensAttention {
     }
     DJINN_UNROLL
     for (int v = 0; v < kVectorsAtOnce; ++v) Level::store_floats(sums_ + t + v * kLanes, sums[v]);
+  }
+
+  [[nodiscard]] Vector sink_of(int64_t t, int v) const {
+    return Level::load_floats(sinks_ + t + v * kLanes);
   }
 
   // Of the keys from j on. kSkips: a value that is no number counts for those that see its key
@@ -312,8 +325,9 @@ class TokensAttention {
   float* const queries_;  // [width_, kAttendTokens]
   float* const mixed_;    // [kAttendTokens, width_]
   alignas(64) float sums_[kAttendTokens];  // of weights
-  int64_t first_ = 0;                      // of the tokens that are computed now
-  int64_t tokens_ = 0;                     // how many
+  alignas(64) float sinks_[kAttendTokens];
+  int64_t first_ = 0;   // of the tokens that are computed now
+  int64_t tokens_ = 0;  // how many
 };
 
 template <typename T>

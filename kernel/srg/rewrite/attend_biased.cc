@@ -9,6 +9,7 @@
 
 #include "kernel/srg/expr.h"
 #include "kernel/srg/operands.h"
+#include "kernel/srg/rewrite/attend_sinks.h"
 #include "kernel/srg/rewrite/match.h"
 
 namespace djinn::srg {
@@ -79,7 +80,8 @@ struct WayOn {
   std::vector<NodeIndex> nodes;     // with the product, which is the last
   ValueId weights = 0;              // as the product has them
   bool are_seen = false;            // as views
-  bool are_all = true;              // of those, each shows all weights in order
+  bool are_all = true;              // of those, each shows all weights in order,
+  bool have_sinks = false;          // but for one that shows all without the last
   bool are_read_elsewhere = false;  // too: the way ends before the product
 };
 
@@ -101,7 +103,11 @@ std::optional<WayOn> way_on(const Draft& draft, NodeIndex softmax) {
     if (multiplies(next)) return way;
     const bool passes_on = next.op == "aten::as_strided" || next.op == "aten::_to_copy";
     if (!passes_on || next.outputs.size() != 1) return {};
-    if (next.op == "aten::as_strided") {
+    const bool are_in_part = next.op == "aten::as_strided" && !way.have_sinks &&
+                             seen_but_for_the_last(draft, next.outputs[0]) == way.weights;
+    if (are_in_part) {
+      way.have_sinks = true;
+    } else if (next.op == "aten::as_strided") {
       way.are_seen = true;
       way.are_all = way.are_all && seen_otherwise(draft, next.outputs[0]) == way.weights;
     }
@@ -160,6 +166,14 @@ std::optional<Source> source_of(const Draft& draft, ValueId value, bool is_turne
   return is_found ? std::optional(std::move(source)) : std::nullopt;
 }
 
+// Whether keys that were copied otherwise, as to the heads that share them, can be read as they
+// are.
+bool lies_turned(const Draft& draft, ValueId key, DType dtype) {
+  const auto view = view_of(draft, key);
+  if (!view || view->sizes.size() < 3 || dtype_of(draft, key) != dtype) return false;
+  return view->strides[view->strides.size() - 2] == Expr(1);
+}
+
 // The query itself may be float32.
 Source source_of_query(const Draft& draft, ValueId query, DType dtype) {
   const auto maker = draft.lone_maker(query);
@@ -175,21 +189,23 @@ constexpr double kFactorMin = 1.0 / 64;
 
 class WayBack {
  public:
-  // Whether weights are seen otherwise than in order behind the softmax, too.
-  WayBack(const Draft& draft, bool needs_order) : draft_(draft), needs_order_(needs_order) {}
+  // needs_order: weights are seen otherwise than in order behind the softmax, too. sinks: of these
+  // scores; or null.
+  WayBack(const Draft& draft, bool needs_order, const Sinks* sinks)
+      : draft_(draft), needs_order_(needs_order), sinks_(sinks) {}
 
   // From what the softmax takes. Gives why it is not followed, or nothing.
   std::string_view follow(ValueId scores) {
     while (true) {
       const auto maker = draft_.maker(scores);
       if (!maker) return kOtherForm;
-      if (draft_.uses(scores) != 1) return "its scores are read elsewhere, too";
+      if (draft_.uses(scores) != readers_of(scores)) return "its scores are read elsewhere, too";
       const auto sizes = shape_of(draft_, scores);
       if (!sizes || (sizes->size() != 3 && sizes->size() != 4)) return "its shapes are not known";
       sizes_ = *sizes;
       nodes_.push_back(*maker);
       const Node& node = draft_.node(*maker);
-      if (is_product(node)) return {};
+      if (is_product(node)) return has_met_sinks() ? std::string_view() : kOtherForm;
       const auto before = step_back(node, scores);
       if (!before) return kOtherForm;
       scores = *before;
@@ -216,6 +232,17 @@ class WayBack {
 
  private:
   static constexpr std::string_view kOtherForm = "its scores are of another form";
+
+  // Their own reader is met before anything is done to them.
+  uint32_t readers_of(ValueId scores) {
+    const bool is_read = sinks_ != nullptr && sinks_->has_other_reader && scores == sinks_->scores;
+    const bool is_as_it_was = factor_ == 1 && biases_.ids.empty() && !fill_;
+    met_sinks_ |= is_read && is_as_it_was;
+    return is_read ? 2 : 1;
+  }
+  [[nodiscard]] bool has_met_sinks() const {
+    return sinks_ == nullptr || !sinks_->has_other_reader || met_sinks_;
+  }
 
   bool is_product(const Node& node) {
     const bool adds = node.op == "aten::baddbmm";
@@ -324,6 +351,8 @@ class WayBack {
 
   const Draft& draft_;
   bool needs_order_;
+  const Sinks* sinks_;
+  bool met_sinks_ = false;
   Sizes sizes_;
   double factor_ = 1;  // by which what was added and multiplied before is multiplied
   ValueList biases_;
@@ -381,38 +410,51 @@ std::variant<SpelledAttention, std::string_view> spelled_attention(const Draft& 
   const auto pair = operands(last);
   if (!pair || pair->first != on->weights) return "it is another product";
   if (!is_over_the_last(draft, draft.node(softmax))) return "it is over another dimension";
-  if (!on->are_all) return "its weights are seen in part, as beside sinks";
-  WayBack back(draft, on->are_seen);
-  if (const auto reason = back.follow(*value_at(draft.node(softmax), 0)); !reason.empty()) {
+  const ValueId taken = *value_at(draft.node(softmax), 0);
+  const auto sinks =
+      on->have_sinks ? sinks_among(draft, taken) : sinks_behind(draft, last.outputs[0]);
+  if (!on->are_all || (on->have_sinks && !sinks)) return "its weights are seen in part";
+  WayBack back(draft, on->are_seen, sinks ? &*sinks : nullptr);
+  if (const auto reason = back.follow(on->have_sinks ? sinks->scores : taken); !reason.empty()) {
     return reason;
   }
   if (!are_multiplied(draft, back, on->weights, pair->second)) return "its shapes are of no heads";
   const DType dtype = dtype_of(draft, pair->second);
   const auto value = source_of(draft, pair->second, false, dtype);
-  const auto key = source_of(draft, back.key(), true, dtype);
-  if (!value || !key) return "its keys are turned otherwise, or of another dtype";
+  const auto copied = source_of(draft, back.key(), true, dtype);
+  const bool stays_turned = !copied && lies_turned(draft, back.key(), dtype);
+  if (!value || (!copied && !stays_turned)) {
+    return "its keys are turned otherwise, or of another dtype";
+  }
+  const Source key = copied.value_or(Source{back.key(), {}});
   const Source query = source_of_query(draft, back.query(), dtype);
   const DType of_query = dtype_of(draft, query.value);
   if (!has_kernels(dtype) || (of_query != dtype && of_query != DType::kFloat32)) {
     return "it is of another dtype";
   }
   const auto has_rows = [&](ValueId id) { return shape_of(draft, id)->size() == 4; };
-  if (back.tells_rows() && !has_rows(query.value) && !has_rows(key->value) &&
+  if (back.tells_rows() && !has_rows(query.value) && !has_rows(key.value) &&
       !has_rows(value->value)) {
     return "its masks alone tell rows from heads";
   }
-  SpelledAttention made{
-      on->nodes, on->nodes.back(), {"djinn::attend_biased", {}, last.outputs, {}}};
-  for (const auto* const more : {&back.nodes(), &query.copies, &key->copies, &value->copies}) {
+  const NodeIndex end = sinks && !on->have_sinks ? sinks->nodes.back() : on->nodes.back();
+  SpelledAttention made{on->nodes, end, {"djinn::attend_biased", {}, draft.node(end).outputs, {}}};
+  if (sinks) made.nodes.insert(made.nodes.end(), sinks->nodes.begin(), sinks->nodes.end());
+  for (const auto* const more : {&back.nodes(), &query.copies, &key.copies, &value->copies}) {
     made.nodes.insert(made.nodes.end(), more->begin(), more->end());
   }
   if (!draft.may_move(std::ranges::min(made.nodes), made.last)) {
     return "something is written amid it";
   }
   made.made.arguments = {
-      {"", ValueRef{query.value}}, {"", ValueRef{key->value}}, {"", ValueRef{value->value}}};
+      {"", ValueRef{query.value}}, {"", ValueRef{key.value}}, {"", ValueRef{value->value}}};
   std::ranges::move(back.arguments(shape_of(draft, on->weights)->size() == 3),
                     std::back_inserter(made.made.arguments));
+  const ArgumentValue none = None{};
+  if (sinks || stays_turned) {
+    made.made.arguments.push_back({"", sinks ? ValueRef{sinks->value} : none});
+  }
+  if (stays_turned) made.made.arguments.push_back({"", true});
   return made;
 }
 

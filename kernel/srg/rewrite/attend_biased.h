@@ -7,8 +7,9 @@
 //   w = softmax(s, -1)
 //   out = w @ v                         matmul or bmm
 //
-// each step perhaps in another dtype, or with rows and heads as one dimension. It becomes
-// djinn::attend_biased, which reads keys and values where a copy of them was made from.
+// each step perhaps in another dtype, or with rows and heads as one dimension, and perhaps with
+// sinks (attend_sinks.h). It becomes djinn::attend_biased, which reads keys and values where a copy
+// of them was made from.
 #pragma once
 
 #include <string_view>

@@ -126,8 +126,7 @@ TEST(rewrite_spelled_attention, rows_and_heads_may_be_one_dimension) {
   EXPECT_EQ(made_of(kZeros + of("%z", kInOrder)),
             "(%q3, %k, %v, [%mask], [1.0], none, none, 0.25, true)");
   EXPECT_EQ(made_of(kZeros + of("%z", kInOrder, "0.5")), "its scores are of another form");
-  EXPECT_EQ(made_of(kZeros + of("%z", "[3*keys, 1, 3]")),
-            "its weights are seen in part, as beside sinks");
+  EXPECT_EQ(made_of(kZeros + of("%z", "[3*keys, 1, 3]")), "its weights are seen in part");
 }
 
 // Nobody could say otherwise how many of the eight are rows.
@@ -171,6 +170,61 @@ TEST(rewrite_spelled_attention, keys_and_values_are_read_where_they_were_copied_
   EXPECT_EQ(made_of(of("%n = aten::add_.Tensor(%k, 1)\n")), "something is written amid it");
 }
 
+const std::string kSinks = "input %sinks : bfloat16[2, 4, 3, 1]\n";
+const std::string kWide = "bfloat16[2, 4, 3, keys + 1]";
+
+// As GPT-OSS has them.
+std::string beside_sinks(const std::string& less, const std::string& view) {
+  return kSinks + kProduct + "%c : " + kWide + " = aten::cat([%s, %sinks], -1)\n" + less +
+         "%w1 : " + kWide + " = aten::_softmax(%d, -1, false)\n%w = aten::as_strided(%w1, " + view +
+         ")\n" + kMean;
+}
+const std::string kLessGreatest =
+    "%m : bfloat16[2, 4, 3, 1], %i : int64[2, 4, 3, 1] = aten::max.dim(%c, -1, true)\n"
+    "%d : " +
+    kWide + " = aten::sub.Tensor(%c, %m, alpha=1)\n";
+const std::string kButForTheLast = "[2, 4, 3, keys], [12*keys + 12, 3*keys + 3, keys + 1, 1], 0";
+
+// As Granite has them.
+std::string behind_sinks(const std::string& between, const std::string& scores) {
+  return "input %sinks : bfloat16[2, 4, 3]\n" + kProduct + between +
+         "%l : bfloat16[2, 4, 3] = aten::logsumexp(" + scores +
+         ", [-1], false)\n"
+         "%e : bfloat16[2, 4, 3] = aten::sub.Tensor(%l, %sinks, alpha=1)\n"
+         "%ef : float32[2, 4, 3] = aten::_to_copy(%e, dtype=float32)\n"
+         "%g : float32[2, 4, 3] = aten::sigmoid(%ef)\n"
+         "%df : float32[2, 4, 3, keys] = aten::_to_copy(%d, dtype=float32)\n"
+         "%wf : float32[2, 4, 3, keys] = aten::_softmax(%df, -1, false)\n"
+         "%w : " +
+         kScores +
+         " = aten::_to_copy(%wf, dtype=bfloat16)\n"
+         "%y0 : bfloat16[2, 4, 3, 16] = aten::matmul(%w, %v)\n"
+         "%g1 = aten::as_strided(%g, [2, 4, 3, 1], [12, 3, 1, 1], 0)\n"
+         "%gb : bfloat16[2, 4, 3, 1] = aten::_to_copy(%g1, dtype=bfloat16)\n"
+         "%y : bfloat16[2, 4, 3, 16] = aten::mul.Tensor(%y0, %gb)\n";
+}
+
+TEST(rewrite_spelled_attention, sinks_are_scores_without_a_value_however_they_are_spelled) {
+  const std::string wanted = "(%q, %k, %v, values[], doubles[], none, none, 1.0, false, %sinks)";
+  EXPECT_EQ(made_of(beside_sinks(kLessGreatest, kButForTheLast)), wanted);
+  EXPECT_EQ(made_of(behind_sinks("%d : " + kScores + " = aten::mul.Tensor(%s, 1.0)\n", "%d")),
+            wanted);
+}
+
+TEST(rewrite_spelled_attention, what_is_like_sinks_stays) {
+  const std::string kInPart = "its weights are seen in part";
+  EXPECT_EQ(made_of(beside_sinks(kLessGreatest,
+                                 "[2, 4, 3, keys], [12*keys + 12, 3*keys + 3, keys + 1, 1], 1")),
+            kInPart)
+      << "the first has none";
+  EXPECT_EQ(made_of(beside_sinks("%d : " + kWide + " = aten::neg(%c)\n", kButForTheLast)), kInPart);
+  EXPECT_EQ(made_of(beside_sinks("%x = aten::neg(%c)\n" + kLessGreatest, kButForTheLast)), kInPart)
+      << "somebody needs them together";
+  EXPECT_EQ(made_of(behind_sinks("%d : " + kScores + " = aten::mul.Tensor(%s, 0.5)\n", "%s")),
+            "its scores are of another form")
+      << "they are of other scores";
+}
+
 TEST(rewrite_spelled_attention, what_is_like_it_stays_and_says_why) {
   const std::string kOtherForm = "its scores are of another form";
   for (const char* const node :
@@ -210,9 +264,12 @@ TEST(rewrite_spelled_attention, other_products_stay) {
                    " = aten::matmul(%q, %kt)\n" + softmax_of("%s") + kMean);
   };
   const std::string kOtherKeys = "its keys are turned otherwise, or of another dtype";
-  EXPECT_EQ(with_keys("[2, 4, 16, keys], [64*keys, 16*keys, 1, 16], 16"), kOtherKeys);
   EXPECT_EQ(with_keys("[2, 4, 16, keys], [64*keys, 16*keys, keys, 1], 0"), kOtherKeys);
-  EXPECT_EQ(with_keys("[2, 4, 16, keys], [64*keys, 0, 1, 16], 0"), kOtherKeys);
+  const std::string kTurnedKeys =
+      "(%q, %kt, %v, values[], doubles[], none, none, 1.0, false, none, true)";
+  EXPECT_EQ(with_keys("[2, 4, 16, keys], [64*keys, 16*keys, 1, 16], 16"), kTurnedKeys);
+  EXPECT_EQ(with_keys("[2, 4, 16, keys], [64*keys, 0, 1, 16], 0"), kTurnedKeys)
+      << "all heads share one";
   EXPECT_EQ(with_keys("[1, 4, 16, keys], [64*keys, 16*keys, 1, 16], 0"),
             "its shapes are of no heads");
   EXPECT_EQ(made_of(kProduct + softmax_of("%s") +
