@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "daemon/djinnd/daemon.h"
+#include "daemon/djinnd/loop/log.h"
 #include "daemon/djinnd/simulation/client.h"
 #include "daemon/djinnd/simulation/daemon_for_tests.h"
 #include "daemon/djinnd/simulation/files.h"
@@ -326,6 +327,15 @@ class Simulation {
     return std::nullopt;
   }
 
+  Finding moving_model() const {
+    for (const auto& [id, model] : DaemonForTests::table(*daemon_).all()) {
+      const bool rests =
+          model.phase == ModelPhase::kResident || model.phase == ModelPhase::kOnDisk;
+      if (!rests) return fmt::format("model {} does not come to rest", text_of(id));
+    }
+    return std::nullopt;
+  }
+
   void leave() {
     machine_.tell("--- all leave");
     for (const auto& client : clients_) client->go();
@@ -335,12 +345,14 @@ class Simulation {
   void empty() {
     machine_.tell("--- all goes");
     const auto answered = [this] { return observer_waits(); };
-    // Unloading a model that moves is refused, so it is asked for again.
+    // Unloading a model that moves is refused, so it is asked for again when it has come to rest:
+    // what leaves waits for a worker that hangs until the watchdog has seen that.
     for (int round = 0; round < 10 && !failure_; ++round) {
       for (const auto& [id, model] : DaemonForTests::table(*daemon_).all()) {
         observer_->ask_for(ipc::UnloadModel{id});
       }
       pass(kHangIsSeenMs, answered);
+      pass(kHangIsSeenMs, [this] { return moving_model(); });
     }
     observer_->ask_for(ipc::CollectGarbage{});
     pass(10'000, answered);
