@@ -179,16 +179,21 @@ def least_worker(directory: Path) -> Path:
 def test_a_table_is_of_the_instructions_that_workers_have(cache: Path, tmp_path: Path) -> None:
     path, _ = measured_table(cache)
     before = path.read_bytes()
-    with running(*MEASURED, "--worker", str(least_worker(tmp_path))) as daemon:
-        wait_until(lambda: len(kept(cache)) == 2, "a second table is kept")
-        (other,) = set(kept(cache)) - {path}
-        assert other.name.startswith("kernels-base-")
+    options = (*MEASURED, "--worker", str(least_worker(tmp_path)))
+    with running(*options) as daemon:
+        wait_until(lambda: path.read_bytes() != before, "a table of theirs is kept")
         assert ctl(daemon, "devices", "-j").items()[0]["isa"] == "base"
+        told = kernels_of(daemon)
         with daemon.connect("kernels"):
             daemon.kill_worker()
         wait_until(lambda: len(tables_given(daemon)) == 2, "there is a spare worker")
-        assert " ".join(words_of(other)) in tables_given(daemon)
-    assert path.read_bytes() == before
+        assert " ".join(words_of(path)) in tables_given(daemon)
+    measured = path.read_bytes()
+    with running(*options) as daemon:
+        assert kernels_of(daemon) == told, "it is measured once a host"
+        wait_until(lambda: len(tables_given(daemon)) == 1, "there is a worker")
+        assert tables_given(daemon) == [" ".join(words_of(path))]
+    assert path.read_bytes() == measured and kept(cache) == [path]
 
 
 def test_the_standard_is_not_measured(cache: Path) -> None:

@@ -13,7 +13,9 @@
 #include <algorithm>
 #include <array>
 #include <filesystem>
+#include <optional>
 #include <string_view>
+#include <tuple>
 #include <utility>
 
 #include "daemon/djinnd/loop/log.h"
@@ -67,6 +69,26 @@ Status write_file(const std::string& path, const std::string& content) {
   return done;
 }
 
+// --- behind the key's lines
+
+constexpr std::string_view kWorkers = "workers ";
+
+std::string lines_of(IsaLevel level, const KernelTable& table) {
+  return fmt::format("{}{}\n{}\n", kWorkers, name_of(level), text_of(table));
+}
+
+std::optional<std::pair<IsaLevel, KernelTable>> table_of(std::string_view lines) {
+  const size_t end = lines.find('\n');
+  const bool are_lines = lines.starts_with(kWorkers) && lines.ends_with('\n');
+  if (!are_lines || end + 1 == lines.size()) return std::nullopt;
+  const auto level = isa_level_of(lines.substr(kWorkers.size(), end - kWorkers.size()));
+  if (!level) return std::nullopt;
+  const std::string_view text = lines.substr(end + 1, lines.size() - end - 2);
+  const auto table = kernel_table_of(text, standard_kernels(*level, is_amd()));
+  if (!table) return std::nullopt;
+  return std::pair(*level, *table);
+}
+
 }  // namespace
 
 KernelStore::Key KernelStore::key_of(const Options& options) {
@@ -75,7 +97,7 @@ KernelStore::Key KernelStore::key_of(const Options& options) {
 }
 
 KernelStore::KernelStore(WorkQueue& work, const std::string& directory, Key key)
-    : work_(work), directory_(directory), key_(std::move(key)) {}
+    : work_(work), directory_(directory), key_(std::move(key)), level_(key_.level) {}
 
 std::string KernelStore::path() const {
   if (directory_.empty()) return {};
@@ -103,22 +125,22 @@ void KernelStore::read() {
                path);
   }
   text.remove_prefix(key.size());
-  const bool is_line = text.ends_with('\n');
-  if (is_line) text.remove_suffix(1);
-  const auto table = kernel_table_of(text, standard_kernels(key_.level, is_amd()));
-  if (!is_line || !table) {
-    return log("who computes which products is measured anew: {} is damaged", path);
-  }
-  table_ = *table;
+  const auto kept = table_of(text);
+  if (!kept) return log("who computes which products is measured anew: {} is damaged", path);
+  std::tie(level_, table_) = *kept;
 }
 
 void KernelStore::take(IsaLevel level, const KernelTable& table) {
   if (std::exchange(is_told_, true)) return;
-  if (level == key_.level && table_) return;
-  key_.level = level;
+  if (level == level_ && table_) return;
+  const std::string told = lines_of(level, table);
+  if (!table_of(told)) return log("what a worker says of its kernels cannot have been measured");
+  if (table_)
+    log("workers have {}: what was measured for {} is not theirs", name_of(level), name_of(level_));
+  level_ = level;
   table_ = table;
   if (directory_.empty()) return;
-  const std::string content = key_text() + text_of(table) + '\n';
+  const std::string content = key_text() + told;
   work_.run([path = path(), content] { return write_file(path, content); },
             [](const Status& written) {
               if (written) return;

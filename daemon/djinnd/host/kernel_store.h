@@ -4,8 +4,11 @@
 // first worker measures it; all later ones are given it, of this djinnd and of those that follow.
 //
 //   key    what a table is good for: what a choice may depend on
-//   file   of the cache directory: the key's lines and the table's. One that is damaged, or that
-//          says what cannot have been measured, is told of in the log and counts for nothing
+//   level  of the workers, whose own may be another one than djinnd's process has: tiles are given
+//          to a process that asks. The first one says it
+//   file   of the cache directory: lines of the key, of the level, and of the table. One that is
+//          damaged, or that says what cannot have been measured, is told of in the log and counts
+//          for nothing
 //
 // invariant: the table never changes once there is one. A step that is repeated after a worker's
 // death gives the same bytes.
@@ -27,12 +30,11 @@ class KernelStore {
  public:
   struct Key {
     std::string cpu;
-    IsaLevel level = IsaLevel::kBase;
-    uint32_t threads = 0;  // of a lane
+    IsaLevel level = IsaLevel::kBase;  // of djinnd's process
+    uint32_t threads = 0;              // of a lane
     std::string build;
   };
 
-  // Of the host's workers, as far as djinnd's own processor tells.
   [[nodiscard]] static Key key_of(const Options& options);
 
   // directory: made where it is missing; empty: the table is kept by this process alone.
@@ -40,13 +42,13 @@ class KernelStore {
 
   // Takes the table of the file, if it is one of the key. Waits for the disk.
   void read();
-  // What a worker of that level measured, or was given. The first one says which level the host's
-  // workers have; what is new of it is kept, by `work`, in a file.
+  // What a worker of that level measured, or was given. What is new of the first one is kept, by
+  // `work`, in a file; what cannot have been measured counts for nothing, and the log tells of it.
   void take(IsaLevel level, const KernelTable& table);
   // Null: nobody has measured.
   [[nodiscard]] const KernelTable* table() const { return table_ ? &*table_ : nullptr; }
   // Whose table it is, or will be.
-  [[nodiscard]] IsaLevel level() const { return key_.level; }
+  [[nodiscard]] IsaLevel level() const { return level_; }
 
  private:
   [[nodiscard]] std::string key_text() const;
@@ -54,7 +56,8 @@ class KernelStore {
 
   WorkQueue& work_;
   const std::string directory_;
-  Key key_;
+  const Key key_;
+  IsaLevel level_;
   bool is_told_ = false;  // a worker has said its level
   std::optional<KernelTable> table_;
 };
