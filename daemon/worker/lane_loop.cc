@@ -252,12 +252,14 @@ Status LaneLoop::enqueue(Seat& seat, sched::Arrival arrival, uint64_t now_ns) {
 
 // --- turns
 
-// Gives how long that took. Who came meanwhile may be before who was there.
+// Gives when it has the turn. Who came meanwhile may be before who was there; to judge them is not
+// the time of who is picked.
 uint64_t LaneLoop::take_turn(uint64_t now_ns) {
   const uint64_t slept_ns = baton_.take(now_ns);
   counts_.note_turn(slept_ns, baton_.overruns());
-  if (slept_ns > 0) look_around(now_ns + slept_ns);
-  return slept_ns;
+  if (slept_ns == 0) return now_ns;
+  look_around(now_ns + slept_ns);
+  return clock_.monotonic_ns();
 }
 
 bool LaneLoop::run_turn() {
@@ -268,8 +270,7 @@ bool LaneLoop::run_turn() {
     return false;
   }
   if (!state_.queue.has_ready()) return false;
-  now_ns = clock_.monotonic_ns();  // to judge who came is not the time of who is picked
-  now_ns += take_turn(now_ns);
+  now_ns = take_turn(clock_.monotonic_ns());  // nor is it to judge who came before
   const auto turn = sched::next_turn(state_.queue, now_ns);
   if (!turn) return false;
   const bool worked = run_unit(unit_of(turn->session, now_ns), now_ns);
