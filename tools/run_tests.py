@@ -7,9 +7,11 @@ What runs:
 * pytest: tests/style, then the other folders of tests/, a folder of many files in two shares;
 * every test that CMake knows in build/release and build/asan, in the full tier also in build/tsan,
   in the default one the worker's in build/tsan-unity (a GoogleTest program each, or a plain program
-  that counts as one test), those with the property RUN_SERIAL first.
-They are one queue, the longest first, of which one more run at a time than there are cores: folders
-wait for half of their time, and programs of seconds are left for the end.
+  that counts as one test).
+They are one queue, of which one more run at a time than there are cores: folders wait for half of
+their time. Its order: programs with the property RUN_SERIAL, which run one at a time and each with
+about a core for itself (see job_queue.py); tests/style; the folders of FIRST, then those of most
+files; the programs with a sanitizer, then the others, of which most take seconds.
 
 Tiers: a GoogleTest whose name begins with `ci_` or `full_`, a CTest test with the label `ci` or
 `full`, and a pytest test with that mark are left out of `quick`; `full` ones of the default too.
@@ -43,6 +45,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import IO
+
+from job_queue import Job, run_jobs
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "build" / "test"
@@ -335,6 +339,12 @@ def kill_group(leader: int) -> None:
         os.killpg(leader, signal.SIGKILL)
 
 
+def kill_groups() -> None:
+    """Ctrl-C does not reach them."""
+    for leader in list(RUNNING):
+        kill_group(leader)
+
+
 def copy_lines(source: IO[str], log: IO[str], stream: bool) -> None:
     for line in source:
         log.write(line)
@@ -435,24 +445,12 @@ def run_all(selection: Selection) -> list[Outcome]:
         if not selection.text or outcome.passed + outcome.failed + outcome.skipped:
             print_outcome(outcome)
 
-    works = [
-        partial(run_pytest, Share(STYLE.name, [STYLE]), selection, stream=False),
-        *(partial(run_pytest, share, selection, stream=True) for share in shares_of_tests()),
-        *(
-            partial(run_program, one, selection)
-            for one in sorted(programs, key=lambda one: not one.serial)
-        ),
-    ]
-    with concurrent.futures.ThreadPoolExecutor(CORES + 1) as pool:
-        futures = [pool.submit(work) for work in works]
-        try:
-            for future in concurrent.futures.as_completed(futures):
-                done(future.result())
-        except BaseException:  # Ctrl-C, too: it does not reach their groups of processes
-            pool.shutdown(wait=False, cancel_futures=True)
-            for leader in list(RUNNING):
-                kill_group(leader)
-            raise
+    pytests = [partial(run_pytest, Share(STYLE.name, [STYLE]), selection, stream=False)]
+    pytests += [partial(run_pytest, share, selection, stream=True) for share in shares_of_tests()]
+    jobs = [Job(run) for run in pytests]
+    for one in sorted(programs, key=lambda one: one.preset == "release"):
+        jobs.append(Job(partial(run_program, one, selection), serial=one.serial))
+    run_jobs(jobs, CORES, done, stop=kill_groups)
     return outcomes
 
 
