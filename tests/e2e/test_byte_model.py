@@ -11,8 +11,11 @@ from transformers import LlamaForCausalLM
 
 BYTES_MAX = 8_000_000
 BITS_PER_BYTE_MAX = 2.4
-SOURCES = ("jargon-text", "debian-handbook")
+TOLERANCE = 0.005  # bits per byte; processors differ by 1e-7, as do counts of threads
 SAMPLED_ONE_IN = 8  # documents
+# Bytes and bits per byte of these. Whoever trains the model anew measures them, as the README's.
+SAMPLES = {"jargon-text": (7811, 1.977), "debian-handbook": (4372, 1.773)}
+SOURCES = tuple(SAMPLES)
 
 
 @pytest.fixture
@@ -58,12 +61,13 @@ def bits_per_byte(byte_model: Path, train: ModuleType, documents: list[str]) -> 
 
 
 @pytest.mark.parametrize("source", SOURCES)
-def test_a_sample_of_the_held_out_text_costs_few_bits(
+def test_a_sample_of_the_held_out_text_costs_the_recorded_bits(
     byte_model: Path, train: ModuleType, source: str
 ) -> None:
     sample = held_out(train, source)[::SAMPLED_ONE_IN]
-    assert sum(map(len, sample)) > 2000
-    assert bits_per_byte(byte_model, train, sample) <= BITS_PER_BYTE_MAX
+    size, expected = SAMPLES[source]
+    assert sum(len(text.encode()) for text in sample) == size
+    assert bits_per_byte(byte_model, train, sample) == pytest.approx(expected, abs=TOLERANCE)
 
 
 @pytest.mark.full
@@ -74,4 +78,4 @@ def test_the_held_out_text_costs_the_documented_bits(
     documents = held_out(train, source)
     size, expected = documented(byte_model, source)
     assert sum(len(text.encode()) for text in documents) == size
-    assert bits_per_byte(byte_model, train, documents) == pytest.approx(expected, abs=0.005)
+    assert bits_per_byte(byte_model, train, documents) == pytest.approx(expected, abs=TOLERANCE)
