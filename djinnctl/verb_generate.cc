@@ -158,6 +158,7 @@ class SaidRows {
     explicit Row(const GenerateCommand& command) : said(command) {}
 
     Said said;
+    Harmless harmless;  // what one row leaves unfinished is not the next one's to finish
     std::string waits;
     bool has_ended = false;
   };
@@ -170,22 +171,22 @@ class SaidRows {
   Status write() {
     for (; at_ < rows_.size(); ++at_) {
       Row& row = rows_[at_];
-      DJINN_CHECK(write_text(std::exchange(row.waits, {})));
+      DJINN_CHECK(write_waiting(row));
       if (!row.has_ended) return {};
       DJINN_CHECK(write_out("\n"));
     }
     return {};
   }
-  Status write_text(const std::string& text) {
+  Status write_waiting(Row& row) const {
+    const std::string text = std::exchange(row.waits, {});
     if (!terminal_) return write_out(text);
     std::string shown;
-    for (const char byte : text) shown += harmless_.next(byte);
+    for (const char byte : text) shown += row.harmless.next(byte);
     return write_out(shown);
   }
 
   const GenerateCommand& command_;
   const bool terminal_;
-  Harmless harmless_;
   std::vector<Row> rows_;
   size_t at_ = 0;  // those before it are written
 };

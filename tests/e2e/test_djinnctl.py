@@ -2,6 +2,7 @@
 """djinnctl against a daemon: tables, JSON, ids, exit codes; what a model says."""
 
 import getpass
+import itertools
 import json
 import os
 import re
@@ -19,6 +20,7 @@ import torch
 from command_line import ctl
 from private_daemon import BIN, Daemon, running, wait_until
 from safetensors.numpy import save_file
+from terminal import Terminal
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
 from transformers import LlamaForCausalLM
 from transformers.convert_slow_tokenizer import bytes_to_unicode
@@ -727,6 +729,46 @@ def test_several_prompts_are_told_one_after_the_other(daemon: Daemon, byte_model
     assert [item["prompt"] for item in items] == prompts
     assert [item["prompt_tokens"] for item in items] == rows
     assert [item["tokens"] for item in items] == expected
+
+
+def test_a_character_that_one_row_begins_is_not_the_next_one_s_to_end(
+    daemon: Daemon, byte_model: Path
+) -> None:
+    """On a terminal, where bytes that continue no character are not shown."""
+    rows = [[256, letter] for letter in b"abcdefghijklmnopqrstuvwxyz"]
+    with daemon.connect("rows") as session:
+        generator = djinn.Generator(session, byte_model)
+
+        def first_bytes(seed: int) -> list[int]:
+            drawn: dict[str, Any] = {"max_new_tokens": 1, "temperature": 100.0, "seed": seed}
+            return [token for (token,) in generator.generate(rows, **drawn).tokens]
+
+        def begun(said: list[int]) -> list[int]:
+            """Rows of a byte that continues a character, behind the only one of a byte that begins
+            it."""
+            pairs = enumerate(itertools.pairwise(said), start=1)
+            fitting = [at for at, (a, b) in pairs if 0xC3 <= a <= 0xF4 and 0x80 <= b < 0xC0]
+            return [at for at in fitting if said.count(said[at - 1]) == 1]
+
+        seed = next(seed for seed in itertools.count() if begun(first_bytes(seed)))
+        said = first_bytes(seed)
+    words = ["generate", str(byte_model), "--max-new-tokens", "1", "--temperature", "100"]
+    for _, letter in rows:
+        words += ["--prompt", chr(letter)]
+    with Terminal() as terminal:
+        process = subprocess.Popen(
+            [str(BIN / "djinnctl"), *words, "--seed", str(seed)],
+            env={**os.environ, "DJINN_HOST": daemon.host},
+            stdout=terminal.slave,
+        )
+        terminal.hang_up()
+        while terminal.read():
+            pass
+        assert process.wait(60) == 0
+        lines = terminal.written.replace(b"\r\n", b"\n").split(b"\n")
+    at = begun(said)[0]
+    before = lines.index(bytes([said[at - 1]]))
+    assert lines[before + 1] == b"?", said
 
 
 def test_draws_depend_on_the_seed_alone(daemon: Daemon, byte_model: Path) -> None:
