@@ -164,8 +164,9 @@ DJINN_API djinn_code djinn_reconnect(djinn_client* client, uint64_t wait_ms, dji
 
 /* From now on runs of the client (of encoders, generators and programs) may wait for so long for
  * their turn. One that djinnd expects to wait longer is DJINN_QUEUE_FULL at once, and one whose
- * turn comes later, then: nothing of it was done. 0, DJINN_FOREVER: they wait, as they do at first.
- */
+ * turn comes later, then: nothing of it was done. Of the rows of an exported model, which are
+ * generated one after the other, the first alone is judged: then the call has begun, and the others
+ * wait. 0, DJINN_FOREVER: they wait, as they do at first. */
 DJINN_API djinn_code djinn_set_begin_within(djinn_client* client, uint64_t within_ms,
                                             djinn_error* error);
 
@@ -275,7 +276,7 @@ typedef struct djinn_generate_options {
   uint32_t min_new_tokens;    /* no stop token before */
   const int32_t* stop_tokens; /* NULL: the model's own */
   size_t stop_token_count;
-  int32_t pad_token;        /* fills prompts of unequal length */
+  int32_t pad_token;        /* fills prompts of unequal length; of an exported model: none */
   int32_t greedy;           /* not 0: the likeliest token, and the next four fields do not matter */
   float temperature;        /* 0: as greedy */
   uint32_t top_k;           /* 0: all */
@@ -283,7 +284,10 @@ typedef struct djinn_generate_options {
   float min_p;              /* 0: all */
   float repetition_penalty; /* 1, or 0: none */
   uint64_t seed;
-  uint64_t random_offset; /* of the first draw; what a generation gave for the next one goes on */
+  uint64_t random_offset; /* of the first draw; what a generation gave for the next one goes on.
+                           * Draws for several rows alternate: one for each row's first token, then
+                           * one for each row's second; of an exported model all of a row come
+                           * before those of the next */
   uint64_t reserved[4];
 } djinn_generate_options;
 
@@ -311,7 +315,10 @@ DJINN_API djinn_code djinn_generator_open_with(djinn_client* client, const char*
                                                djinn_generator** out, djinn_error* error);
 DJINN_API void djinn_generator_close(djinn_generator* generator);
 DJINN_API djinn_generator_info djinn_generator_get_info(const djinn_generator* generator);
-/* options: NULL for the defaults. next_random_offset: NULL if not wanted. */
+/* options: NULL for the defaults. next_random_offset: NULL if not wanted. DJINN_QUEUE_FULL comes
+ * before any token. Where an exported model has several rows, another error may come behind those
+ * of the first ones (memory is short, the worker is lost): what on_token was told is good,
+ * *next_random_offset is not written, and rows that have not ended are to be generated anew. */
 DJINN_API djinn_code djinn_generator_generate(djinn_generator* generator,
                                               const djinn_prompt* prompts, size_t prompt_count,
                                               const djinn_generate_options* options,

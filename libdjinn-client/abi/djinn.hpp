@@ -76,8 +76,8 @@ class Client {
   }
 
   [[nodiscard]] djinn_client* handle() const noexcept { return handle_.get(); }
-  // How long runs may wait for their turn from now on; 0 and milliseconds::max(): as long as it
-  // takes.
+  // How long runs may wait for their turn from now on, of an exported model's rows the first; 0 and
+  // milliseconds::max(): as long as it takes.
   void set_begin_within(std::chrono::milliseconds within) {
     detail::call(djinn_set_begin_within, handle(), detail::milliseconds(within));
   }

@@ -36,7 +36,8 @@ Status check_sampling(const GenerateOptions& options) {
 }
 
 Status check(const std::vector<std::vector<int32_t>>& prompts, const GenerateOptions& options,
-             int64_t vocabulary) {
+             const GenerationPrograms& programs) {
+  const int64_t vocabulary = programs.sizes().vocabulary;
   const bool empty = std::ranges::any_of(prompts, [](const auto& row) { return row.empty(); });
   DJINN_CHECK(check_prompts(prompts.size(), !empty));
   for (const auto& row : prompts) {
@@ -44,7 +45,7 @@ Status check(const std::vector<std::vector<int32_t>>& prompts, const GenerateOpt
   }
   DJINN_CHECK(check_stop_tokens(options.stop_tokens.size()));
   DJINN_CHECK(check_sampling(options));
-  if (prompts.size() == 1) return {};  // nothing is padded
+  if (prompts.size() == 1 || programs.rows_max() == 1) return {};  // nothing is padded
   return check_token("pad_token", options.pad_token, vocabulary);
 }
 
@@ -183,9 +184,11 @@ Result<ipc::GenerateBlock> Generator::make_block(const Prompts& prompts,
 
 Result<Generated> Generator::generate(const Prompts& prompts, const GenerateOptions& options,
                                       const OnToken& on_token) {
-  DJINN_CHECK(check(prompts, options, sizes().vocabulary));
+  DJINN_CHECK(check(prompts, options, *programs_));
   DJINN_CHECK(check_length(prompts, options));
-  if (prompts.size() <= programs_->rows_max()) return generate_block(prompts, options, on_token);
+  if (prompts.size() <= programs_->rows_max()) {
+    return generate_block(prompts, options, on_token, client_.begin_within_ms());
+  }
   return generate_in_turn(prompts, options, on_token);
 }
 
@@ -194,6 +197,7 @@ Result<Generated> Generator::generate_in_turn(const Prompts& prompts, GenerateOp
   DJINN_ASSERT(programs_->rows_max() == 1);
   Generated all;
   all.tokens.resize(prompts.size());
+  uint64_t begin_within_ms = client_.begin_within_ms();
   for (uint32_t row = 0; row < prompts.size() && !all.given_up; ++row) {
     OnToken of_row;
     if (on_token) {
@@ -202,7 +206,8 @@ Result<Generated> Generator::generate_in_turn(const Prompts& prompts, GenerateOp
         return on_token(event);
       };
     }
-    DJINN_TRY(Generated one, generate_block({prompts[row]}, options, of_row));
+    DJINN_TRY(Generated one, generate_block({prompts[row]}, options, of_row, begin_within_ms));
+    begin_within_ms = 0;  // the call has begun: it is no more as if it had not been
     all.tokens[row] = std::move(one.tokens.front());
     all.random_offset = options.random_offset = one.random_offset;
     all.given_up = one.given_up;
@@ -211,11 +216,12 @@ Result<Generated> Generator::generate_in_turn(const Prompts& prompts, GenerateOp
 }
 
 Result<Generated> Generator::generate_block(const Prompts& prompts, const GenerateOptions& options,
-                                            const OnToken& on_token) {
+                                            const OnToken& on_token, uint64_t begin_within_ms) {
   DJINN_TRY(ipc::GenerateBlock block, make_block(prompts, options));
   const uint64_t capacity = uint64_t{block.prompt_tokens} + block.max_new_tokens;
   DJINN_TRY(block.sequence, client_.make_sequence(sizes().geometry(block.rows, capacity)));
-  Result<Generated> generated = stream(block, left_padded(prompts, block), on_token);
+  Result<Generated> generated =
+      stream(block, left_padded(prompts, block), on_token, begin_within_ms);
   if (client_.has_ended()) return generated;  // and the sequence with it
   // Who has given the generation up does not wait for djinnd, which may be why they did.
   const bool given_up =
@@ -231,12 +237,12 @@ Result<Generated> Generator::generate_block(const Prompts& prompts, const Genera
 }
 
 Result<Generated> Generator::stream(const ipc::GenerateBlock& block,
-                                    const std::vector<int32_t>& prompt,
-                                    const std::function<bool(const TokenEvent&)>& on_token) {
+                                    const std::vector<int32_t>& prompt, const OnToken& on_token,
+                                    uint64_t begin_within_ms) {
   Generated out;
   out.tokens.resize(block.rows);
   std::vector<bool> finished(block.rows);
-  DJINN_TRY(const Run run, submit_generate(client_, block, prompt));
+  DJINN_TRY(const Run run, submit_generate(client_, block, prompt, begin_within_ms));
   const auto take = [&](const TokenEvent& event) {
     if (event.row >= block.rows || finished[event.row] || out.given_up) return;
     out.tokens[event.row].push_back(event.token);

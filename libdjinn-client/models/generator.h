@@ -62,10 +62,13 @@ class Generator {
   [[nodiscard]] int64_t begin_token() const { return begin_token_; }  // -1: none
 
   // Rows of different lengths are padded on the left. Those of a bundle are generated one after the
-  // other, each as it is alone, and draws go on where the row before ended. on_token sees each
-  // token once, in order; false from it gives the rest up, which is no error. Errors:
-  // kInvalidArgument for no rows or an empty one, kOutOfRange for a token outside the vocabulary,
-  // and for too many of them.
+  // other, each as it is alone, and draws go on where the row before ended; Client::
+  // begin_within_ms() is of the first of them, for the others continue a call that has begun.
+  // on_token sees each token once, in order; false from it gives the rest up, which is no error.
+  // Errors: kInvalidArgument for no rows or an empty one, kOutOfRange for a token outside the
+  // vocabulary, and for too many of them; kQueueFull, before any token. An error of a later row,
+  // as where memory is short or the worker is lost, is the call's: of the rows before it remains
+  // what on_token was told.
   Result<Generated> generate(const std::vector<std::vector<int32_t>>& prompts,
                              const GenerateOptions& options,
                              const std::function<bool(const TokenEvent&)>& on_token = {});
@@ -85,11 +88,11 @@ class Generator {
   Result<Generated> generate_in_turn(const Prompts& prompts, GenerateOptions options,
                                      const OnToken& on_token);
   Result<Generated> generate_block(const Prompts& prompts, const GenerateOptions& options,
-                                   const OnToken& on_token);
+                                   const OnToken& on_token, uint64_t begin_within_ms);
   Result<ipc::GenerateBlock> make_block(const Prompts& prompts, const GenerateOptions& options);
   [[nodiscard]] Status check_length(const Prompts& prompts, const GenerateOptions& options) const;
   Result<Generated> stream(const ipc::GenerateBlock& block, const std::vector<int32_t>& prompt,
-                           const std::function<bool(const TokenEvent&)>& on_token);
+                           const OnToken& on_token, uint64_t begin_within_ms);
 
   Client& client_;
   OpenedModel model_;

@@ -136,7 +136,8 @@ class Generator:
         **options: Any,
     ) -> Generated:
         """Generates and waits. Rows of different lengths are padded on the left; those of an
-        exported model are generated one after the other, each as it is alone.
+        exported model are generated one after the other, each as it is alone. `begin_within` is of
+        the first of these, and an error of a later one leaves what `on_token` was told before.
 
         `on_token` sees each token as it comes; False from it gives up the rest. Options:
         max_new_tokens (64), min_new_tokens, stop_tokens (the model's end tokens), pad_token,

@@ -242,7 +242,8 @@ def connect(
 
     `begin_within`: how many seconds a run or generation may wait for its turn. One that djinnd
     expects to wait longer raises a `LimitError` at once, whose code is "queue_full", and one whose
-    turn comes later, then: nothing of it was done. None: it waits.
+    turn comes later, then: nothing of it was done. Of several prompts of an exported model the
+    first alone is judged, and the others wait, for the call has begun. None: it waits.
 
     After djinnd went, calls that reconnect (see `Session.reconnect`) try for `reconnect_wait`
     seconds from when the first of them saw it (math.inf: until djinnd is there), then once each.

@@ -3,9 +3,7 @@
 nothing."""
 
 import ctypes
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,56 +11,17 @@ import djinn
 import numpy as np
 import pytest
 from command_line import ctl
-from long_runs import matmuls
+from long_runs import computing, in_time
 from private_daemon import Daemon, running, wait_until
 from test_c_client import DOUBLE, Failure, Input, Library, Symbol, connected
 
 QUEUE_FULL = 303
-PRODUCTS = 200
-X = np.eye(640, dtype=np.float32)
 
 
 @pytest.fixture
 def fifo() -> Iterator[Daemon]:
     with running("--policy", "fifo") as daemon:
         yield daemon
-
-
-def in_time(call: Callable[[], Any]) -> Any:
-    """What the call gives, which a busy machine may keep from its turn for longer than it waits."""
-    given: list[Any] = []
-
-    def began() -> bool:
-        with suppress(djinn.LimitError):
-            given.append(call())
-        return bool(given)
-
-    wait_until(began, "it begins in time")
-    return given[0]
-
-
-@contextmanager
-def computing(daemon: Daemon) -> Iterator[Callable[[], bool]]:
-    """Somebody's run, which takes as long as one that the lane has seen before. Gives whether it
-    still goes on."""
-    with daemon.connect("long") as session:
-        program = session.define(matmuls(PRODUCTS))
-        for _ in range(2):  # the first has recorded its plan, and the second waited for its memory
-            program(x=X)
-        thread = threading.Thread(target=program, kwargs={"x": X})
-        thread.start()
-        looks = 0  # in a row that found it running: at first it may wait for memory once more
-
-        def computes() -> bool:
-            nonlocal looks
-            reports = daemon.observer.sessions()
-            runs = any(one["running"] for one in reports if one["id"] == session.id)
-            looks = looks + 1 if runs else 0
-            return looks == 20
-
-        wait_until(computes, "the run computes")
-        yield thread.is_alive
-        thread.join()
 
 
 def test_who_would_wait_too_long_is_told_at_once(fifo: Daemon) -> None:

@@ -6,11 +6,13 @@ loads.py.
     exports.py REPORT SCRATCH HOST [NAME...]    runs them; writes {name: None or what went wrong}
 """
 
+import functools
 import json
 import re
 import shutil
 import subprocess
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +21,8 @@ import loads
 import torch
 import zoo
 from loads import Case, checkpoint, ghost, refusal
-from private_daemon import BIN
+from long_runs import computing, in_time
+from private_daemon import BIN, running
 from transformers import PreTrainedModel
 
 CASES: dict[str, Case] = {}
@@ -289,6 +292,52 @@ def several_rows_are_each_what_it_is_alone(scratch: Path) -> None:
                 assert twice.tokens == [first.tokens[0], second.tokens[0]]
                 assert twice.random_offset == second.random_offset
                 assert first.tokens != second.tokens
+
+
+@case
+def only_the_first_of_several_rows_is_to_begin_in_time(scratch: Path) -> None:
+    """When it has been told the call has begun, whoever else may come to compute then."""
+    bundle = exported("qwen2", scratch)
+    rows, most = [[5, 9, 17], [3, 44]], 7
+    with (
+        running("--policy", "fifo") as daemon,
+        daemon.connect("rows", begin_within=0.05) as session,
+    ):
+        generator = djinn.Generator(session, bundle)
+        options: dict[str, Any] = {"max_new_tokens": most, "stop_tokens": []}
+        expected = []
+        for row in rows:
+            alone = in_time(functools.partial(generator.generate, [row], **options))
+            expected += alone.tokens
+
+        def generate() -> list[list[int]]:
+            told: list[djinn.Token] = []
+            with ExitStack() as others:
+
+                def hear(token: djinn.Token) -> None:
+                    told.append(token)
+                    if (token.row, token.index) == (0, most - 1):
+                        others.enter_context(computing(daemon))
+
+                try:
+                    return generator.generate(rows, on_token=hear, **options).tokens
+                except djinn.LimitError:
+                    assert not told, "it was refused behind tokens"
+                    raise
+
+        assert in_time(generate) == expected
+
+
+@case
+def rows_that_are_not_padded_need_no_token_for_it(scratch: Path) -> None:
+    rows = [[5, 9, 17], [3, 44]]
+    with djinn.connect() as session:
+        generator = djinn.Generator(session, exported("qwen2", scratch))
+        made = generator.generate(rows, max_new_tokens=3, pad_token=-1)
+        assert made.tokens == generator.generate(rows, max_new_tokens=3).tokens
+        padded = djinn.Generator(session, checkpoint("llama", scratch))
+        with refusal("pad_token"):
+            padded.generate(rows, max_new_tokens=3, pad_token=-1)
 
 
 @case
