@@ -42,7 +42,8 @@ def python(log: Path, limit_s: float, script: str, *arguments: str) -> str | Non
 
 
 def forked(log: Path, limit_s: float, run: Callable[[], None]) -> str | None:
-    """Runs it in a fork of this process; None when it ended well, else a sentence."""
+    """Runs it in a fork of this process, which reads nothing; None when it ended well, else a
+    sentence."""
     child = os.fork()
     if child == 0:
         _run_and_exit(log, run)
@@ -59,7 +60,8 @@ def _run_and_exit(log: Path, run: Callable[[], None]) -> NoReturn:
     """In the child. No handler of the parent's runs: what they would end is the parent's."""
     code = 1
     try:
-        with log.open("w") as out:
+        with open(os.devnull) as nothing, log.open("w") as out:
+            os.dup2(nothing.fileno(), 0)
             os.dup2(out.fileno(), 1)
             os.dup2(out.fileno(), 2)
         faulthandler.enable()

@@ -24,7 +24,6 @@ import importlib
 import json
 import os
 import re
-import subprocess
 import sys
 import tempfile
 import traceback
@@ -40,6 +39,7 @@ sys.path.append(str(Path(__file__).resolve().parents[1] / "e2e"))
 import children
 import torch
 import zoo
+from fork_server import Asked, ForkServer, serve
 from private_daemon import Daemon
 from transformers import PreTrainedModel
 
@@ -420,36 +420,25 @@ class Forks:
     comparison is a fork of it, and nothing is imported for each."""
 
     def __enter__(self) -> "Forks":
-        self._process = subprocess.Popen(
-            [sys.executable, __file__, SERVE],
-            env={**os.environ, **children.ENVIRONMENT},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
+        self._server = ForkServer([__file__, SERVE], children.ENVIRONMENT, LIMIT_S)
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._process.communicate()
+        self._server.close()
 
     def compared(self, name: str, daemon: Daemon, scratch: Path, side: Side = "ghost") -> Result:
         """Its output goes to scratch/NAME.log. No long prompts."""
 
         def start(log: Path, report: Path) -> str | None:
             arguments = (name, str(report), daemon.host, side, str(daemon.threads), *zoo.VARIANTS)
-            assert self._process.stdin is not None and self._process.stdout is not None
-            print(json.dumps((str(log), *arguments)), file=self._process.stdin, flush=True)
-            return json.loads(self._process.stdout.readline())
+            return self._server.ask((str(log), *arguments))
 
         return watched(name, daemon, scratch, start)
 
 
-def serve() -> None:
-    """Runs what each line of stdin says in a fork, and says on stdout how that ended."""
-    for line in sys.stdin:
-        log, *arguments = json.loads(line)
-        run = partial(main, *arguments)
-        print(json.dumps(children.forked(Path(log), LIMIT_S, run)), flush=True)
+def asked_for(request: list[str]) -> Asked:
+    log, *arguments = request
+    return Asked(Path(log), LIMIT_S, partial(main, *arguments))
 
 
 def in_fork(
@@ -499,5 +488,7 @@ def main(
         one.run() if variants else one.count()
 
 
-if __name__ == "__main__" and sys.argv[1:] == [SERVE]:
-    serve()
+if __name__ == "__main__":
+    if sys.argv[1:] != [SERVE]:
+        sys.exit(f"compare.py takes {SERVE} alone; './dev matrix' compares models")
+    serve(asked_for)

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Starts Python programs in forks of itself, with what they all import imported, which takes longer
-than most of them. Each line of its input is one; the answer is how it ended, as children.py says
-it. One that is to begin `anew` is started from nothing, as a shell would."""
+than most of them: see fork_server.py. One that is to begin `anew` is started from nothing, as a
+shell would."""
 
-import json
 import os
 import runpy
 import sys
@@ -14,9 +13,9 @@ from typing import Any
 sys.path.append(str(Path(__file__).resolve().parents[1] / "e2e"))
 sys.path.append(str(Path(__file__).resolve().parents[1] / "ghosts"))
 
-import children
 import peft  # noqa: F401
 import torch  # noqa: F401
+from fork_server import Asked, serve
 from transformers import AutoModelForCausalLM, AutoTokenizer, Trainer  # noqa: F401
 
 
@@ -31,12 +30,9 @@ def run(asked: dict[str, Any]) -> None:
     runpy.run_path(sys.argv[0], run_name="__main__")
 
 
-def main() -> None:
-    for line in sys.stdin:
-        asked = json.loads(line)
-        ended = children.forked(Path(asked["log"]), asked["limit_s"], partial(run, asked))
-        print(json.dumps(ended), flush=True)
+def asked_for(request: dict[str, Any]) -> Asked:
+    return Asked(Path(request["log"]), request["limit_s"], partial(run, request))
 
 
 if __name__ == "__main__":
-    main()
+    serve(asked_for)

@@ -4,13 +4,12 @@ they said."""
 
 import json
 import os
-import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import children
+from fork_server import ForkServer
 from private_daemon import THREADS
 
 HERE = Path(__file__).parent
@@ -43,16 +42,9 @@ class Nursery:
         self.scratch = scratch
         self.count = 0
         self.anew = os.environ.get("DJINN_TEST_TIER") == "full"
-        self.process = subprocess.Popen(
-            [sys.executable, str(HERE / "nursery.py")],
-            env={
-                **os.environ,
-                **children.ENVIRONMENT,
-                **{"OMP_NUM_THREADS": str(THREADS), "PYTHONUTF8": "1"},
-            },
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
+        environment = {"OMP_NUM_THREADS": str(THREADS), "PYTHONUTF8": "1"}
+        self.server = ForkServer(
+            [str(HERE / "nursery.py")], {**children.ENVIRONMENT, **environment}, LIMIT_S
         )
 
     def run(
@@ -66,22 +58,16 @@ class Nursery:
         words = [str(HERE / "engineer" / script), *map(str, arguments)]
         if djinn:
             words = [str(HERE / "with_djinn.py"), str(report), *words]
-        ended = self._ask(
+        ended = self.server.ask(
             {
                 **{"words": words, "anew": self.anew, "limit_s": LIMIT_S},
                 **{"directory": str(directory), "out": str(out), "log": str(log)},
                 "environment": {"DJINN_HOST": host, **more},
             }
         )
+        written = [one.read_text() if one.exists() else "" for one in (out, log)]
         said = json.loads(report.read_text()) if report.exists() else {}
-        return Told(ended, out.read_text(), log.read_text(), said)
-
-    def _ask(self, asked: dict[str, Any]) -> str | None:
-        assert self.process.stdin is not None and self.process.stdout is not None
-        self.process.stdin.write(json.dumps(asked) + "\n")
-        self.process.stdin.flush()
-        answer: str | None = json.loads(self.process.stdout.readline())
-        return answer
+        return Told(ended, *written, said)
 
     def close(self) -> None:
-        self.process.communicate()
+        self.server.close()
