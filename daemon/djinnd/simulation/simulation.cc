@@ -329,8 +329,7 @@ class Simulation {
 
   Finding moving_model() const {
     for (const auto& [id, model] : DaemonForTests::table(*daemon_).all()) {
-      const bool rests =
-          model.phase == ModelPhase::kResident || model.phase == ModelPhase::kOnDisk;
+      const bool rests = model.phase == ModelPhase::kResident || model.phase == ModelPhase::kOnDisk;
       if (!rests) return fmt::format("model {} does not come to rest", text_of(id));
     }
     return std::nullopt;
