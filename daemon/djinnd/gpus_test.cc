@@ -65,12 +65,12 @@ struct Fakes {
 class GpuDaemon {
  public:
   explicit GpuDaemon(const Fakes& fakes = {}, const std::string& mover = testing::mover_program(),
-                     const std::vector<std::string>& more = {})
+                     const std::vector<std::string>& more = {}, const std::string& worker = {})
       : path_("LD_LIBRARY_PATH", fakes.library_path),
         driver_("DJINN_FAKE_CUDA", fakes.driver),
         nvml_("DJINN_FAKE_NVML", fakes.nvml),
         lie_("DJINN_LIE", fakes.lie),
-        daemon_(arguments(more), {"--user"}, {.mover = mover}),
+        daemon_(arguments(more), {"--user"}, programs(mover, worker)),
         observer_(daemon_) {
     observer_.greet(true);
   }
@@ -161,26 +161,46 @@ class GpuDaemon {
     return children == 2 ? std::optional(all) : std::nullopt;
   }
   // 0: there is none.
-  [[nodiscard]] pid_t mover() const {
-    for (const auto& process : std::filesystem::directory_iterator("/proc")) {
-      const Fd file(::open((process.path() / "stat").c_str(), O_RDONLY | O_CLOEXEC));
-      char text[256] = {};
-      if (!file.valid() || ::read(file.get(), text, sizeof text - 1) <= 0) continue;
-      // PID (NAME) STATE PARENT
-      const std::string_view rest(text);
-      const std::string ours = fmt::format(" {} ", daemon_.pid());
-      const std::string_view before = rest.substr(0, rest.find(ours));
-      const bool runs = before.ends_with("(djinn-mover) S") || before.ends_with("(djinn-mover) R");
-      if (before.size() < rest.size() && runs) return static_cast<pid_t>(std::stoi(text));
-    }
-    return 0;
+  [[nodiscard]] pid_t mover() const { return child({"(djinn-mover) S", "(djinn-mover) R"}); }
+  [[nodiscard]] pid_t stopped_mover() const { return child({"(djinnd-lying-mo) T"}); }
+  // The GPU's, of this process' user.
+  [[nodiscard]] pid_t worker() const {
+    return child({"(djinnd-fake-wor) S", "(djinnd-fake-wor) R"}, "cuda:0");
   }
 
  private:
+  static testing::ChildPrograms programs(const std::string& mover, const std::string& worker) {
+    testing::ChildPrograms programs{.mover = mover};
+    if (!worker.empty()) programs.cuda_worker = worker;
+    return programs;
+  }
   static std::vector<std::string> arguments(const std::vector<std::string>& more) {
     std::vector<std::string> all{"--memory", "256MiB", "--devices", "cuda:0"};
     all.insert(all.end(), more.begin(), more.end());
     return all;
+  }
+
+  // Its name and state are one of these, and one of its arguments is that.
+  [[nodiscard]] pid_t child(const std::vector<std::string_view>& states,
+                            std::string_view argument = {}) const {
+    for (const auto& process : std::filesystem::directory_iterator("/proc")) {
+      // PID (NAME) STATE PARENT
+      const std::string text = text_of(process.path() / "stat");
+      const std::string ours = fmt::format(" {} ", daemon_.pid());
+      const std::string_view before = std::string_view(text).substr(0, text.find(ours));
+      const bool is_child = before.size() < text.size();
+      const auto is_it = [before](std::string_view state) { return before.ends_with(state); };
+      if (!is_child || std::ranges::none_of(states, is_it)) continue;
+      if (text_of(process.path() / "cmdline").find(argument) == std::string::npos) continue;
+      return static_cast<pid_t>(std::stoi(text));
+    }
+    return 0;
+  }
+  static std::string text_of(const std::filesystem::path& path) {
+    const Fd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+    char text[1024] = {};
+    const ssize_t length = file.valid() ? ::read(file.get(), text, sizeof text) : 0;
+    return {text, static_cast<size_t>(std::max<ssize_t>(length, 0))};
   }
 
   EnvironmentVariable path_, driver_, nvml_, lie_;
@@ -561,6 +581,71 @@ TEST_F(GpusOfDjinnd, a_limit_holds_and_who_was_placed_first_gives_way_unless_its
   const ipc::Failed failed = gpu.refusal_to_place(large);
   EXPECT_EQ(failed.code, ErrorCode::kOutOfMemory);
   EXPECT_THAT(failed.message, HasSubstr("device.cuda:0.limit"));
+}
+
+// What the mover has read of it before, the worker may have written to after that.
+TEST_F(GpusOfDjinnd, a_copy_whose_worker_dies_while_it_is_compared_is_compared_once_more) {
+  GpuDaemon gpu({.lie = "stops-summing"}, testing::lying_mover_program(), {},
+                testing::fake_worker_program());
+  ASSERT_TRUE(gpu.becomes(DeviceState::kReady)) << gpu.report().reason;
+  const auto goes_on_when_stopped = [&] {
+    pid_t mover = 0;
+    EXPECT_TRUE(eventually([&] { return (mover = gpu.stopped_mover()) != 0; }));
+    EXPECT_TRUE(mover != 0 && ::kill(mover, SIGCONT) == 0);
+  };
+  TestClient client(gpu.daemon());
+  client.greet(false, 1 << 16, "cuda:0");
+  const Fd file = testing::model_file(gpu.daemon().directory(), 1 << 18, 'k');
+  client.ask<ipc::Done>(ipc::AddFiles{1}, {file.get()});
+  client.send({50, ipc::OpenModel{.label = "model"}});
+  goes_on_when_stopped();
+  const auto opened = client.receive();
+  ASSERT_TRUE(opened.has_value());
+  ASSERT_TRUE(std::holds_alternative<ipc::ModelOpened>(opened->body));
+  const ModelId id = std::get<ipc::ModelOpened>(opened->body).model;
+  TestClient placer(gpu.daemon());
+  placer.greet(true);
+  placer.send({50, ipc::PlaceModel{id, "cuda:0"}});
+  ASSERT_TRUE(eventually([&] { return gpu.stopped_mover() != 0; }));
+  const pid_t worker = gpu.worker();
+  ASSERT_NE(worker, 0);
+  ASSERT_EQ(::kill(worker, SIGKILL), 0);
+  ASSERT_TRUE(eventually([&] {
+    return std::ranges::any_of(gpu.events(), [](const ipc::EventReport& event) {
+      return event.kind == ipc::EventKind::kWorkerLost;
+    });
+  }));
+  goes_on_when_stopped();
+  ASSERT_TRUE(eventually([&] { return placer.has_reply() || gpu.stopped_mover() != 0; }));
+  EXPECT_FALSE(placer.has_reply()) << "it is told to be there, and was not compared since";
+  goes_on_when_stopped();
+  const auto placed = placer.receive();
+  ASSERT_TRUE(placed.has_value());
+  EXPECT_TRUE(std::holds_alternative<ipc::ModelPlaced>(placed->body));
+}
+
+TEST_F(GpusOfDjinnd, a_copy_whose_opener_does_not_have_it_yet_gives_way_to_nobody) {
+  GpuDaemon gpu({}, testing::lying_mover_program(), {}, testing::fake_worker_program());
+  ASSERT_TRUE(gpu.becomes(DeviceState::kReady)) << gpu.report().reason;
+  const ModelId large = gpu.load(40, 'l');
+  TestClient client(gpu.daemon());
+  client.greet(false, 1 << 16, "cuda:0");
+  const Fd file = testing::model_file(gpu.daemon().directory(), 6 << 20, 'm');
+  const pid_t worker = gpu.worker();
+  ASSERT_NE(worker, 0);
+  ASSERT_EQ(::kill(worker, SIGSTOP), 0);
+  client.ask<ipc::Done>(ipc::AddFiles{1}, {file.get()});
+  client.send({50, ipc::OpenModel{.label = "model"}});
+  EXPECT_TRUE(eventually([&] {
+    const auto models = gpu.observer().ask<ipc::ModelList>(ipc::ListModels{}).models;
+    return std::ranges::any_of(models, [](const auto& one) { return one.on_gpus == 1; });
+  }));
+  EXPECT_EQ(gpu.refusal_to_place(large).code, ErrorCode::kOutOfMemory);
+  EXPECT_FALSE(client.has_reply());
+  ASSERT_EQ(::kill(worker, SIGCONT), 0);
+  const auto opened = client.receive();
+  ASSERT_TRUE(opened.has_value());
+  EXPECT_TRUE(std::holds_alternative<ipc::ModelOpened>(opened->body));
 }
 
 TEST_F(GpusOfDjinnd, what_cannot_be_placed_is_refused_and_says_why) {

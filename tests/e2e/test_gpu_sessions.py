@@ -14,7 +14,7 @@ from typing import Any
 import djinn
 import numpy as np
 import pytest
-from command_line import ctl
+from command_line import ctl, events_of
 from private_daemon import BIN, Daemon, children_named, running, wait_until
 from safetensors.numpy import save_file
 
@@ -132,6 +132,12 @@ def kill_worker(daemon: Daemon) -> int:
     return worker
 
 
+def memory_held_by(process: int) -> list[Path]:
+    """The fake driver's, by the descriptors that hold it."""
+    held = Path(f"/proc/{process}/fd")
+    return [fd for fd in held.iterdir() if "fake-cuda" in os.readlink(fd)]
+
+
 def expect_weights(got: dict[str, Any], weights: dict[str, np.ndarray]) -> None:
     assert got["x"].tobytes() == got["y"].tobytes() == weights["a"].T.tobytes()
     assert got["z"].tobytes() == weights["b"].tobytes()
@@ -223,6 +229,28 @@ def test_a_copy_that_is_dropped_comes_back_with_the_next_run(
             assert (gpu.status()["bytes_read"] > read) == (to == "disk")
         (report,) = ctl(gpu, "ps", "-j").items()
         assert report["copies"] == ["cuda:0"]
+
+
+def test_a_copy_that_somebody_wrote_to_is_made_anew_and_never_under_who_maps_it(
+    gpu: Daemon, weights: dict[str, np.ndarray], tmp_path: Path
+) -> None:
+    with gpu.connect("gpu", device="cuda:0") as session:
+        (tmp_path / "config.json").write_text("{}")
+        program = session.define(GET, session.load(tmp_path))
+        expect_weights(program(), weights)
+        (worker,) = workers(gpu)
+        fds = [os.open(path, os.O_RDWR) for path in memory_held_by(gpu.process.pid)]
+        for fd in fds:
+            os.pwrite(fd, b"!", 4099)
+        before = [os.pread(fd, MIB, 0) for fd in fds]
+        (placed,) = ctl(gpu, "load", str(tmp_path), "--device", "cuda:0", "-j").items()
+        assert placed["uploaded_bytes"] == placed["bytes"]
+        assert len(events_of(gpu, "copy-differed")) == 1
+        expect_weights(program(), weights)
+        assert workers(gpu) == [worker], "it let go, and has the next one"
+        assert [os.pread(fd, MIB, 0) for fd in fds] == before, "nobody zeroed what it mapped"
+        for fd in fds:
+            os.close(fd)
 
 
 def test_a_gpu_that_fails_in_a_step_ends_its_worker_and_the_step_is_done_again(

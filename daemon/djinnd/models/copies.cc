@@ -142,7 +142,11 @@ const std::vector<Fd>* Copies::extents_of(ModelId model, DeviceId device) const 
 
 void Copies::check(const Model& model, DeviceId device) {
   const auto found = all_.find(Key{model.id, device});
-  if (found != all_.end() && found->second->phase == CopyPhase::kThere) compare(*found->second);
+  if (found == all_.end()) return;
+  Copy& copy = *found->second;
+  if (copy.phase == CopyPhase::kThere) return compare(copy);
+  // What was read already might have been written to after that.
+  if (copy.phase == CopyPhase::kComparing) copy.is_suspect = true;
 }
 
 void Copies::let_go(ModelId model) {
@@ -219,6 +223,11 @@ void Copies::fill_on(Copy& copy) {
 
 void Copies::compare(Copy& copy) {
   copy.phase.enter(CopyPhase::kComparing);
+  add_up(copy);
+}
+
+void Copies::add_up(Copy& copy) {
+  copy.is_suspect = false;
   copy.is_busy = true;
   const Model& model = model_of(copy);
   std::vector<int> extents;
@@ -253,7 +262,7 @@ void Copies::has_sums(Key key, Result<Sums> sums) {
 }
 
 void Copies::compare_on(Copy& copy) {
-  if (copy.extent == copy.extents.size()) return arrived(copy);
+  if (copy.extent == copy.extents.size()) return copy.is_suspect ? add_up(copy) : arrived(copy);
   const size_t n = copy.extent;
   order(copy, ipc::ChecksumExtent{copy.sizes[n], copy.sums->key}, {copy.extents[n].get()},
         [this](Copy& compared, const MoverAnswer& answer) {
@@ -274,6 +283,11 @@ void Copies::differs(Copy& copy) {
   event.owner = model_of(copy).owner();
   event.error = ErrorCode::kHashMismatch;
   events_.emit(std::move(event));
+  if (!listener_.is_let_go(id, device)) {
+    // Whoever computes with it has its bytes, and never zeros, until all have let go.
+    copy.is_wanted_again = true;
+    return leave(copy);
+  }
   if (std::exchange(copy.is_refilled, true)) {
     return fail(copy, {ErrorCode::kHashMismatch,
                        fmt::format("What is copied to {} comes back as other bytes. Look for Xids "
@@ -302,7 +316,7 @@ void Copies::zero_on(Copy& copy) {
 void Copies::arrived(Copy& copy) {
   copy.phase.enter(CopyPhase::kThere);
   copy.is_refilled = false;
-  const auto& [id, device] = copy.key;
+  const auto [id, device] = copy.key;
   if (!std::exchange(copy.is_told, true)) {
     Event event = device_event(device, EventKind::kCopyPlaced,
                                fmt::format("model {} has a copy on {}: {}", text_of(id),
@@ -314,9 +328,10 @@ void Copies::arrived(Copy& copy) {
   }
   replies_.owe_each(std::exchange(copy.waiters, {}),
                     ipc::ModelPlaced{copy.bytes, copy.uploaded_bytes});
-  devices_.of(device).reconsider();
+  // Handed out before others may have it dropped.
   listener_.copy_came(id, device);
   listener_.copies_changed();
+  devices_.of(device).reconsider();
 }
 
 // --- of a predecessor
@@ -417,9 +432,11 @@ void Copies::tell_failure(Key key, Error why) {
 void Copies::leave(Copy& copy) {
   if (copy.phase == CopyPhase::kLeaving) return;
   const bool is_granting = copy.phase == CopyPhase::kGranting;
-  if (copy.phase != CopyPhase::kThere) tell_failure(copy.key, was_cut_short());
   const auto [id, device] = copy.key;
-  replies_.refuse_each(std::exchange(copy.waiters, {}), was_cut_short());
+  if (!copy.is_wanted_again) {
+    if (copy.phase != CopyPhase::kThere) tell_failure(copy.key, was_cut_short());
+    replies_.refuse_each(std::exchange(copy.waiters, {}), was_cut_short());
+  }
   copy.phase.enter(CopyPhase::kLeaving);
   *copy.stop = true;
   listener_.copy_leaves(id, device);
@@ -468,6 +485,13 @@ void Copies::gone(Key key) {
   const Model* const model = table_.find(id);
   const bool is_resident = model != nullptr && model->phase == ModelPhase::kResident;
   if (copy->is_wanted_again && is_resident) want(*model, device);
+  for (const Waiter& waiter : copy->waiters) {
+    if (is_resident) {
+      place(waiter, *model, device);
+    } else {
+      replies_.refuse(waiter, was_cut_short());
+    }
+  }
 }
 
 // --- orders
@@ -524,11 +548,18 @@ uint32_t Copies::places_of(ModelId model) const {
   return places;
 }
 
+bool Copies::is_awaited(const Copy& copy) const {
+  return std::ranges::any_of(*model_of(copy).openers, [&](const Opener& opener) {
+    return opener.device == copy.key.second;
+  });
+}
+
 std::vector<Copies::Copy*> Copies::evictable(DeviceId device) const {
   std::vector<Copy*> found;
   for (const auto& [key, copy] : all_) {
     const bool goes = key.second == device && copy->phase == CopyPhase::kThere;
-    const bool stays = goes && (model_of(*copy).pinned() || listener_.is_run(key.first));
+    const bool stays =
+        goes && (model_of(*copy).pinned() || is_awaited(*copy) || listener_.is_run(key.first));
     if (goes && !stays) found.push_back(copy.get());
   }
   std::ranges::sort(found, {}, &Copy::last_placed);

@@ -9,7 +9,10 @@
 //             mover's word
 //
 //   granting -> making -> filling -> comparing -> there
-//   comparing -> filling          its bytes are others: it is zeroed and filled again, once
+//   comparing -> filling          its bytes are others, and no worker maps it: it is zeroed and
+//                                 filled again, once
+//   comparing -> leaving          its bytes are others, and a worker maps it: it is made anew when
+//                                 all have let go
 //   granting -> comparing         a predecessor made it, and systemd kept its descriptors
 //   there -> comparing            it is placed again: whoever has its descriptors might have
 //                                 written to it
@@ -90,7 +93,8 @@ class Copies {
   void want(const Model& model, DeviceId device);
   // Null unless there is one that was compared.
   [[nodiscard]] const std::vector<Fd>* extents_of(ModelId model, DeviceId device) const;
-  // A worker of the device has died that could have written to it: compares it, if it is there.
+  // A worker of the device has died that could have written to it: compares it, if it is there,
+  // and once more, if it is being compared.
   void check(const Model& model, DeviceId device);
   // A worker of some GPU that had it does so no more.
   void let_go(ModelId model);
@@ -147,6 +151,7 @@ class Copies {
     bool is_told = false;          // that it is there
     bool is_kept = false;          // systemd has it
     bool is_wanted_again = false;  // since it leaves
+    bool is_suspect = false;       // since its comparison began
     bool is_freeing = false;
     std::optional<Sums> sums{};
     bool is_busy = false;  // an order, its sums or its extents are on their way
@@ -164,6 +169,8 @@ class Copies {
   void fill(Copy& copy);
   void fill_on(Copy& copy);
   void compare(Copy& copy);
+  // Of the host's extents, and then the copy's against it.
+  void add_up(Copy& copy);
   [[nodiscard]] static Result<Sums> sums_of(const std::vector<int>& extents,
                                             const std::vector<uint64_t>& bytes,
                                             const std::vector<uint64_t>& sizes,
@@ -190,6 +197,8 @@ class Copies {
   bool is_back(Copy& copy);
   [[nodiscard]] const Model& model_of(const Copy& copy) const;
   [[nodiscard]] Gpu& gpu_of(const Copy& copy) const;
+  // Whether somebody who opens the model is to have it yet.
+  [[nodiscard]] bool is_awaited(const Copy& copy) const;
   // On a GPU, least recently placed first.
   [[nodiscard]] std::vector<Copy*> evictable(DeviceId device) const;
 

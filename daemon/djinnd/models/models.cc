@@ -262,7 +262,8 @@ void Models::on_model_dropped(WorkerKey key, const ipc::ModelDropped& event) {
 
 void Models::worker_died(WorkerKey key, const WorkerDeath& death) {
   for (auto& [id, model] : table_.all()) {
-    const bool had_it = model.mapped->contains(key);
+    const auto had = model.mapped->find(key);
+    const bool had_it = had != model.mapped->end() && !had->second.parked;
     if (mappings_.worker_died(model, key, death)) {
       leases_.refuse_openers(
           model, key.owner, [key](WorkerKey other) { return other == key; },

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // CopyReclaimer: what gives way as a GPU's memory gets short: copies of models, least recently
-// placed first, but those of models that somebody has pinned. Nothing computes there, so a copy
-// that is there is idle.
+// placed first, but those of models that somebody has pinned, that a run may use now, or that an
+// opener waits for.
 //
 //   when somebody asks    as many as it takes; all that is needed, or nothing
 //   after each grant      above idle_percent, as long as more than that is granted
@@ -29,9 +29,9 @@ class CopyReclaimer final : public Reclaim {
 
   bool make_room(uint64_t bytes) override;
   [[nodiscard]] uint64_t pinned_bytes() const override;
-  // No step of anybody's keeps a copy.
+  // A step that goes on for long does keep a copy that leaves, and this does not know how much.
   [[nodiscard]] uint64_t held_up_bytes() const override { return 0; }
-  // Nothing there is a user's or a session's.
+  // A copy is for all users, and what is a user's or a session's there does not give way.
   [[nodiscard]] uint64_t leaving_bytes(Owner) const override { return 0; }
   [[nodiscard]] uint64_t leaving_bytes(vmu::Holder) const override { return 0; }
   void take_back_idle(Owner) override {}

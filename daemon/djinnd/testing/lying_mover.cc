@@ -20,6 +20,7 @@
 //   large-extent  of more bytes than ordered    growing-extent  of which nobody knows how many it
 //                                               will have
 //   dies-uploading  whenever more than the check's granule is uploaded
+//   stops-summing   before it tells a sum of more than the check's granule; SIGCONT has it go on
 //
 // Only --channel-fd of its arguments counts. It refuses variables that number devices anew.
 
@@ -127,7 +128,8 @@ class LyingMover {
     } else {
       if (lies("large-extent")) return memory(1, bytes + 3 * kGranule);
       if (lies("growing-extent")) return memory(1, bytes, pal::Seals::kNone);
-      return memory(lies("two-extents") ? 2 : 1, bytes);
+      // Sealed as the host's, for a worker of the tests. What is uploaded it keeps itself.
+      return memory(lies("two-extents") ? 2 : 1, bytes, pal::Seals::kWrite);
     }
     return fds;
   }
@@ -141,6 +143,7 @@ class LyingMover {
     if (const auto* asked = std::get_if<ipc::ChecksumExtent>(&order.body)) {
       KeyedChecksum sum(asked->key);
       sum.add(content_);
+      if (lies("stops-summing") && content_.size() > kGranule) ::raise(SIGSTOP);
       return say(number, ipc::Checksummed{lies("wrong-sum") ? Checksum{} : sum.value()});
     }
     if (std::holds_alternative<ipc::MeasureDevice>(order.body)) {
