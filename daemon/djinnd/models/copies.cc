@@ -548,19 +548,14 @@ uint32_t Copies::places_of(ModelId model) const {
   return places;
 }
 
-bool Copies::is_awaited(const Copy& copy) const {
-  return std::ranges::any_of(*model_of(copy).openers, [&](const Opener& opener) {
-    return opener.device == copy.key.second;
-  });
-}
-
 std::vector<Copies::Copy*> Copies::evictable(DeviceId device) const {
   std::vector<Copy*> found;
   for (const auto& [key, copy] : all_) {
     const bool goes = key.second == device && copy->phase == CopyPhase::kThere;
-    const bool stays =
-        goes && (model_of(*copy).pinned() || is_awaited(*copy) || listener_.is_run(key.first));
-    if (goes && !stays) found.push_back(copy.get());
+    if (!goes) continue;
+    const Model& model = model_of(*copy);
+    const bool stays = model.pinned() || model.has_openers_on(device) || listener_.is_run(model.id);
+    if (!stays) found.push_back(copy.get());
   }
   std::ranges::sort(found, {}, &Copy::last_placed);
   return found;

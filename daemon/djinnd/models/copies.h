@@ -197,8 +197,6 @@ class Copies {
   bool is_back(Copy& copy);
   [[nodiscard]] const Model& model_of(const Copy& copy) const;
   [[nodiscard]] Gpu& gpu_of(const Copy& copy) const;
-  // Whether somebody who opens the model is to have it yet.
-  [[nodiscard]] bool is_awaited(const Copy& copy) const;
   // On a GPU, least recently placed first.
   [[nodiscard]] std::vector<Copy*> evictable(DeviceId device) const;
 

@@ -80,12 +80,11 @@ void Leases::settle(Model& model) {
   std::set<DeviceId> lacking = mappings_.wanting_gpus(model);
   const std::vector<Opener> served = take_openers(model, [&](const Opener& opener) {
     if (!opener.needs_worker) return true;
-    const bool is_home = opener.device == model.device();
-    if (!is_home && copies_.extents_of(model.id, opener.device) == nullptr) {
-      lacking.insert(opener.device);
+    const WorkerKey key = opener.worker();
+    if (mappings_.bytes_for(model, key) == nullptr) {
+      lacking.insert(key.device);
       return false;
     }
-    const WorkerKey key = opener.worker();
     mappings_.add(model, key);
     return Mappings::is_added(model, key);
   });

@@ -70,6 +70,8 @@ class Mappings {
   [[nodiscard]] static bool is_parked(const Model& model);
   // Whether the worker has the model; of a GPU's, with its bytes.
   [[nodiscard]] static bool is_added(const Model& model, WorkerKey key);
+  // Where the bytes are that the worker maps; null: nowhere now.
+  [[nodiscard]] const std::vector<Fd>* bytes_for(const Model& model, WorkerKey key) const;
   // Whether a run of some domain waits for its bytes.
   [[nodiscard]] static bool is_wanted(const Model& model);
 
@@ -89,8 +91,6 @@ class Mappings {
  private:
   // Null if the worker does not have the model, and is not to have it.
   Model* find(WorkerKey key, ModelId id);
-  // Where the bytes are that the worker maps; null: nowhere now.
-  [[nodiscard]] const std::vector<Fd>* bytes_for(const Model& model, WorkerKey key) const;
   // Sends what the worker is to have: the bytes, or a place for them. Whether they were the bytes:
   // a GPU's worker that is not ready has none, so nobody waits for it to let go of a copy.
   bool send(const Model& model, WorkerKey key);

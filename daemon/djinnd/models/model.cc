@@ -127,6 +127,11 @@ bool Model::is_awaited_by(Owner user) const {
          std::ranges::any_of(*openers, [&](const Opener& opener) { return opener.domain == user; });
 }
 
+bool Model::has_openers_on(DeviceId device) const {
+  return std::ranges::any_of(*openers,
+                             [&](const Opener& opener) { return opener.device == device; });
+}
+
 bool Model::is_mapped_by(Owner user) const {
   return std::ranges::any_of(*mapped, [&](const auto& entry) { return entry.first.owner == user; });
 }

@@ -255,6 +255,8 @@ struct Model {
   void close_contents();
   // One of the user's workers has it, or is to have it.
   [[nodiscard]] bool is_mapped_by(Owner user) const;
+  // Whether somebody waits to have it on the device.
+  [[nodiscard]] bool has_openers_on(DeviceId device) const;
   // Whether somebody of the user waits for its bytes.
   [[nodiscard]] bool is_awaited_by(Owner user) const;
   // It was resident before, and what is being loaded is what it was.

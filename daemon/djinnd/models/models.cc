@@ -299,8 +299,7 @@ void Models::copy_failed(ModelId id, DeviceId device, const Error& why) {
   Model* const model = table_.find(id);
   if (model == nullptr) return;
   mappings_.refuse_copy(*model, device, why);
-  const auto waits = [device](const Opener& opener) { return opener.device == device; };
-  if (std::ranges::none_of(*model->openers, waits)) return;
+  if (!model->has_openers_on(device)) return;
   leases_.refuse_openers(
       *model, model->owner(), [device](WorkerKey key) { return key.device == device; }, why);
 }
