@@ -158,12 +158,16 @@ Call::Call(std::string_view function)
 
 Call::~Call() {
   line_ += '\n';
-  world().write(line_);
+  world().write(line_ + replayed_);
   current = nullptr;
 }
 
 void Call::add(std::string_view argument, std::string_view text) {
   fmt::format_to(std::back_inserter(line_), "\t{}={}", argument, text);
+}
+
+void Call::add_line(std::string_view replayed) {
+  fmt::format_to(std::back_inserter(replayed_), "replayed:{}\n", replayed);
 }
 
 Code Call::refusal() const {
@@ -181,6 +185,14 @@ void Call::end(Code code, bool is_of_runtime) {
 
 void note(std::string_view what, std::string_view text) {
   if (current != nullptr) current->add(what, text);
+}
+
+std::string_view current_line() {
+  return current == nullptr ? std::string_view() : current->line();
+}
+
+void note_line(std::string_view replayed) {
+  if (current != nullptr) current->add_line(replayed);
 }
 
 }  // namespace djinn::fake_runtime

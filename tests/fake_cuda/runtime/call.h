@@ -71,6 +71,8 @@ class Call {
   }
 
   void add(std::string_view argument, std::string_view text);
+  void add_line(std::string_view replayed);
+  [[nodiscard]] std::string_view line() const { return line_; }
 
   template <typename Work>
   auto run(Work work) {
@@ -96,6 +98,7 @@ class Call {
   const Fault* fault_ = nullptr;
   std::string_view function_;
   std::string line_;
+  std::string replayed_;  // lines
 };
 
 // cuBLAS computes something, on the handle's stream.
@@ -104,5 +107,9 @@ class Call {
 
 // Adds to the line of the call that is being made.
 void note(std::string_view what, std::string_view text);
+// That line, so far.
+[[nodiscard]] std::string_view current_line();
+// Writes, behind that line, one of a call that was captured and is replayed by it.
+void note_line(std::string_view replayed);
 
 }  // namespace djinn::fake_runtime

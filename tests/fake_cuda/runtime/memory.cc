@@ -29,19 +29,25 @@ cudaError_t release(Place place, void* address) {
   return done ? cudaSuccess : cudaErrorInvalidValue;
 }
 
-template <typename Work>
-cudaError_t on_stream(cudaStream_t stream, Work work) {
-  bool is_captured = false;
-  const cudaError_t refused = enqueue(stream, is_captured);
-  if (refused == cudaSuccess && !is_captured) work();
-  return refused;
+bool is_pageable(const void* memory) {
+  size_t offset = 0;
+  return world().find_block(memory, offset) == nullptr && !find_mapped(memory);
+}
+
+// A graph would read, or write, what is there when it is launched.
+cudaError_t refuse_pageable(cudaStream_t handle, const void* to, const void* from) {
+  Stream* const stream = world().find<Stream>(handle);
+  const bool is_captured = stream != nullptr && stream->capture != nullptr;
+  if (!is_captured || !(is_pageable(to) || is_pageable(from))) return cudaSuccess;
+  stream->capture->is_broken = true;
+  return cudaErrorStreamCaptureUnsupported;
 }
 
 // The synchronous calls use the legacy stream, and wait.
 template <typename Work>
 cudaError_t at_once(Work work) {
   const cudaError_t refused = refuse_in_capture();
-  return refused == cudaSuccess ? on_stream(nullptr, work) : refused;
+  return refused == cudaSuccess ? enqueue(nullptr, work) : refused;
 }
 
 }  // namespace
@@ -86,7 +92,9 @@ cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const vo
 
 cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind,
                             cudaStream_t stream) {
-  return on_stream(stream, [=] { ::memmove(to, from, bytes); });
+  if (const cudaError_t refused = refuse_pageable(stream, to, from); refused != cudaSuccess)
+    return refused;
+  return enqueue(stream, [=] { ::memmove(to, from, bytes); });
 }
 
 cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind) {
@@ -95,7 +103,9 @@ cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind)
 
 cudaError_t cudaMemcpy2DAsync(void* to, size_t to_pitch, const void* from, size_t from_pitch,
                               size_t width, size_t height, cudaMemcpyKind, cudaStream_t stream) {
-  return on_stream(stream, [=] {
+  if (const cudaError_t refused = refuse_pageable(stream, to, from); refused != cudaSuccess)
+    return refused;
+  return enqueue(stream, [=] {
     for (size_t row = 0; row < height; ++row)
       ::memmove(static_cast<char*>(to) + row * to_pitch,
                 static_cast<const char*>(from) + row * from_pitch, width);
@@ -103,7 +113,7 @@ cudaError_t cudaMemcpy2DAsync(void* to, size_t to_pitch, const void* from, size_
 }
 
 cudaError_t cudaMemsetAsync(void* to, int value, size_t bytes, cudaStream_t stream) {
-  return on_stream(stream, [=] { ::memset(to, value, bytes); });
+  return enqueue(stream, [=] { ::memset(to, value, bytes); });
 }
 
 cudaError_t cudaMemset(void* to, int value, size_t bytes) {

@@ -72,7 +72,13 @@ cudaError_t refuse_in_capture() {
 }
 
 cudaError_t enqueue(cudaStream_t handle, bool& is_captured) {
-  is_captured = false;
+  const auto is_done = std::make_shared<bool>(false);
+  const cudaError_t refused = enqueue(handle, [is_done] { *is_done = true; });
+  is_captured = refused == cudaSuccess && !*is_done;
+  return refused;
+}
+
+cudaError_t enqueue(cudaStream_t handle, std::function<void()> work) {
   if (!is_stream(handle)) return cudaErrorInvalidResourceHandle;
   if (is_legacy(handle)) {
     for (const auto& capture : captures()) {
@@ -82,16 +88,13 @@ cudaError_t enqueue(cudaStream_t handle, bool& is_captured) {
     }
   }
   Stream* const stream = world().find<Stream>(handle);
-  if (stream == nullptr || stream->capture == nullptr) return cudaSuccess;
+  if (stream == nullptr || stream->capture == nullptr) {
+    if (work) work();
+    return cudaSuccess;
+  }
   if (stream->capture->is_broken) return cudaErrorStreamCaptureInvalidated;
-  is_captured = true;
-  ++stream->capture->nodes;
+  stream->capture->nodes.push_back({std::string(current_line()), std::move(work)});
   return cudaSuccess;
-}
-
-cudaError_t enqueue(cudaStream_t stream) {
-  bool is_captured = false;
-  return enqueue(stream, is_captured);
 }
 
 namespace effect {
@@ -219,7 +222,8 @@ cudaError_t cudaStreamEndCapture(cudaStream_t handle, cudaGraph_t* graph) {
     if (one.capture == capture) one.capture = nullptr;
   });
   if (capture->is_broken) return cudaErrorStreamCaptureInvalidated;
-  *graph = reinterpret_cast<cudaGraph_t>(world().make<Graph>(capture->nodes));
+  *graph = reinterpret_cast<cudaGraph_t>(
+      world().make<Graph>(std::make_shared<const Nodes>(std::move(capture->nodes))));
   return cudaSuccess;
 }
 
@@ -251,7 +255,7 @@ cudaError_t cudaGraphGetNodes(cudaGraph_t handle, cudaGraphNode_t* nodes, size_t
   const Graph* const graph = world().find<Graph>(handle);
   if (graph == nullptr) return cudaErrorInvalidResourceHandle;
   if (nodes != nullptr) not_faked("cudaGraphGetNodes, for the nodes themselves,");
-  *count = graph->nodes;
+  *count = graph->nodes->size();
   return cudaSuccess;
 }
 
@@ -266,8 +270,14 @@ cudaError_t cudaGraphInstantiateWithFlags(cudaGraphExec_t* exec, cudaGraph_t han
 cudaError_t cudaGraphLaunch(cudaGraphExec_t handle, cudaStream_t stream) {
   const GraphExec* const exec = world().find<GraphExec>(handle);
   if (exec == nullptr) return cudaErrorInvalidResourceHandle;
-  note("nodes", fmt::format("{}", exec->nodes));
-  return enqueue(stream);
+  note("nodes", fmt::format("{}", exec->nodes->size()));
+  const auto replay = [nodes = exec->nodes] {
+    for (const Node& node : *nodes) {
+      note_line(node.line);
+      if (node.work) node.work();
+    }
+  };
+  return enqueue(stream, replay);
 }
 
 cudaError_t cudaGraphDestroy(cudaGraph_t graph) {

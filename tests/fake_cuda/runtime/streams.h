@@ -1,18 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Streams, events, captures and graphs. Work is done at once, so streams keep no order; what they
-// keep is which of them are captured. A capture counts its work and forgets it.
+// keep is which of them are captured. A capture keeps its work, with the lines of the calls that
+// it was of, and a launch of its graph does it.
 #pragma once
 
 #include <cuda_runtime_api.h>
 #include <fmt/format.h>
 
+#include <functional>
 #include <memory>
+#include <string>
 #include <thread>
+#include <utility>
+#include <vector>
 
 #include "tests/fake_cuda/runtime/world.h"
 
 namespace djinn::fake_runtime {
+
+struct Node {
+  std::string line;            // of the call that was captured
+  std::function<void()> work;  // none: it computes, and so has no effect here
+};
+using Nodes = std::vector<Node>;
 
 struct Capture {
   uint64_t number = 0;
@@ -20,7 +31,7 @@ struct Capture {
   std::thread::id thread;
   bool is_blocking = false;  // the legacy stream would wait for its first stream
   bool is_broken = false;
-  size_t nodes = 0;
+  Nodes nodes = {};
 };
 
 template <Kind kKindOf>
@@ -47,21 +58,24 @@ struct Event : Numbered<Kind::kEvent> {
 };
 
 struct Graph : Numbered<Kind::kGraph> {
-  Graph(uint64_t its_number, size_t count) : Numbered(its_number), nodes(count) {}
+  Graph(uint64_t its_number, std::shared_ptr<const Nodes> captured)
+      : Numbered(its_number), nodes(std::move(captured)) {}
   [[nodiscard]] std::string text() const override { return fmt::format("graph{}", number); }
-  size_t nodes;
+  std::shared_ptr<const Nodes> nodes;
 };
 
 struct GraphExec : Numbered<Kind::kGraphExec> {
-  GraphExec(uint64_t its_number, size_t count) : Numbered(its_number), nodes(count) {}
+  GraphExec(uint64_t its_number, std::shared_ptr<const Nodes> captured)
+      : Numbered(its_number), nodes(std::move(captured)) {}
   [[nodiscard]] std::string text() const override { return fmt::format("exec{}", number); }
-  size_t nodes;
+  std::shared_ptr<const Nodes> nodes;
 };
 
-// A piece of work is put on a stream: refused where a capture forbids it. If `is_captured` it is
-// not to be done.
+// A piece of work is put on a stream, and done at once, or, where the stream is captured, by each
+// launch of the graph: refused where a capture forbids it. work: none of what computes.
+[[nodiscard]] cudaError_t enqueue(cudaStream_t stream, std::function<void()> work = {});
+// Likewise, of work that the caller does, unless it `is_captured`; then it is lost.
 [[nodiscard]] cudaError_t enqueue(cudaStream_t stream, bool& is_captured);
-[[nodiscard]] cudaError_t enqueue(cudaStream_t stream);
 
 // The call is one of those that CUDA calls unsafe while somebody captures; it breaks the capture.
 [[nodiscard]] cudaError_t refuse_in_capture();
