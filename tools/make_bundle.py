@@ -26,6 +26,7 @@ import tree
 
 SOURCES = tree.ROOT / "packaging" / "bundle"
 PROGRAMS = ("djinnd", "djinn-worker", "djinn-loader", "djinn-mover", "djinnctl")
+CUDA_WORKER = "djinn-cuda-worker"  # where PyTorch is with CUDA
 MODULES = ("djinn-python", "djinn-device")  # as targets of the build
 # Those that need no file of the tree, and tell something of a host.
 TESTS = (
@@ -82,7 +83,7 @@ def making_folder(target: Path) -> TemporaryDirectory[str]:
 def check_build(build: Path) -> None:
     if absent := [package for tool, package in TOOLS.items() if shutil.which(tool) is None]:
         raise Refused(f"Debian's {', '.join(absent)} not installed; ./dev build installs it")
-    absent = [name for name in PROGRAMS + TESTS if not (build / "bin" / name).is_file()]
+    absent = [name for name in programs() + TESTS if not (build / "bin" / name).is_file()]
     absent += [] if len(modules_of(build)) == len(MODULES) else ["the Python package"]
     if absent:
         raise Refused(f"{build} has no {', '.join(absent)}; ./dev build builds it")
@@ -92,13 +93,29 @@ def modules_of(build: Path) -> list[Path]:
     return sorted((build / "python" / "djinn").rglob("*.so"))
 
 
+def torches() -> list[Path]:
+    return list(tree.ROOT.glob(".venv/lib/python3*/site-packages/torch"))
+
+
 @cache
 def torch() -> Path:
     """The folder of the PyTorch that the programs were linked with."""
-    found = list(tree.ROOT.glob(".venv/lib/python3*/site-packages/torch"))
-    if not found:
+    if not (found := torches()):
         raise Refused("there is no PyTorch in .venv; ./dev build installs it")
     return found[0]
+
+
+def programs() -> tuple[str, ...]:
+    """With the worker for GPUs: what ./dev build installs where there is no PyTorch has CUDA."""
+    without_cuda = [one for one in torches() if not (one / "lib/libc10_cuda.so").is_file()]
+    return PROGRAMS if without_cuda else (*PROGRAMS, CUDA_WORKER)
+
+
+@cache
+def wheels_libraries() -> set[str]:
+    """By name, of PyTorch's wheel and of those that it needs: bin/djinn-env finds the host's."""
+    folders = [torch() / "lib", *torch().parent.glob("nvidia/*/lib")]
+    return {path.name for folder in folders for path in folder.glob("*.so*")}
 
 
 def torch_version() -> str:
@@ -140,13 +157,13 @@ def package_of(library: Path) -> str:
 
 
 def libraries_for(files: list[Path]) -> dict[str, Path]:
-    """What these need, and what that needs, but for what is PyTorch's or every host's."""
+    """What these need, and what that needs, but for what is wheels' or every host's."""
     taken: dict[str, Path] = {}
     waiting = list(files)
     while waiting:
         file = waiting.pop()
         for name in needed(file):
-            if name in taken or (torch() / "lib" / name).exists():
+            if name in taken or name in wheels_libraries():
                 continue
             if name not in hosts_libraries():
                 raise Refused(f"{file} needs {name}, which is nowhere")
@@ -183,13 +200,13 @@ def put_program(source: Path, target: Path, root: Path) -> None:
 
 def put_programs(build: Path, root: Path) -> list[Path]:
     """Returns them as they were built."""
-    programs = [build / "bin" / name for name in PROGRAMS + TESTS]
+    built = [build / "bin" / name for name in programs() + TESTS]
     modules = modules_of(build)
-    for program in programs:
+    for program in built:
         put_program(program, root / "bin" / program.name, root)
     for module in modules:
         put_program(module, root / "python" / module.relative_to(build / "python"), root)
-    return programs + modules
+    return built + modules
 
 
 def put_python(root: Path) -> None:
@@ -238,15 +255,15 @@ def open_to_all(root: Path) -> None:
 
 
 def fill(build: Path, root: Path) -> None:
-    programs = put_programs(build, root)
-    libraries = libraries_for(programs)
+    built = put_programs(build, root)
+    libraries = libraries_for(built)
     for name, library in libraries.items():
         put(library, root / "lib" / name)
     put(SOURCES / "djinn_env.py", root / "bin" / "djinn-env", 0o755)
     put_python(root)
     put_licences({package_of(one) for one in libraries.values()} | set(STATIC_PACKAGES), root)
-    binaries = [*programs, *libraries.values()]
-    python = re.findall(r"cpython-(\d)(\d+)-", str(programs[-1]))[0]
+    binaries = [*built, *libraries.values()]
+    python = re.findall(r"cpython-(\d)(\d+)-", str(built[-1]))[0]
     facts = {
         **{"djinnd": our_version(), "torch": torch_version(), "python": ".".join(python)},
         **{"machine": platform.machine(), "glibc": newest_of(binaries, "GLIBC")},
@@ -301,7 +318,7 @@ def main() -> int:
     try:
         if options.targets:
             check_target(target)
-            print("\n".join(PROGRAMS + MODULES + TESTS))
+            print("\n".join(programs() + MODULES + TESTS))
         else:
             packed = make(options.build.absolute(), target)
             print(f"{target}\n{packed}")

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Builds the Debian packages: make_packages.py [--quick].
+"""Builds the Debian packages: make_packages.py [--quick] [--cuda].
 
 The tree, with packaging/deb/debian at its root, is staged in build/deb/source, built there by
 dpkg-buildpackage, and the packages are put into build/deb/out. What was compiled stays, so that
@@ -9,6 +9,9 @@ PyTorch's version or what makes the package has changed.
 
 --quick: for tests, in build/deb-quick. Nothing is compiled: the files are those of build/release.
 The packages are not compressed; there are none of debug information, and no source package.
+
+--cuda: djinn-torch-cuda, too: the worker for GPUs with libraries of NVIDIA's, for the machine that
+made it. It has gigabytes, and is not compressed.
 """
 
 import argparse
@@ -18,7 +21,7 @@ import re
 import shutil
 import subprocess
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import tree
@@ -31,6 +34,8 @@ PACKAGES = (
     *("djinnd", "djinnctl", "libdjinn-client1", "libdjinn-client-dev", "python3-djinn"),
     *("djinn-cuda", "djinn-torch"),
 )
+CUDA_PACKAGE = "djinn-torch-cuda"
+CUDA_LIBRARIES = TREE / "packaging" / "cuda_libraries.txt"
 
 
 @dataclass(frozen=True)
@@ -40,6 +45,7 @@ class Job:
     built: Path | None = None  # a build tree to take the programs from
     out_name: str = "out"  # of the folder that gets the packages
     environment: tuple[tuple[str, str], ...] = ()
+    cuda: bool = False  # with CUDA_PACKAGE
 
     @property
     def source(self) -> Path:
@@ -61,6 +67,31 @@ def missing() -> str | None:
         return f"Debian's {', '.join(absent)} not installed"
     if not list(TREE.glob(".venv/lib/python3*/site-packages/torch/lib/libtorch_cpu.so")):
         return "there is no PyTorch in .venv (./dev build makes it)"
+    return None
+
+
+@dataclass(frozen=True)
+class Library:
+    """A row of CUDA_LIBRARIES."""
+
+    path: str  # in the folder of wheels
+    wheel: str
+    licence: str
+    text: str
+
+
+def cuda_libraries() -> list[Library]:
+    lines = CUDA_LIBRARIES.read_text().splitlines()
+    return [Library(*line.split()) for line in lines if not line.startswith("#")]
+
+
+def missing_for_cuda() -> str | None:
+    """Why CUDA_PACKAGE cannot be built here, or None."""
+    places = list(TREE.glob(".venv/lib/python3*/site-packages"))
+    wanted = cuda_libraries()
+    absent = {one.wheel for one in wanted if not any((at / one.path).is_file() for at in places)}
+    if absent:
+        return f".venv has no {', '.join(sorted(absent))} (./dev deb --cuda installs it)"
     return None
 
 
@@ -116,9 +147,11 @@ def torch_key(job: Job) -> str:
 
 def settings(job: Job, has_torch: bool) -> dict[str, str]:
     options = [f"parallel={os.cpu_count()}", *(["noautodbgsym"] if job.built else [])]
+    profiles = ["pkg.djinnd.notorch"] if has_torch else []
+    profiles += ["pkg.djinnd.cuda"] if job.cuda else []
     return {
         "DEB_BUILD_OPTIONS": " ".join(options),
-        "DEB_BUILD_PROFILES": "pkg.djinnd.notorch" if has_torch else "",
+        "DEB_BUILD_PROFILES": " ".join(profiles),
         "DJINN_VENV": str(TREE / ".venv"),
         "DPKG_DEB_COMPRESSOR_TYPE": job.compression,
         **({"DJINN_BUILT": str(job.built)} if job.built else {}),
@@ -137,7 +170,7 @@ def fingerprint(job: Job) -> str:
     for folder in ("bin", "lib", "packaging", "python"):
         files += [path for path in sorted((job.built or TREE).glob(f"{folder}/**/*"))]
     times = [(str(f), f.stat().st_size, f.stat().st_mtime_ns) for f in files if f.is_file()]
-    return hashlib.sha256(repr((torch_key(job), times)).encode()).hexdigest()
+    return hashlib.sha256(repr((torch_key(job), job.cuda, times)).encode()).hexdigest()
 
 
 def build(job: Job) -> list[Path]:
@@ -176,11 +209,12 @@ def build(job: Job) -> list[Path]:
 def main() -> int:
     parser = argparse.ArgumentParser(prog="./dev deb")
     parser.add_argument("--quick", action="store_true", help="for tests: less, and uncompressed")
-    quick = parser.parse_args().quick
-    if why := missing():
+    parser.add_argument("--cuda", action="store_true", help=f"{CUDA_PACKAGE}, too: for GPUs")
+    options = parser.parse_args()
+    if why := missing() or (missing_for_cuda() if options.cuda else None):
         print(f"deb: {why}", file=sys.stderr)
         return 1
-    packages = build(QUICK if quick else RELEASE)
+    packages = build(replace(QUICK if options.quick else RELEASE, cuda=options.cuda))
     print("\n".join(str(package.relative_to(TREE)) for package in packages))
     return 0
 

@@ -88,9 +88,9 @@ def test_it_is_packed_whole(bundle: Bundle, tmp_path: Path) -> None:
 @pytest.mark.ci
 def test_each_library_comes_from_the_bundle_from_pytorch_or_from_gcc(bundle: Bundle) -> None:
     ours = {path.name for path in (bundle.folder / "lib").iterdir()}
-    torchs = {path.name for path in (make_bundle.torch() / "lib").iterdir()}
+    wheels = make_bundle.wheels_libraries()
     for binary in [*bundle.binaries(), *(bundle.folder / "lib").iterdir()]:
-        unknown = set(make_bundle.needed(binary)) - ours - torchs
+        unknown = set(make_bundle.needed(binary)) - ours - wheels
         assert [name for name in unknown if not HOSTS.fullmatch(name)] == [], binary.name
 
 

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""djinnd, its mover and the client library link neither LibTorch nor CUDA."""
+"""djinnd, its mover and loader and what clients have link neither LibTorch nor CUDA, and nothing is
+linked with NVIDIA's driver."""
 
 import os
 import re
@@ -29,9 +30,21 @@ def needed(path: Path) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    "pattern", ["djinnd", "djinn-mover", "djinn-loader", "libdjinn-client.so*"]
+    "pattern",
+    ["djinnd", "djinn-mover", "djinn-loader", "djinnctl", "libdjinn-client.so*", "_client.*.so"],
 )
 def test_links_neither_torch_nor_cuda(pattern: str) -> None:
     libraries = needed(built(pattern))
     assert any(name.startswith("libc.so") for name in libraries), "readelf said nothing"
     assert not [name for name in libraries if FORBIDDEN.match(name)]
+
+
+def test_nothing_is_linked_with_nvidias_driver() -> None:
+    """It is opened at run time: every program starts where there is none."""
+    built("djinnd")
+    folders = [BUILD_DIR / "bin", BUILD_DIR / "lib", BUILD_DIR / "python"]
+    files = [path for folder in folders for path in folder.rglob("*") if path.is_file()]
+    programs = [path for path in files if path.open("rb").read(4) == b"\x7fELF"]
+    assert {"djinnd", "djinn-mover", "djinn-worker"} <= {path.name for path in programs}
+    drivers = re.compile(r"lib(cuda|nvidia-ml)\.so")
+    assert [p.name for p in programs if any(map(drivers.match, needed(p)))] == []

@@ -26,7 +26,7 @@ def copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     shutil.copy(ROOT / "dev", root)
     (root / "tools/packages-debian.txt").write_text("# none\n")
     write_program(root / ".venv/bin/python", PYTHON)
-    for name in ("run", "test"):
+    for name in ("run", "cuda", "test"):
         (root / f"tools/requirements-{name}.txt").write_text(f"{name}\n")
         (root / f".venv/.installed-{name}").write_text(f"{name}\n")
     (root / "build/release").mkdir(parents=True)
@@ -82,7 +82,9 @@ def test_bundle_builds_what_it_takes_and_makes_the_folder_where_the_caller_is(co
     write_program(copy.parent / "bin/cmake", '#!/bin/sh\necho cmake "$@"\n')
     done = run_bundle(copy, "new")
     assert done.returncode == 0, done.stderr
-    programs = "djinnd djinn-worker djinn-loader djinn-mover djinnctl djinn-python"
+    programs = (
+        "djinnd djinn-worker djinn-loader djinn-mover djinnctl djinn-cuda-worker djinn-python"
+    )
     assert f" --target {programs} " in done.stderr
     assert done.stdout == f"{copy.parent} {copy}/tools/make_bundle.py new\n"
 
