@@ -15,7 +15,8 @@ files; the programs with a sanitizer, then the others, of which most take second
 
 Tiers: a GoogleTest whose name begins with `ci_` or `full_`, a CTest test with the label `ci` or
 `full`, and a pytest test with that mark are left out of `quick`; `full` ones of the default too.
-TEXT runs the tests of all tiers whose name, or whose program's name, contains it.
+TEXT runs the tests of all tiers whose name, or whose program's name, contains it; where it names a
+group (groups_of_tests.py), those that contain one of the group's texts.
 
 Nothing is silently absent: a program that is missing, crashes, times out, writes no report, or
 fails although its report names no failure, counts as one failed test.
@@ -46,6 +47,7 @@ from functools import partial
 from pathlib import Path
 from typing import IO
 
+from groups_of_tests import texts_of
 from job_queue import Job, run_jobs
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -146,6 +148,10 @@ class Selection:
     tier: str  # a key of TIERS_LEFT_OUT
     text: str  # "" for all
 
+    @property
+    def texts(self) -> tuple[str, ...]:
+        return texts_of(self.text)
+
     def programs(self) -> list[Program]:
         presets = PRESETS if self.text else (*PRESETS, *PRESETS_MORE[self.tier])
         programs = [p for preset in presets for p in programs_of(preset) if self.takes(p)]
@@ -158,17 +164,21 @@ class Selection:
         if set(program.labels) & set(TIERS_LEFT_OUT[self.tier]):
             return False
         # A plain program is one test, and its name is the program's.
-        return program.is_gtest or self.text in program.name
+        return program.is_gtest or self.names(program.name)
+
+    def names(self, program: str) -> bool:
+        return any(text in program for text in self.texts)
 
     def gtest_filter(self, program: str) -> str:
         """The value of GTEST_FILTER."""
-        wanted = "*" if not self.text or self.text in program else f"*{self.text}*"
+        wanted = ["*"] if self.names(program) else [f"*{text}*" for text in self.texts]
         left_out = [f"*.{tier}_*" for tier in TIERS_LEFT_OUT[self.tier]]
-        return wanted + ("-" + ":".join(left_out) if left_out else "")
+        return ":".join(wanted) + ("-" + ":".join(left_out) if left_out else "")
 
     def pytest_arguments(self) -> list[str]:
         marks = " and ".join(f"not {tier}" for tier in TIERS_LEFT_OUT[self.tier])
-        return [*(["-m", marks] if marks else []), *(["-k", self.text] if self.text else [])]
+        wanted = " or ".join(self.texts)
+        return [*(["-m", marks] if marks else []), *(["-k", wanted] if wanted else [])]
 
 
 def environment_of(

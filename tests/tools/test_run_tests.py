@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import groups_of_tests
 import job_queue
 import pytest
 import run_tests
@@ -137,3 +138,44 @@ def test_serial_programs_that_fail_hang_or_are_missing_are_counted_and_told(
 
 def test_where_all_pass_it_ends_with_0(runner: Runner) -> None:
     assert runner.run([runner.program(f"good-{i}", "true") for i in range(5)]) == 0
+
+
+TESTS = re.compile(
+    r"^(?:async )?def (test_\w+)|^TEST\w*\(\s*([^)]+)\)|djinn_test\(([\w-]+)", re.MULTILINE
+)
+
+
+def names_of_tests() -> set[str]:
+    """Of all programs, files and tests, as the sources have them."""
+    folders = ("daemon", "kernel", "tests")
+    files = [
+        file
+        for folder in folders
+        for pattern in ("*_test.cc", "test_*.py", "*_for_tests.h", "CMakeLists.txt")
+        for file in (run_tests.ROOT / folder).rglob(pattern)
+    ]
+    found = {file.stem for file in files}
+    for file in files:
+        for names in TESTS.findall(file.read_text()):
+            found.update(re.sub(r",\s*", ".", name) for name in names if name)
+    return found
+
+
+def test_each_text_of_a_group_is_of_some_test_and_cuda_has_all_of_the_gpus() -> None:
+    names = names_of_tests()
+    assert len(names) > 1000
+    for group, texts in groups_of_tests.GROUPS.items():
+        for text in texts:
+            assert any(text in name for name in names), f"{group}: {text}"
+    for texts in groups_of_tests.GPU_GROUPS.values():
+        assert set(texts) <= set(groups_of_tests.texts_of("cuda"))
+
+
+def test_a_group_selects_by_each_of_its_texts_and_any_other_text_by_itself() -> None:
+    group = run_tests.Selection("full", "cuda_kernels")
+    assert group.gtest_filter("cuda-kernels") == "*"
+    assert group.gtest_filter("exec") == "*cuda-kernels*:*cuda-emulator*"
+    assert group.pytest_arguments() == ["-k", "cuda-kernels or cuda-emulator"]
+    one = run_tests.Selection("full", "scratch")
+    assert (one.gtest_filter("exec"), one.pytest_arguments()) == ("*scratch*", ["-k", "scratch"])
+    assert run_tests.Selection("full", "").gtest_filter("exec") == "*"
