@@ -98,18 +98,23 @@ class Split {
   // Of the tokens [first, first + count) of the cache, of which there is one at least.
   __device__ void compute(const T* key, const T* value, int64_t first, int32_t count, int64_t split,
                           int32_t heads) {
-    score(key + first * call_.width, count);
-    weigh(count, split, heads);
+    score(key + first * call_.width, first, count);
+    weigh(split, heads);
     add_values(value + first * call_.width, count, split, heads);
   }
 
  private:
   static constexpr int kCount = kElementsAtOnce<T>;
 
-  __device__ void score(const T* key, int32_t count) {
+  __device__ bool is_seen(int64_t token) const {
+    return call_.masks == nullptr || call_.masks[row_][token * call_.mask_step] != 0;
+  }
+
+  __device__ void score(const T* key, int64_t first, int32_t count) {
     const int token = static_cast<int>(threadIdx.x);
+    const bool is_scored = token < count && is_seen(first + token);
     float scores[kHeads] = {};
-    if (token < count) {
+    if (is_scored) {
       const uint4* const vectors =
           reinterpret_cast<const uint4*>(key + int64_t{token} * call_.width);
       for (int32_t v = 0; v < call_.width / kCount; ++v) {
@@ -125,19 +130,19 @@ class Split {
     }
 #pragma unroll
     for (int h = 0; h < kHeads; ++h) {
-      shared_.weights[h][token] = token < count ? scores[h] * call_.scale : -INFINITY;
+      shared_.weights[h][token] = is_scored ? scores[h] * call_.scale : -INFINITY;
     }
   }
 
   // Scores become weights, the greatest 1, and each head's greatest score and sum are stored. Each
   // thread looks at its own token's alone.
-  __device__ void weigh(int32_t count, int64_t split, int32_t heads) {
+  __device__ void weigh(int64_t split, int32_t heads) {
     const int token = static_cast<int>(threadIdx.x);
 #pragma unroll
     for (int h = 0; h < kHeads; ++h) {
       const float score = shared_.weights[h][token];
       const float greatest = block_max(score, shared_.maxima[h]);
-      const float weight = token < count ? expf(score - greatest) : 0;
+      const float weight = score == -INFINITY ? 0 : expf(score - greatest);
       shared_.weights[h][token] = weight;
       const float sum = attend_block_sum(weight, shared_.sums[h]);
       if (token == 0 && h < heads) {
@@ -237,11 +242,11 @@ __device__ void combine(const Attend& call) {
     float weights = 0;
     for (int64_t split = 0; split < splits; ++split) {
       const float* const part = part_of(call, row, head, split);
-      const float factor = expf(part[call.width] - greatest);
+      const float factor = part[call.width] == -INFINITY ? 0 : expf(part[call.width] - greatest);
       sum = fmaf(part[d], factor, sum);
       weights = fmaf(part[call.width + 1], factor, weights);
     }
-    out[d] = rounded<T>(splits == 0 ? 0 : sum / weights);
+    out[d] = rounded<T>(greatest == -INFINITY ? 0 : sum / weights);
   }
 }
 

@@ -32,21 +32,25 @@ inline constexpr int32_t kPartExtra = 4;    // floats of a part behind its sums
 // out[m, h] = sum over tokens j of softmax_j(scale * (query[m, h] . key[j])) * value[j]
 //
 // for the tokens j of row m in [firsts[m], lengths[m] + appended), with the keys and values of head
-// h / (heads / cache_heads); zeros where there is none. Sums are float32.
+// h / (heads / cache_heads), but for those that its mask hides; zeros where there is none. Sums are
+// float32.
 //
 // Splits are counted from the first token that the row sees, so what lies before it, as padding
 // does, changes nothing. In a split a score is summed over the elements in order; a value over its
 // tokens, each of some threads every so-manieth, and then over these threads in order (attend.cu);
 // splits are combined in order (Milakov and Gimelshein, 2018).
 struct Attend {
-  const void* query = nullptr;       // [rows, heads, width], at a multiple of 16 bytes
-  void* out = nullptr;               // [rows, heads, width]
-  const CacheRow* cache = nullptr;   // [rows], of the device; all at multiples of 16 bytes
-  const int32_t* lengths = nullptr;  // [rows], of the device
-  const int32_t* firsts = nullptr;   // [rows], of the device; none: zeros
-  float* parts = nullptr;            // attend_parts() floats, at a multiple of 16 bytes
-  int64_t query_stride = 0;          // elements between rows, a multiple of 16 bytes
+  const void* query = nullptr;            // [rows, heads, width], at a multiple of 16 bytes
+  void* out = nullptr;                    // [rows, heads, width]
+  const CacheRow* cache = nullptr;        // [rows], of the device; all at multiples of 16 bytes
+  const int32_t* lengths = nullptr;       // [rows], of the device
+  const int32_t* firsts = nullptr;        // [rows], of the device; none: zeros
+  const uint8_t* const* masks = nullptr;  // [rows], of the device, each a byte a token, 0: hidden;
+                                          // none: nothing is
+  float* parts = nullptr;                 // attend_parts() floats, at a multiple of 16 bytes
+  int64_t query_stride = 0;               // elements between rows, a multiple of 16 bytes
   int64_t out_stride = 0;
+  int64_t mask_step = 0;  // bytes between tokens of a mask
   int32_t rows = 0;
   int32_t heads = 0;  // a multiple of cache_heads
   int32_t cache_heads = 0;

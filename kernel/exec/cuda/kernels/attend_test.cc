@@ -164,6 +164,61 @@ TEST_P(AttendTest, a_row_is_the_same_alone_with_other_padding_and_however_many_s
   }
 }
 
+// As a graph has them: rows of a buffer, a mask of bytes, and a causal prompt.
+TEST_P(AttendTest, rows_that_a_mask_describes_are_those_without_the_hidden_tokens) {
+  const AttendForm& form = kAttendForms[1];
+  constexpr int32_t kKeys = 200, kHidden = 70;
+  AttendStep step(GetParam(), form);
+  AttendCache whole(GetParam(), form, kKeys, 0);
+  std::vector<uint8_t> mask(kKeys, 1);
+  std::fill_n(mask.begin(), kHidden, uint8_t{0});
+  std::vector<CacheRow> cache(2);
+  std::vector<const uint8_t*> masks(2);
+  std::vector<int32_t> lengths(2), firsts(2);
+  AttendRows rows;
+  rows.key = whole.key.at(0, 0);
+  rows.value = whole.value.at(0, 0);
+  rows.mask = mask.data();
+  rows.cache = cache.data();
+  rows.masks = masks.data();
+  rows.lengths = lengths.data();
+  rows.firsts = firsts.data();
+  rows.head_stride = kAttendCapacity * form.width;
+  rows.mask_key = 1;
+  rows.tokens = 2;
+  rows.count = 2;
+  rows.keys = kKeys;
+  launch(rows, Order::kAscending);
+  EXPECT_EQ(lengths, std::vector<int32_t>(2, kKeys));
+  EXPECT_EQ(firsts, std::vector<int32_t>(2, kHidden));
+
+  Array out(GetParam(), 2, form.heads * form.width), alike = out;
+  Attend call = step.call(0, 2, out, 2);
+  call.cache = cache.data();
+  call.lengths = lengths.data();
+  call.firsts = firsts.data();
+  step.run(call, Order::kAscending);
+  call.masks = masks.data();
+  call.mask_step = 1;
+  call.out = alike.at(0, 0);
+  step.run(call, Order::kAscending);
+  EXPECT_EQ(alike, out);
+  mask[kHidden + 5] = 0;  // a hole
+  step.run(call, Order::kAscending);
+  EXPECT_FALSE(alike == out);
+  std::fill(mask.begin(), mask.end(), uint8_t{0});  // nothing is seen
+  step.run(call, Order::kDescending);
+  for (int32_t d = 0; d < form.width; ++d) EXPECT_EQ(alike.get(1, d), 0);
+
+  rows.mask = nullptr;
+  rows.causal = true;
+  rows.begin = 1;
+  rows.tokens = 3;
+  launch(rows, Order::kAscending);
+  EXPECT_EQ(lengths, (std::vector<int32_t>{2, 3}));
+  EXPECT_EQ(firsts, std::vector<int32_t>(2, 0));
+}
+
 // What is appended in the step is seen before it is counted.
 TEST_P(AttendTest, a_token_that_was_appended_is_seen) {
   AttendStep step(GetParam(), kAttendForms[1]);

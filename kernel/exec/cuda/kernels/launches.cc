@@ -152,6 +152,46 @@ Status check(const Draw& call) {
   return {};
 }
 
+Status check(const TurnedGemv& call, Element element) {
+  if (call.rows < 1 || call.rows > kGemvRows)
+    return refused(fmt::format("{} rows; a TurnedGemv has 1 to {}", call.rows, kGemvRows));
+  if (call.inputs < 1) return refused("a weight of no inputs");
+  if (call.outputs < 1 || call.outputs % vector_elements(element) != 0) {
+    return refused(fmt::format("{} outputs; a TurnedGemv has a multiple of {}", call.outputs,
+                               vector_elements(element)));
+  }
+  if (call.x == nullptr || call.y == nullptr) return refused("an address is missing");
+  return check_vectors("a weight", call.weight, call.weight_stride, element);
+}
+
+Status check(const Turn& call) {
+  if (call.rows < 1 || call.heads < 1 || call.tokens < 1 ||
+      call.rows * call.heads * call.tokens > kRowsMax) {
+    return refused(
+        fmt::format("[{}, {}, {}] vectors are to be turned", call.rows, call.heads, call.tokens));
+  }
+  if (call.width < 2 || call.width % 2 != 0)
+    return refused(fmt::format("vectors of {} elements; it must be an even number", call.width));
+  for (const void* const address : {call.x, call.cos, call.sin, static_cast<const void*>(call.y)}) {
+    if (address == nullptr) return refused("an address is missing");
+  }
+  return {};
+}
+
+Status check(const AttendRows& call) {
+  if (call.count < 1 || call.count > kGridMax)
+    return refused(fmt::format("{} rows are to be described", call.count));
+  if (call.tokens < 1 || call.keys < 1 || call.begin < 0)
+    return refused(fmt::format("{} tokens over {} keys", call.tokens, call.keys));
+  for (const void* const address :
+       {call.key, call.value, static_cast<const void*>(call.cache),
+        static_cast<const void*>(call.lengths), static_cast<const void*>(call.firsts)}) {
+    if (address == nullptr) return refused("an address is missing");
+  }
+  if (call.mask != nullptr && call.masks == nullptr) return refused("masks have no place");
+  return {};
+}
+
 // Queries that a block of an Attend computes: those of a group, or some of a large one.
 int32_t heads_at_once(int32_t group) {
   if (group == 1) return 1;
@@ -220,6 +260,48 @@ Result<Launch> launch_of(const Draw& call) {
   launch.grid_x = static_cast<uint32_t>(call.rows);
   launch.threads = kDrawThreads;
   launch.shared_bytes = static_cast<uint32_t>(draw_shared_bytes(call.tokens));
+  return launch;
+}
+
+Result<Launch> launch_of(const TurnedGemv& call, Element element) {
+  DJINN_CHECK(check(call, element));
+  Launch launch;
+  launch.kernel = fmt::format("{}_{}", kernel_name("turned_gemv", element),
+                              std::bit_ceil(static_cast<uint32_t>(call.rows)));
+  launch.grid_x =
+      static_cast<uint32_t>(in_units(call.outputs, kTurnedVectors * vector_elements(element)));
+  launch.threads = kTurnedThreads;
+  launch.shared_bytes = static_cast<uint32_t>(turned_shared_bytes(element));
+  return launch;
+}
+
+Result<Launch> launch_of(const Gate& call, Element element) {
+  if (call.count < 1 || call.count > kRowsMax)
+    return refused(fmt::format("{} elements are to be activated", call.count));
+  if (call.x == nullptr || call.y == nullptr) return refused("an address is missing");
+  Launch launch;
+  launch.kernel = kernel_name("gate", element);
+  launch.grid_x = static_cast<uint32_t>(in_units(call.count, kGateThreads));
+  launch.threads = kGateThreads;
+  return launch;
+}
+
+Result<Launch> launch_of(const Turn& call, Element element) {
+  DJINN_CHECK(check(call));
+  Launch launch;
+  launch.kernel = kernel_name("turn", element);
+  launch.grid_x =
+      static_cast<uint32_t>(in_units(call.rows * call.heads * call.tokens, kTurnThreads / kWarp));
+  launch.threads = kTurnThreads;
+  return launch;
+}
+
+Result<Launch> launch_of(const AttendRows& call) {
+  DJINN_CHECK(check(call));
+  Launch launch;
+  launch.kernel = "djinn_attend_rows";
+  launch.grid_x = static_cast<uint32_t>(call.count);
+  launch.threads = kWarp;
   return launch;
 }
 

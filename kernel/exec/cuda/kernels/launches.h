@@ -18,11 +18,15 @@
 
 #include "kernel/base/result.h"
 #include "kernel/exec/cuda/kernels/attend.h"
+#include "kernel/exec/cuda/kernels/attend_rows.h"
 #include "kernel/exec/cuda/kernels/draw.h"
 #include "kernel/exec/cuda/kernels/element.h"
+#include "kernel/exec/cuda/kernels/gate.h"
 #include "kernel/exec/cuda/kernels/gemv.h"
 #include "kernel/exec/cuda/kernels/norm.h"
 #include "kernel/exec/cuda/kernels/rope.h"
+#include "kernel/exec/cuda/kernels/turn.h"
+#include "kernel/exec/cuda/kernels/turned_gemv.h"
 
 namespace djinn::cuda {
 
@@ -45,5 +49,9 @@ struct AttendLaunches {
 [[nodiscard]] Result<Launch> launch_of(const RopeAppend& call, Element element);
 [[nodiscard]] Result<AttendLaunches> launches_of(const Attend& call, Element element);
 [[nodiscard]] Result<Launch> launch_of(const Draw& call);
+[[nodiscard]] Result<Launch> launch_of(const TurnedGemv& call, Element element);
+[[nodiscard]] Result<Launch> launch_of(const Gate& call, Element element);
+[[nodiscard]] Result<Launch> launch_of(const Turn& call, Element element);
+[[nodiscard]] Result<Launch> launch_of(const AttendRows& call);
 
 }  // namespace djinn::cuda
