@@ -21,7 +21,7 @@ import zoo
 from djinn.torch import generation
 from djinn.torch.state import NotInDaemon
 from loads import Case
-from transformers import DynamicCache, PreTrainedModel
+from transformers import DynamicCache, LogitsProcessor, PreTrainedModel
 from transformers.generation.streamers import BaseStreamer
 from users import both, kill_worker, killed, tier, word_tokenizer
 
@@ -31,6 +31,12 @@ CASES: dict[str, Case] = {}
 NAMES = ("gemma2", "gptj", "bloom", "t5", "llava", "git", "mamba")
 SAMPLED = {"max_new_tokens": 24, "do_sample": True, "temperature": 0.9, "top_k": 40}
 DEAD = (1, 7, 20)  # tokens after which a worker is killed
+# Attention whose sinks a softmax has beside the keys, or that are put to its result; and by another
+# number than the width's.
+SINKS = ("GptOssForCausalLM", "GraniteSWAForCausalLM", "GraniteMoeSWAForCausalLM")
+SCALED = ("granite", "granitemoe")
+OTHER_MASKS = ("CTRLLMHeadModel",)  # which hide by -1e4, and no infinity
+LONG = 50  # new tokens of each row, of which 99 % agree
 
 
 def case(function: Case) -> Case:
@@ -90,6 +96,41 @@ def greedy_tokens_are_those_of_the_cpu(scratch: Path) -> None:
             found, expected = (generate(name, model, variant) for model in (other, one))
             assert torch.equal(found.cpu(), expected), (name, variant)
             assert tier(other) == 2, (name, djinn.explain(other))
+
+
+class Teacher(LogitsProcessor):
+    """Makes a generation say what was said, and keeps what it would have said instead."""
+
+    def __init__(self, said: torch.Tensor) -> None:
+        self.said, self.likeliest = said, list[torch.Tensor]()
+
+    def __call__(self, ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        self.likeliest.append(scores.argmax(-1))
+        forced = torch.full_like(scores, -torch.inf)
+        return forced.scatter(1, self.said[:, ids.shape[1], None], 0.0)
+
+
+@case
+def sinks_scales_and_other_masks_are_those_of_the_cpu(scratch: Path) -> None:
+    """Exactly, and in fast numerics all but for near ties; then attention is our kernel's, but that
+    of prompts in one node is PyTorch's."""
+    long: dict[str, Any] = {"max_new_tokens": LONG, "min_new_tokens": LONG, "eos_token_id": None}
+    for name in (*SINKS, *SCALED, *OTHER_MASKS):
+        one, other = both(name, scratch)
+        for variant in zoo.VARIANTS:
+            found, expected = (generate(name, model, variant) for model in (other, one))
+            assert torch.equal(found.cpu(), expected), (name, variant)
+            assert tier(other) == 2, (name, djinn.explain(other))
+        with loads.instead(djinn.config, "numerics", "fast"):
+            said = generate(name, other, "batch", **long).cpu()
+        told = djinn.explain(other)
+        assert told["tier"] == 2 and "fast" in told["numerics"], (name, told)
+        left = {why for why in told["left_exact"] if why.startswith("attend")}
+        assert left <= {"attend: it is a prompt's"}, (name, told)
+        teacher = Teacher(said)
+        assert torch.equal(generate(name, one, "batch", logits_processor=[teacher], **long), said)
+        same = torch.stack(teacher.likeliest, 1) == said[:, -LONG:]
+        assert same.float().mean() >= 0.99, (name, float(same.float().mean()))
 
 
 @case

@@ -39,6 +39,10 @@ bool is_one_of_each(const Sizes& sizes, const Sizes& scores) {
          sizes.back() == Expr(1);
 }
 
+bool is_broadcast(const Expr& size, const Expr& to) {
+  return size == to || size == Expr(1);
+}
+
 // Steps back over casts, and over views that show all in order with a last dimension of 1 more or
 // none, each of which nobody else reads.
 ValueId behind_casts(const Draft& draft, ValueId value, std::vector<NodeIndex>& nodes) {
@@ -137,7 +141,7 @@ std::optional<Sinks> sinks_behind(const Draft& draft, ValueId mixed) {
   sinks.scores = *value_at(*all, 0);
   const auto of_sinks = shape_of(draft, sinks.value), scores = shape_of(draft, sinks.scores);
   const bool fits = of_sinks && scores && scores->size() == 4 && of_sinks->size() == 3 &&
-                    std::equal(of_sinks->begin(), of_sinks->end(), scores->begin()) &&
+                    std::equal(of_sinks->begin(), of_sinks->end(), scores->begin(), is_broadcast) &&
                     has_kernels(dtype_of(draft, sinks.value));
   if (!fits) return {};
   sinks.nodes.push_back(*reader);

@@ -17,7 +17,7 @@
 namespace djinn::srg {
 
 struct Sinks {
-  ValueId value = 0;              // [rows, heads, tokens, 1], or without the last
+  ValueId value = 0;              // [rows, heads, tokens, 1], or broadcast and without the last
   ValueId scores = 0;             // of the keys
   bool has_other_reader = false;  // of the scores, which is one of the nodes
   std::vector<NodeIndex> nodes;   // which go with the attention; the last may be what it ends with

@@ -186,8 +186,9 @@ const std::string kLessGreatest =
 const std::string kButForTheLast = "[2, 4, 3, keys], [12*keys + 12, 3*keys + 3, keys + 1, 1], 0";
 
 // As Granite has them.
-std::string behind_sinks(const std::string& between, const std::string& scores) {
-  return "input %sinks : bfloat16[2, 4, 3]\n" + kProduct + between +
+std::string behind_sinks(const std::string& between, const std::string& scores,
+                         const std::string& sizes = "[2, 4, 3]") {
+  return "input %sinks : bfloat16" + sizes + "\n" + kProduct + between +
          "%l : bfloat16[2, 4, 3] = aten::logsumexp(" + scores +
          ", [-1], false)\n"
          "%e : bfloat16[2, 4, 3] = aten::sub.Tensor(%l, %sinks, alpha=1)\n"
@@ -209,6 +210,12 @@ TEST(rewrite_spelled_attention, sinks_are_scores_without_a_value_however_they_ar
   EXPECT_EQ(made_of(beside_sinks(kLessGreatest, kButForTheLast)), wanted);
   EXPECT_EQ(made_of(behind_sinks("%d : " + kScores + " = aten::mul.Tensor(%s, 1.0)\n", "%d")),
             wanted);
+  for (const char* const sizes : {"[1, 4, 1]", "[2, 1, 3]"}) {
+    EXPECT_EQ(
+        made_of(behind_sinks("%d : " + kScores + " = aten::mul.Tensor(%s, 1.0)\n", "%d", sizes)),
+        wanted)
+        << sizes;
+  }
 }
 
 TEST(rewrite_spelled_attention, what_is_like_sinks_stays) {
