@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // What djinnd's children say by their exit status. A worker says what it was doing as it crashed:
-// only it knows which of its threads did. A mover, or a GPU's worker, says that its device is lost.
+// only it knows which of its threads did. A mover, or a GPU's worker, says that its device is lost,
+// a GPU's worker that its device is another.
 #pragma once
 
 #include <cstddef>
@@ -29,5 +30,8 @@ constexpr std::optional<AdmissionDesk> desk_of_crash(int status) {
 // Of a child that can do nothing more with its device, since the driver answers every call with the
 // same error from now on: EX_OSFILE of sysexits.h.
 inline constexpr int kDeviceLostStatus = 72;
+
+// Of a child that does not find the device that djinnd named: EX_CONFIG of sysexits.h.
+inline constexpr int kOtherDeviceStatus = 78;
 
 }  // namespace djinn::ipc

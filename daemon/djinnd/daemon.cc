@@ -88,7 +88,8 @@ Daemon::Daemon(Loop& loop, const Clock& clock, const Options& options, ReloadOpt
       next_turn_(loop, [this] { take_turn(); }),
       events_(clock),
       kernels_(file_work_, options.cache_directory, KernelStore::key_of(options)),
-      spare_kinds_(options_, kernels_, traffic_.workers, traffic_.loaders),
+      spare_kinds_(options_, kernels_, traffic_.workers, traffic_.loaders,
+                   [this](DeviceId gpu) { return gpus_.find(gpu)->uuid(); }),
       spare_workers_({loop, spawner_, deferred_close_, stragglers_}, computing_devices_of(options),
                      [this](DeviceId device) { return spare_kinds_.workers(device); }),
       spare_loaders_({loop, spawner_, deferred_close_, stragglers_}, spare_kinds_.loaders()),
@@ -99,7 +100,8 @@ Daemon::Daemon(Loop& loop, const Clock& clock, const Options& options, ReloadOpt
                options.session_quota_bytes, quotas_),
       refusals_(clock, events_),
       domains_(loop, clock, spare_workers_, *this, events_, options.hang_timeout_ms),
-      lanes_(devices_, domains_, refusals_),
+      lanes_(devices_, domains_, refusals_,
+             [this](WorkerKey key, const Error& why) { base_refused(key, why); }),
       sessions_({loop, traffic_.clients, deferred_close_, turns_}, clock, ids_, devices_, quotas_,
                 domains_, authority_, events_, refusals_, lanes_,
                 {memory_work_, file_work_, user_work_}, inquiries_, *this,
@@ -138,16 +140,26 @@ Daemon::Daemon(Loop& loop, const Clock& clock, const Options& options, ReloadOpt
 
 void Daemon::listen_to_gpus() {
   for (const auto& gpu : gpus_.all()) {
-    gpu->on_lost([this, device = gpu->device()] {
-      models_.copies().gpu_lost(device);
-      fd_store_.forget_anchor(device);
-    });
+    gpu->on_lost([this, gpu = gpu.get()] { lose(*gpu); });
     gpu->on_anchor([this, device = gpu->device()](const Fd& node) {
       fd_store_.keep_anchor(device, node);
       fd_store_.keep_copies(models_.copies().kept());
     });
     gpu->on_capacity([this, device = gpu->device()](uint64_t bytes) { has_size(device, bytes); });
   }
+}
+
+// What was there is out of reach, and each run would fail: who is there hears why, once.
+void Daemon::lose(const Gpu& gpu) {
+  const Error why = gpu.not_ready();
+  sessions_.end_all_on(
+      gpu.device(),
+      {why.code, fmt::format("{} The session and what it had there are lost. Open another one, on "
+                             "cpu:0 or once the GPU is back.",
+                             why.message)});
+  domains_.abandon(gpu.device());
+  models_.copies().gpu_lost(gpu.device());
+  fd_store_.forget_anchor(gpu.device());
 }
 
 // A child process that is disposed of hands itself over to the stragglers.
@@ -409,6 +421,14 @@ void Daemon::worker_said(WorkerKey key, const ipc::WorkerEvent& event) {
   DJINN_ASSERT(domains_.find(key) != nullptr);
   const Turns::Bill bill(turns_, key.owner);
   std::visit(Route{*this, key}, event.body);
+}
+
+// Its sessions would be refused whatever they ask for, and the next worker would fare no better.
+void Daemon::base_refused(WorkerKey key, const Error& why) {
+  sessions_.end_all_of(key, {why.code, fmt::format("There is no memory for what a worker on {} "
+                                                   "takes for itself: {}",
+                                                   text_of(key.device), why.message)});
+  domains_.find(key)->abandon("has more than there is for it");
 }
 
 void Daemon::asked_for_memory(WorkerKey key, const ipc::GrantRequest& event) {

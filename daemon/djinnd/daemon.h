@@ -93,11 +93,13 @@ class Daemon final : public WorkerListener,
   void model_gone(ModelId id) override;
   void models_changed() override;
   void join_baton(WorkerKey key);
+  void base_refused(WorkerKey key, const Error& why);
   void asked_for_memory(WorkerKey key, const ipc::GrantRequest& event);
   [[nodiscard]] bool is_healthy() override;
   void tell_of_admin_group();
   void take_back(std::map<std::string, Fd> kept);
   void listen_to_gpus();
+  void lose(const Gpu& gpu);
   void has_size(DeviceId device, uint64_t bytes);
   void emit(EventKind kind, std::string text);
   [[nodiscard]] Service::StatusLine describe() const override;

@@ -360,6 +360,39 @@ TEST_F(GpusOfDjinnd, one_that_is_lost_gets_no_other_mover_and_stays_lost) {
   EXPECT_EQ(gpu.report().state, DeviceState::kLost);
 }
 
+TEST_F(GpusOfDjinnd, who_is_on_one_that_is_lost_is_told_once_and_who_is_elsewhere_goes_on) {
+  mover::FaultPipe faults;
+  GpuDaemon gpu({.nvml = faults.option()}, testing::mover_program(), {},
+                testing::fake_worker_program());
+  ASSERT_TRUE(gpu.becomes(DeviceState::kReady)) << gpu.report().reason;
+  TestClient host(gpu.daemon());
+  host.greet();
+  {
+    TestClient there(gpu.daemon());
+    there.greet(false, 1 << 16, "cuda:0");
+    ASSERT_NE(gpu.worker(), 0);
+    faults.tell("79\n");
+    const auto told = there.receive();
+    ASSERT_TRUE(told.has_value());
+    const auto* const failed = std::get_if<ipc::Failed>(&told->body);
+    ASSERT_NE(failed, nullptr);
+    EXPECT_EQ(told->number, 0u) << "it answers no request";
+    EXPECT_EQ(failed->code, ErrorCode::kDeviceLost);
+    EXPECT_THAT(failed->message,
+                AllOf(HasSubstr("Xid 79"), HasSubstr("Reset the GPU"), HasSubstr("cpu:0")));
+    EXPECT_FALSE(there.receive().has_value()) << "and that is all";
+    EXPECT_TRUE(eventually([&] { return gpu.worker() == 0; })) << "its worker has nothing to do";
+    EXPECT_TRUE(std::ranges::none_of(gpu.events(), [](const ipc::EventReport& event) {
+      return event.kind == ipc::EventKind::kWorkerLost;
+    })) << "nobody is to blame for that";
+  }
+  EXPECT_TRUE(eventually([&] { return gpu.report().used_bytes == 0; }));
+  host.submit_graph(graph_of("fake::nothing"));
+  EXPECT_EQ(host.completion(), ErrorCode::kOk);
+  EXPECT_EQ(gpu.refusal().code, ErrorCode::kDeviceLost);
+  EXPECT_EQ(gpu.worker(), 0) << "none comes in its place";
+}
+
 TEST_F(GpusOfDjinnd, who_asks_while_one_is_looked_at_is_refused_and_not_put_off) {
   GpuDaemon gpu({.lie = "silent"}, testing::lying_mover_program());
   EXPECT_EQ(gpu.report().state, DeviceState::kStarting);

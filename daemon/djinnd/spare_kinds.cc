@@ -90,13 +90,14 @@ ChildProgram SpareKinds::worker_program(DeviceId device) {
   return program;
 }
 
-// It sees its own GPU alone, by the number that its mover knows that by. The host's memory bounds
-// what it takes there.
+// It sees its own GPU alone, by the number that its mover knows that by, and compares the UUID:
+// numbers may change as devices come and go. The host's memory bounds what it takes there.
 ChildProgram SpareKinds::cuda_worker_program(DeviceId device) const {
   return {
       .path = options_.cuda_worker,
-      .arguments = {"--device", text_of(device), "--policy", std::string(name_of(options_.policy)),
-                    "--memory-bytes", std::to_string(options_.memory_bytes)},
+      .arguments = {"--device", text_of(device), "--uuid", uuid_of_(device), "--policy",
+                    std::string(name_of(options_.policy)), "--memory-bytes",
+                    std::to_string(options_.memory_bytes)},
       .environment = {"CUDA_DEVICE_ORDER=PCI_BUS_ID", "CUDA_CACHE_DISABLE=1",
                       "CUDA_VISIBLE_DEVICES=" + std::to_string(device.index), "OMP_NUM_THREADS=1"},
       .withheld = {"CUDA_VISIBLE_DEVICES", "CUDA_MPS_"}};

@@ -6,6 +6,7 @@
 #include <fmt/os.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 
 #include <filesystem>
 #include <memory>
@@ -47,6 +48,11 @@ class SparePoolTest : public ::testing::Test {
   }
 
   [[nodiscard]] State state() const { return {pool_.fails(), pool_.has_other_build()}; }
+  // Of this process.
+  [[nodiscard]] static bool has_children() {
+    siginfo_t ended{};
+    return ::waitid(P_ALL, 0, &ended, WEXITED | WNOHANG | WNOWAIT) == 0;
+  }
 
  private:
   ChildProgram next() {
@@ -73,18 +79,26 @@ class SparePoolTest : public ::testing::Test {
   }
 
   std::string directory_;
-  std::vector<Child> children_;
   Traffic traffic_;
 
  protected:
   Loop loop_;
+  std::vector<Child> children_;
   size_t started_ = 0;
   Spawner spawner_;
   Stragglers stragglers_{loop_};
   DeferredClose deferred_close_;
-  SparePool pool_{{loop_, spawner_, deferred_close_, stragglers_},
-                  {"child", ErrorCode::kWorkerLost, 0, [this] { return next(); },
-                   [](const ipc::Datagram&) { return ChildReady(); }, traffic_}};
+  SparePool::Kind kind(bool is_on_demand) {
+    return {"child",
+            ErrorCode::kWorkerLost,
+            0,
+            [this] { return next(); },
+            [](const ipc::Datagram&) { return ChildReady(); },
+            traffic_,
+            is_on_demand};
+  }
+  SparePool pool_{{loop_, spawner_, deferred_close_, stragglers_}, kind(false)};
+  SparePool on_demand_{{loop_, spawner_, deferred_close_, stragglers_}, kind(true)};
   std::vector<State> told_;
 };
 
@@ -118,6 +132,22 @@ TEST_F(SparePoolTest, who_wants_no_child_any_more_takes_none_from_who_stands_beh
   all.clear();
   testing::run_until(loop_, "one is taken", [&] { return started_for_it > 0; });
   EXPECT_EQ(started_for_it, 1u);
+}
+
+TEST_F(SparePoolTest, a_child_that_is_kept_for_nobody_ends_where_nobody_waits_for_it_any_more) {
+  children_ = {Child::kReady};
+  auto wanted = std::make_shared<const bool>(true);
+  on_demand_.take(wanted, [](const ReadyChild&) { ADD_FAILURE() << "nobody waits for it"; });
+  testing::run_until(loop_, "one is started", [&] { return started_ == 1; });
+  wanted.reset();
+  testing::run_until(loop_, "it is ready", [&] { return on_demand_.last_ready() != nullptr; });
+  testing::run_until(loop_, "it has ended", [&] { return !has_children(); });
+  EXPECT_EQ(started_, 1u);
+  const auto next = std::make_shared<const bool>(true);
+  bool taken = false;
+  on_demand_.take(next, [&](const ReadyChild&) { taken = true; });
+  testing::run_until(loop_, "the next one is taken", [&] { return taken; });
+  EXPECT_EQ(started_, 2u);
 }
 
 TEST_F(SparePoolTest, few_failures_are_not_told) {

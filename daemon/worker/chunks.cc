@@ -45,6 +45,11 @@ Result<vmu::WindowMemory> HeapChunks::open(uint64_t window_bytes, uint64_t base_
   return memory;
 }
 
+void HeapChunks::begin(uint64_t own_bytes) {
+  has_begun_ = true;
+  if (own_bytes > 0) grants_.tell_base(own_bytes);
+}
+
 Outcome<std::vector<vmu::Chunk>> HeapChunks::ask(std::span<const vmu::Range> places,
                                                  vmu::Amount amount) {
   if (has_begun_) return take_chunks(grants_, pal_, ipc::GrantKind::kHeap, {}, places, amount);

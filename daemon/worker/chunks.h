@@ -4,8 +4,8 @@
 // places of a window (kernel/vmu/window.h): of a session's refs, and of a lane's heap.
 //
 //   HeapChunks   where a heap's window has its grants. Its first chunk, the base, was made by the
-//                worker itself before djinnd knew it, for what libraries keep: nobody granted it,
-//                and it stays
+//                worker itself before djinnd knew it, for what libraries keep: djinnd is told of it
+//                as it knows the worker, and it stays
 #pragma once
 
 #include <span>
@@ -33,7 +33,8 @@ class HeapChunks final : public vmu::GrantSource {
   // The memory of a window of so many bytes, with its base. Errors: those of the pal.
   Result<vmu::WindowMemory> open(uint64_t window_bytes, uint64_t base_bytes);
   // djinnd knows this worker, and can be asked from now on. Before, there is the base alone.
-  void begin() { has_begun_ = true; }
+  // own_bytes: all that this process has taken of the device, the base among it.
+  void begin(uint64_t own_bytes);
 
   Outcome<std::vector<vmu::Chunk>> ask(std::span<const vmu::Range> places,
                                        vmu::Amount amount) override;

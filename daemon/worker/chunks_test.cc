@@ -48,13 +48,13 @@ TEST_F(HeapChunksTest, before_djinnd_knows_the_worker_there_is_the_base_alone) {
   EXPECT_EQ(cover(kBase), ErrorCode::kOk);
   EXPECT_EQ(cover(kBase + 1), ErrorCode::kOutOfMemory);
   EXPECT_TRUE(nothing_is_said());
-  chunks_.begin();
+  chunks_.begin(0);
   EXPECT_EQ(cover(kBase + 1), kPending);
   EXPECT_EQ(heard<ipc::GrantRequest>().kind, ipc::GrantKind::kHeap);
 }
 
 TEST_F(HeapChunksTest, what_is_given_lies_where_it_was_asked_for_and_goes_back_whole) {
-  chunks_.begin();
+  chunks_.begin(0);
   ASSERT_EQ(cover(kBase + 1), kPending);
   const ipc::GrantRequest request = give();
   ASSERT_EQ(request.places.size(), 1u);
@@ -70,7 +70,7 @@ TEST_F(HeapChunksTest, what_is_given_lies_where_it_was_asked_for_and_goes_back_w
 }
 
 TEST_F(HeapChunksTest, what_is_not_what_was_asked_for_goes_back_at_once) {
-  chunks_.begin();
+  chunks_.begin(0);
   ASSERT_EQ(cover(kBase + 1), kPending);
   const ipc::GrantRequest request = give(true);
   EXPECT_EQ(cover(kBase + 1), ErrorCode::kOutOfRange);
@@ -79,7 +79,7 @@ TEST_F(HeapChunksTest, what_is_not_what_was_asked_for_goes_back_at_once) {
 }
 
 TEST_F(HeapChunksTest, what_nobody_waits_for_any_more_goes_back_when_it_comes) {
-  chunks_.begin();
+  chunks_.begin(0);
   ASSERT_EQ(cover(kBase + 1), kPending);
   grants_.forget(ipc::GrantKind::kHeap, {});
   const ipc::GrantRequest request = give();

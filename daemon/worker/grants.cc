@@ -34,7 +34,7 @@ uint64_t Grants::enter(ipc::GrantRequest request) {
 Grants::Questions::iterator Grants::find(ipc::GrantKind kind, SessionId session) {
   return std::ranges::find_if(asked_, [&](const auto& entry) {
     const ipc::GrantRequest& request = entry.second.request;
-    return request.kind == kind && request.session == session;
+    return request.kind == kind && request.session == session && !entry.second.answered;
   });
 }
 
@@ -104,6 +104,15 @@ void Grants::ask(SessionId session, SequenceHandle sequence, uint64_t bytes,
   wanted.bytes = bytes;
   const std::lock_guard lock(mutex_);
   if (!closed_) asked_[enter(wanted)].answered = std::move(answered);
+}
+
+// The answer changes nothing: djinnd ends who is refused.
+void Grants::tell_base(uint64_t bytes) {
+  ipc::GrantRequest taken;
+  taken.kind = ipc::GrantKind::kHeap;
+  taken.bytes = bytes;
+  const std::lock_guard lock(mutex_);
+  if (!closed_) asked_[enter(taken)].answered = [](const Status&) {};
 }
 
 void Grants::give_back(ipc::GrantKind kind, SessionId session, uint64_t bytes,

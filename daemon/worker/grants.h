@@ -59,6 +59,10 @@ class Grants {
   void ask(SessionId session, SequenceHandle sequence, uint64_t bytes,
            std::function<void(Status)> answered);
 
+  // So many bytes of a GPU this process has taken by itself, before djinnd knew it: djinnd counts
+  // them from now on, and ends this worker where nobody has them to give. Once.
+  void tell_base(uint64_t bytes);
+
   // Bytes that are no longer touched and no longer committed. sequence: of kSequence.
   void give_back(ipc::GrantKind kind, SessionId session, uint64_t bytes,
                  SequenceHandle sequence = {});
@@ -103,7 +107,7 @@ class Grants {
   struct Asked {
     ipc::GrantRequest request;
     std::optional<Answer> answer;
-    std::function<void(Status)> answered;  // of ask()
+    std::function<void(Status)> answered;  // of ask() and tell_base()
     bool forgotten = false;
     bool of_another_step = false;  // it was forgotten, and then taken up
     uint64_t held_bytes = 0;       // when forgotten

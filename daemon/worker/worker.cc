@@ -16,6 +16,7 @@
 #include "daemon/worker/heap.h"
 #include "daemon/worker/slab.h"
 #include "ipc/build_identity.h"
+#include "ipc/exit_status.h"
 #include "kernel/base/checked.h"
 #include "kernel/base/isa_level.h"
 #include "kernel/base/kernel_table.h"
@@ -28,6 +29,7 @@ struct Options {
   std::string build;
   int channel_fd = -1;
   std::string device;
+  std::string uuid;
   int threads = 1;
   SchedulePolicy policy = SchedulePolicy::kFair;
   IsaLevel isa = kHighestIsa;
@@ -58,7 +60,11 @@ Result<std::unique_ptr<Device>> open_device(const Options& options, Grants& gran
   if (!device) {
     return Error{ErrorCode::kInvalidArgument, "'" + options.device + "' is no device."};
   }
-  return open(*device, grants);
+  DJINN_TRY(auto opened, open(*device, grants));
+  DJINN_TRY(const std::string uuid, opened->uuid());
+  if (options.uuid.empty() || uuid.empty() || uuid == options.uuid) return opened;
+  return Error{ErrorCode::kNotFound, fmt::format("{} is {} here, and djinnd has {} in mind.",
+                                                 options.device, uuid, options.uuid)};
 }
 
 // In place of a table.
@@ -151,6 +157,7 @@ int run_worker(int argc, char** argv, child::Role role, const OpenDevice& open) 
   app.add_option(ipc::kBuildOption, options.build, "build of djinnd")->required();
   app.add_option("--channel-fd", options.channel_fd, "socket to djinnd")->required();
   app.add_option("--device", options.device, "whose memory it computes on")->required();
+  app.add_option("--uuid", options.uuid, "of the device, as djinnd knows it");
   app.add_option("--threads", options.threads, "threads of the lane")->check(CLI::Range(1, 1024));
   app.add_option("--policy", policy, "order of steps: fair or fifo");
   app.add_option("--isa", isa, "level of instructions of our own kernels, at most");
@@ -178,7 +185,7 @@ int run_worker(int argc, char** argv, child::Role role, const OpenDevice& open) 
   // The channel closing is how djinnd ends a worker.
   if (ended.error().code == ErrorCode::kDisconnected) return 0;
   fmt::print(stderr, "djinn-worker: {}\n", ended.error().message);
-  return 1;
+  return ended.error().code == ErrorCode::kNotFound ? ipc::kOtherDeviceStatus : 1;
 }
 
 }  // namespace djinn::worker

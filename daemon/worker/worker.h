@@ -2,9 +2,9 @@
 
 // The life of a worker process, whatever computes in it.
 //
-//   WORKER --build IDENTITY --channel-fd N --device NAME --threads N [--memory-bytes N]
-//          [--policy fair|fifo] [--isa LEVEL] [--kernels TABLE|measure] [--fault-at N]
-//          [--pal-fault-at N]
+//   WORKER --build IDENTITY --channel-fd N --device NAME [--uuid UUID] --threads N
+//          [--memory-bytes N] [--policy fair|fifo] [--isa LEVEL] [--kernels TABLE|measure]
+//          [--fault-at N] [--pal-fault-at N]
 //
 // Warms up, confines itself, measures its kernels where it is told to, says that it is ready, and
 // obeys djinnd until the channel closes.
@@ -12,6 +12,7 @@
 
 #include <functional>
 #include <memory>
+#include <string>
 
 #include "daemon/child/confinement.h"
 #include "daemon/worker/grants.h"
@@ -34,6 +35,8 @@ class Device {
   // Bounds the lane's heap where that lies in the device's memory; null: it is granted in bytes
   // (heap.h).
   [[nodiscard]] virtual exec::HeapOwner* heap() { return nullptr; }
+  // As djinnd names it; empty of a device that has no such name. Errors: those of asking it.
+  [[nodiscard]] virtual Result<std::string> uuid() { return std::string(); }
   // djinnd knows the worker, and grants can be asked for.
   virtual void begin() {}
 };

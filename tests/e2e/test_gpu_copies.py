@@ -84,16 +84,23 @@ def test_an_administrator_puts_a_model_on_a_gpu_sees_it_there_and_takes_it_off(
     assert "no worker for GPUs" in sessions.err
 
 
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
+@pytest.mark.parametrize(
+    ("how", "times"),
+    [
+        (signal.SIGKILL, 3),
+        (signal.SIGTERM, 3),
+        pytest.param(signal.SIGKILL, 20, marks=pytest.mark.full),
+    ],
+)
 def test_copies_outlive_the_daemon_and_nothing_is_read_or_uploaded_again(
-    with_gpu: Systemd, byte_model: Path, tmp_path: Path, how: signal.Signals
+    with_gpu: Systemd, byte_model: Path, tmp_path: Path, how: signal.Signals, times: int
 ) -> None:
     place(with_gpu, byte_model)
     with_gpu.hear_until(lambda: bool(copies_kept(with_gpu)))
     assert list(with_gpu.store).index("anchor.0") < list(with_gpu.store).index(
         copies_kept(with_gpu)[0]
     )
-    for _ in range(3):
+    for _ in range(times):
         with_gpu.stop(how)
         assert copies_kept(with_gpu)
         start_with_gpu(with_gpu, tmp_path / "nodes")

@@ -121,6 +121,12 @@ def gpu_of(daemon: Daemon) -> dict[str, Any]:
     return gpu
 
 
+def lanes_of(daemon: Daemon) -> dict[str, Any]:
+    pools = [one for one in ctl(daemon, "mem", "-j").items() if one["device"] == "cuda:0"]
+    (lanes,) = [one for one in pools if one["pool"] == "lanes"]
+    return lanes
+
+
 def workers(daemon: Daemon) -> list[int]:
     return children_named(daemon.process.pid, WORKER)
 
@@ -192,8 +198,12 @@ def test_a_model_is_opened_on_a_gpu_by_way_of_a_copy(
         assert gpu_of(gpu)["uploaded_bytes"] == uploaded, "one copy is for all"
 
 
+KILLS = [5, pytest.param(100, marks=pytest.mark.full)]
+
+
+@pytest.mark.parametrize("kills", KILLS)
 def test_a_killed_worker_costs_a_pause_and_no_byte_is_read_or_uploaded_again(
-    gpu: Daemon, weights: dict[str, np.ndarray], tmp_path: Path
+    gpu: Daemon, weights: dict[str, np.ndarray], tmp_path: Path, kills: int
 ) -> None:
     numbers = np.random.default_rng(2).random(1000, np.float32)
     with gpu.connect("gpu", device="cuda:0") as session:
@@ -202,7 +212,7 @@ def test_a_killed_worker_costs_a_pause_and_no_byte_is_read_or_uploaded_again(
         kept = session.put(np.zeros(1000, np.float32))
         expect_weights(program(), weights)
         read, uploaded = gpu.status()["bytes_read"], gpu_of(gpu)["uploaded_bytes"]
-        for i in range(5):
+        for i in range(kills):
             before = kill_worker(gpu)
             if i == 2:
                 write(x=kept, y=numbers)
@@ -210,6 +220,25 @@ def test_a_killed_worker_costs_a_pause_and_no_byte_is_read_or_uploaded_again(
             assert kept.numpy().tobytes() == (numbers if i >= 2 else 0 * numbers).tobytes()
             assert workers(gpu) not in ([], [before])
         assert (gpu.status()["bytes_read"], gpu_of(gpu)["uploaded_bytes"]) == (read, uploaded)
+
+
+@pytest.mark.parametrize("kills", KILLS)
+def test_who_wants_a_copy_while_a_mover_starts_waits_and_no_file_is_read_for_it(
+    gpu: Daemon, weights: dict[str, np.ndarray], tmp_path: Path, kills: int
+) -> None:
+    with gpu.connect("gpu", device="cuda:0") as session:
+        model = session.load(tmp_path / "model.safetensors")
+        program = session.define(GET, model)
+        expect_weights(program(), weights)
+        read, (worker,) = gpu.status()["bytes_read"], workers(gpu)
+        for _ in range(kills):
+            dropped = ctl(gpu, "evict", model.id, "--to", "host", "--force")
+            assert dropped.code == 0, dropped.err
+            (mover,) = children_named(gpu.process.pid, "djinn-mover")
+            os.kill(mover, signal.SIGKILL)
+            expect_weights(program(), weights)
+        assert gpu.status()["bytes_read"] == read
+        assert workers(gpu) == [worker]
 
 
 def test_a_copy_that_is_dropped_comes_back_with_the_next_run(
@@ -289,6 +318,80 @@ def test_a_sequence_group_has_the_memory_of_its_capacity_there(gpu: Daemon) -> N
                 kill_worker(gpu)
         with pytest.raises(djinn.Error):
             session.sequence(1, 64, 32, 128, "float32", 1 << 16)
+
+
+def test_what_a_worker_has_taken_of_a_gpu_by_itself_is_its_user_s_and_goes_with_it(
+    gpu: Daemon,
+) -> None:
+    with gpu.connect("gpu", device="cuda:0"):
+        wait_until(lambda: lanes_of(gpu)["reserved_bytes"] >= 48 * MIB, "its base is told")
+        assert lanes_of(gpu)["evictable_bytes"] == 0, "a session needs it"
+        assert gpu_of(gpu)["used_bytes"] >= 48 * MIB
+    wait_until(lambda: lanes_of(gpu)["evictable_bytes"] >= 48 * MIB, "it serves nobody")
+    kill_worker(gpu)
+    wait_until(lambda: gpu_of(gpu)["used_bytes"] == 0, "it had all of that")
+
+
+@pytest.fixture
+def small_gpu(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> Iterator[Daemon]:
+    """Of so many MiB."""
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(FAKES))
+    monkeypatch.setenv("DJINN_FAKE_CUDA", "memory=4G")
+    monkeypatch.setenv("DJINN_FAKE_NVML", "driver=580.7")
+    options = ["--devices", "cuda:0", "--device-limit", f"cuda:0={request.param}MiB"]
+    with running(*options, "--cuda-worker", str(program_on_fakes(tmp_path))) as daemon:
+        wait_until(lambda: gpu_of(daemon)["state"] == "ready", "the GPU is ready")
+        yield daemon
+
+
+@pytest.mark.parametrize("small_gpu", [130], indirect=True)
+def test_refs_that_one_session_has_let_go_of_give_way_to_another_s(small_gpu: Daemon) -> None:
+    numbers = np.random.default_rng(6).random(12 * MIB, np.float32)  # 48 MiB
+    with small_gpu.connect("a", device="cuda:0") as a, small_gpu.connect("b", device="cuda:0") as b:
+        first = a.put(numbers)
+        assert first.numpy().tobytes() == numbers.tobytes()
+        first.release()
+        kept = b.put(numbers)
+        assert kept.numpy().tobytes() == numbers.tobytes()
+        again = a.put(numbers[: 2 * MIB])
+        assert again.numpy().tobytes() == numbers[: 2 * MIB].tobytes()
+
+
+@pytest.mark.parametrize("small_gpu", [80], indirect=True)
+def test_a_worker_that_serves_nobody_gives_way_to_a_model_there_and_the_next_comes(
+    small_gpu: Daemon, weights: dict[str, np.ndarray], tmp_path: Path
+) -> None:
+    with small_gpu.connect("gpu", device="cuda:0") as session:
+        session.put(np.ones(MIB, np.float32))
+    (worker,) = workers(small_gpu)
+    large = tmp_path / "large"
+    large.mkdir()
+    (large / "config.json").write_text("{}")
+    save_file({"a": np.ones(10 * MIB, np.float32)}, large / "model.safetensors")
+    placed = ctl(small_gpu, "load", str(large), "--device", "cuda:0")
+    assert placed.code == 0, placed.err
+    assert worker not in workers(small_gpu)
+    assert ctl(small_gpu, "unpin", str(large)).code == 0
+    with small_gpu.connect("gpu", device="cuda:0") as session:
+        program = session.define(GET, session.load(tmp_path / "model.safetensors"))
+        expect_weights(program(), weights)
+
+
+@pytest.mark.parametrize("small_gpu", [40], indirect=True)
+def test_where_there_is_no_memory_for_a_worker_its_session_ends_and_says_so(
+    small_gpu: Daemon,
+) -> None:
+    with (
+        pytest.raises(djinn.Error, match="takes for itself") as ended,
+        small_gpu.connect("gpu", device="cuda:0") as session,
+    ):
+        session.run_once(ADD, x=np.ones(8, np.float32))
+    assert ended.value.code == "out_of_memory"
+    wait_until(lambda: not workers(small_gpu), "its worker is gone")
+    with small_gpu.connect("host") as host:
+        host.run_once(ADD, x=np.ones(8, np.float32))
 
 
 def test_without_the_library_of_gpus_a_session_is_told_that_no_worker_starts(

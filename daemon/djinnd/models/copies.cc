@@ -104,13 +104,13 @@ void Copies::place(const Waiter& waiter, const Model& model, DeviceId device) {
                                     "The model is not in the host's memory, or is leaving it. Load "
                                     "it, then repeat."});
   }
-  if (!gpu->is_ready()) return replies_.refuse(waiter, gpu->not_ready());
+  if (!gpu->takes_orders()) return replies_.refuse(waiter, gpu->not_ready());
   const Key key{model.id, device};
   const bool is_new = !all_.contains(key);
   Copy& copy = is_new ? add(key, model) : *all_.at(key);
   if (copy.phase == CopyPhase::kLeaving) return replies_.refuse(waiter, is_leaving());
   copy.waiters.push_back(waiter);
-  copy.last_placed = ++placed_;
+  copy.last_used = ++uses_;
   if (copy.phase == CopyPhase::kThere) {
     copy.uploaded_bytes = 0;
     return compare(copy);
@@ -124,14 +124,20 @@ void Copies::want(const Model& model, DeviceId device) {
   const Key key{model.id, device};
   if (const auto found = all_.find(key); found != all_.end()) {
     found->second->is_wanted_again = found->second->phase == CopyPhase::kLeaving;
+    found->second->last_used = ++uses_;
     return;
   }
-  if (gpu->is_ready()) {
+  if (gpu->takes_orders()) {
     Copy& copy = add(key, model);
-    copy.last_placed = ++placed_;
+    copy.last_used = ++uses_;
     return request(copy);
   }
   tell_failure(key, gpu->not_ready());
+}
+
+void Copies::touch(ModelId model, DeviceId device) {
+  const auto found = all_.find(Key{model, device});
+  if (found != all_.end()) found->second->last_used = ++uses_;
 }
 
 const std::vector<Fd>* Copies::extents_of(ModelId model, DeviceId device) const {
@@ -232,10 +238,11 @@ void Copies::add_up(Copy& copy) {
   const Model& model = model_of(copy);
   std::vector<int> extents;
   for (const Fd& extent : model.extents) extents.push_back(extent.get());
-  if (sums_work_ == nullptr) sums_work_ = std::make_unique<WorkQueue>(loop_, "sums");
-  sums_work_->run([extents, bytes = model.extent_bytes, sizes = copy.sizes,
-                   stop = copy.stop] { return sums_of(extents, bytes, sizes, *stop); },
-                  [this, key = copy.key](Result<Sums> sums) { has_sums(key, std::move(sums)); });
+  auto& work = sums_work_[copy.key.second];
+  if (work == nullptr) work = std::make_unique<WorkQueue>(loop_, "sums");
+  work->run([extents, bytes = model.extent_bytes, sizes = copy.sizes,
+             stop = copy.stop] { return sums_of(extents, bytes, sizes, *stop); },
+            [this, key = copy.key](Result<Sums> sums) { has_sums(key, std::move(sums)); });
 }
 
 Result<Copies::Sums> Copies::sums_of(const std::vector<int>& extents,
@@ -404,6 +411,10 @@ void Copies::drop(ModelId model) {
   leave_each([model](const Key& key) { return key.first == model; });
 }
 
+void Copies::leave(Copy& copy) {
+  fail(copy, was_cut_short());
+}
+
 void Copies::leave_each(const std::function<bool(const Key&)>& whose) {
   for (const auto& [key, copy] : all_) {
     if (whose(key)) leave(*copy);
@@ -416,12 +427,6 @@ void Copies::leave_each(const std::function<bool(const Key&)>& whose) {
   }
 }
 
-void Copies::fail(Copy& copy, const Error& why) {
-  replies_.refuse_each(std::exchange(copy.waiters, {}), why);
-  tell_failure(copy.key, why);
-  leave(copy);
-}
-
 // Later, because who wants a copy may be in the middle of it.
 void Copies::tell_failure(Key key, Error why) {
   loop_.defer(
@@ -429,13 +434,13 @@ void Copies::tell_failure(Key key, Error why) {
 }
 
 // What is on its way comes back, and then the copy is freed.
-void Copies::leave(Copy& copy) {
+void Copies::fail(Copy& copy, const Error& why) {
   if (copy.phase == CopyPhase::kLeaving) return;
   const bool is_granting = copy.phase == CopyPhase::kGranting;
   const auto [id, device] = copy.key;
   if (!copy.is_wanted_again) {
-    if (copy.phase != CopyPhase::kThere) tell_failure(copy.key, was_cut_short());
-    replies_.refuse_each(std::exchange(copy.waiters, {}), was_cut_short());
+    if (copy.phase != CopyPhase::kThere) tell_failure(copy.key, why);
+    replies_.refuse_each(std::exchange(copy.waiters, {}), why);
   }
   copy.phase.enter(CopyPhase::kLeaving);
   *copy.stop = true;
@@ -548,33 +553,19 @@ uint32_t Copies::places_of(ModelId model) const {
   return places;
 }
 
-std::vector<Copies::Copy*> Copies::evictable(DeviceId device) const {
-  std::vector<Copy*> found;
+std::vector<Weights::Candidate> Copies::evictable(DeviceId device, bool in_use) const {
+  std::vector<const Copy*> found;
   for (const auto& [key, copy] : all_) {
     const bool goes = key.second == device && copy->phase == CopyPhase::kThere;
     if (!goes) continue;
     const Model& model = model_of(*copy);
-    const bool stays = model.pinned() || model.has_openers_on(device) || listener_.is_run(model.id);
-    if (!stays) found.push_back(copy.get());
+    const bool stays = model.pinned() || model.has_openers_on(device);
+    if (!stays && listener_.is_held(model.id, device) == in_use) found.push_back(copy.get());
   }
-  std::ranges::sort(found, {}, &Copy::last_placed);
-  return found;
-}
-
-uint64_t Copies::give_way(DeviceId device, uint64_t bytes) {
-  uint64_t coming = leaving_bytes(device);
-  for (Copy* const copy : evictable(device)) {
-    if (coming >= bytes) break;
-    coming += copy->bytes;
-    leave(*copy);
-  }
-  return coming;
-}
-
-uint64_t Copies::evictable_bytes(DeviceId device) const {
-  uint64_t bytes = 0;
-  for (const Copy* const copy : evictable(device)) bytes += copy->bytes;
-  return bytes;
+  std::ranges::sort(found, {}, &Copy::last_used);
+  std::vector<Candidate> candidates;
+  for (const Copy* copy : found) candidates.push_back({copy->key.first, copy->bytes});
+  return candidates;
 }
 
 uint64_t Copies::leaving_bytes(DeviceId device) const {
@@ -582,6 +573,15 @@ uint64_t Copies::leaving_bytes(DeviceId device) const {
   for (const auto& [key, copy] : all_) {
     const bool leaves = key.second == device && copy->phase == CopyPhase::kLeaving;
     if (leaves) bytes += copy->granted_bytes;
+  }
+  return bytes;
+}
+
+uint64_t Copies::held_up_bytes(DeviceId device) const {
+  uint64_t bytes = 0;
+  for (const auto& [key, copy] : all_) {
+    const bool leaves = key.second == device && copy->phase == CopyPhase::kLeaving;
+    if (leaves && listener_.is_held_up(key.first, device)) bytes += copy->granted_bytes;
   }
   return bytes;
 }

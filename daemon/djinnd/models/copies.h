@@ -43,6 +43,7 @@
 #include "daemon/djinnd/loop/work_queue.h"
 #include "daemon/djinnd/memory/devices.h"
 #include "daemon/djinnd/models/model.h"
+#include "daemon/djinnd/models/weights.h"
 #include "daemon/djinnd/workers/gpu.h"
 #include "kernel/base/device_id.h"
 #include "kernel/base/keyed_checksum.h"
@@ -54,7 +55,7 @@ enum class CopyPhase : uint8_t { kGranting, kMaking, kFilling, kComparing, kTher
 // Pure: the drawing above as a table.
 [[nodiscard]] bool may_follow(CopyPhase from, CopyPhase to);
 
-class Copies {
+class Copies final : public Weights {
  public:
   // Who hears of them.
   class Listener {
@@ -69,8 +70,11 @@ class Copies {
     virtual void copy_failed(ModelId model, DeviceId device, const Error& why) = 0;
     // Whether no worker maps it: its memory can be freed. If not, let_go() is called later.
     [[nodiscard]] virtual bool is_let_go(ModelId model, DeviceId device) const = 0;
-    // Whether a run may use it now.
-    [[nodiscard]] virtual bool is_run(ModelId model) const = 0;
+    // Whether a session there holds the model; whether one that does may run with it now; whether
+    // a worker that maps it is in a step that goes on for long.
+    [[nodiscard]] virtual bool is_held(ModelId model, DeviceId device) const = 0;
+    [[nodiscard]] virtual bool is_run(ModelId model, DeviceId device) const = 0;
+    [[nodiscard]] virtual bool is_held_up(ModelId model, DeviceId device) const = 0;
 
    protected:
     ~Listener() = default;
@@ -91,6 +95,8 @@ class Copies {
   // A session there is to have the resident model: sees that there is a copy. The listener hears of
   // what comes of it, later.
   void want(const Model& model, DeviceId device);
+  // A session there has opened the model, and has its copy. Nothing on the host.
+  void touch(ModelId model, DeviceId device);
   // Null unless there is one that was compared.
   [[nodiscard]] const std::vector<Fd>* extents_of(ModelId model, DeviceId device) const;
   // A worker of the device has died that could have written to it: compares it, if it is there,
@@ -120,13 +126,10 @@ class Copies {
   [[nodiscard]] uint32_t places_of(ModelId model) const;
 
   // --- memory of a GPU is short
-  // Begins to drop copies of models that nobody has pinned, least recently placed first, until so
-  // many bytes are on their way. Gives how many are, those that left before included.
-  uint64_t give_way(DeviceId device, uint64_t bytes);
-  // Of those that would, of those on their way, and of those that never do.
-  [[nodiscard]] uint64_t evictable_bytes(DeviceId device) const;
-  [[nodiscard]] uint64_t leaving_bytes(DeviceId device) const;
-  [[nodiscard]] uint64_t pinned_bytes(DeviceId device) const;
+  // Copies go of models that nobody has pinned and that no opener waits for.
+  [[nodiscard]] uint64_t leaving_bytes(DeviceId device) const override;
+  [[nodiscard]] uint64_t held_up_bytes(DeviceId device) const override;
+  [[nodiscard]] uint64_t pinned_bytes(DeviceId device) const override;
 
  private:
   using Key = std::pair<ModelId, DeviceId>;
@@ -143,7 +146,7 @@ class Copies {
     std::vector<Fd> extents;
     uint64_t bytes = 0;
     uint64_t granted_bytes = 0;
-    uint64_t last_placed = 0;     // a counter
+    uint64_t last_used = 0;       // placed, or opened: a counter
     uint64_t uploaded_bytes = 0;  // since it was placed last
     size_t extent = 0;            // that is filled, or compared
     uint64_t offset = 0;          // up to where it is filled
@@ -182,9 +185,10 @@ class Copies {
   void arrived(Copy& copy);
 
   // --- it leaves
+  // why: for who waits for it to be there.
   void fail(Copy& copy, const Error& why);
-  void tell_failure(Key key, Error why);
   void leave(Copy& copy);
+  void tell_failure(Key key, Error why);
   void leave_each(const std::function<bool(const Key&)>& whose);
   void free_if_let_go(Copy& copy);
   void free(Copy& copy);
@@ -197,8 +201,12 @@ class Copies {
   bool is_back(Copy& copy);
   [[nodiscard]] const Model& model_of(const Copy& copy) const;
   [[nodiscard]] Gpu& gpu_of(const Copy& copy) const;
-  // On a GPU, least recently placed first.
-  [[nodiscard]] std::vector<Copy*> evictable(DeviceId device) const;
+  // Those that were placed or opened least recently first.
+  [[nodiscard]] std::vector<Candidate> evictable(DeviceId device, bool in_use) const override;
+  [[nodiscard]] bool is_run(ModelId model, DeviceId device) const override {
+    return listener_.is_run(model, device);
+  }
+  void send_away(ModelId model, DeviceId device) override { leave(*all_.at(Key{model, device})); }
 
   Loop& loop_;
   const Devices& devices_;
@@ -209,9 +217,9 @@ class Copies {
   Listener& listener_;
   std::map<Key, std::unique_ptr<Copy>> all_;
   std::map<Key, std::vector<Fd>> returned_;  // a predecessor's, whose GPU is not ready yet
-  uint64_t placed_ = 0;
-  // Reads the host's extents; made with the first copy.
-  std::unique_ptr<WorkQueue> sums_work_;
+  uint64_t uses_ = 0;
+  // Read the host's extents for copies on a GPU; made with its first one.
+  std::map<DeviceId, std::unique_ptr<WorkQueue>> sums_work_;
 };
 
 }  // namespace djinn::daemon

@@ -89,6 +89,7 @@ void Leases::settle(Model& model) {
     return Mappings::is_added(model, key);
   });
   for (const Opener& opener : served) {
+    if (opener.needs_worker) copies_.touch(model.id, opener.worker().device);
     replies_.owe(opener.waiter,
                  [this, id = model.id, number = opener.waiter.number,
                   was_resident = opener.was_resident]() -> ipc::DaemonReply {

@@ -198,7 +198,8 @@ Model* Mappings::on_model_wanted(WorkerKey key, const ipc::ModelWanted& event) {
     domains_.send(key, {ipc::ModelLost{event.model, gone.code, gone.message}});
     return nullptr;
   }
-  model->mapped.value_.at(key).wanted = true;
+  MappedBy& mapped = model->mapped.value_.at(key);
+  mapped.wanted = mapped.parked || mapped.parking;  // else the bytes are on their way to it
   return model;
 }
 

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <functional>
 #include <memory>
 #include <set>
 #include <utility>
@@ -24,6 +25,10 @@ constexpr const char* kHeldByOthers =
 bool is_opened_by(const Model& model, SessionId session) {
   return std::ranges::any_of(
       *model.openers, [&](const Opener& opener) { return opener.waiter.session == session; });
+}
+
+std::function<bool(WorkerKey)> is(WorkerKey key) {
+  return [key](WorkerKey other) { return other == key; };
 }
 
 }  // namespace
@@ -239,8 +244,7 @@ void Models::on_model_added(WorkerKey key, const ipc::ModelAdded& event) {
   Model* const model = mappings_.on_model_added(key, event);
   if (model == nullptr) return;
   if (event.code == ErrorCode::kOk) return leases_.settle(*model);
-  leases_.refuse_openers(*model, key.owner, [key](WorkerKey other) { return other == key; },
-                         {event.code, event.message});
+  leases_.refuse_openers(*model, key.owner, is(key), {event.code, event.message});
   let_go(*model);
 }
 
@@ -266,7 +270,7 @@ void Models::worker_died(WorkerKey key, const WorkerDeath& death) {
     const bool had_it = had != model.mapped->end() && !had->second.parked;
     if (mappings_.worker_died(model, key, death)) {
       leases_.refuse_openers(
-          model, key.owner, [key](WorkerKey other) { return other == key; },
+          model, key.owner, is(key),
           {ErrorCode::kWorkerLost, "The worker died whenever it took in the model."});
     }
     if (had_it && model.phase == ModelPhase::kResident) copies_.check(model, key.device);
@@ -309,8 +313,22 @@ bool Models::is_let_go(ModelId id, DeviceId device) const {
   return found == table_.all().end() || Mappings::has_let_go(found->second, device);
 }
 
-bool Models::is_run(ModelId id) const {
-  return residency_.runs(table_.all().at(id));
+bool Models::is_held(ModelId id, DeviceId device) const {
+  return residency_.is_held_on(table_.all().at(id), device);
+}
+
+bool Models::is_run(ModelId id, DeviceId device) const {
+  return residency_.runs(table_.all().at(id), device);
+}
+
+bool Models::is_held_up(ModelId id, DeviceId device) const {
+  const auto found = table_.all().find(id);
+  return found != table_.all().end() && residency_.is_held_up(found->second, device);
+}
+
+Weights& Models::weights_on(DeviceId device) {
+  if (device.kind == DeviceKind::kCuda) return copies_;
+  return residency_;
 }
 
 void Models::let_go(Model& model) {

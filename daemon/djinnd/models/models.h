@@ -33,6 +33,7 @@
 #include "daemon/djinnd/models/places.h"
 #include "daemon/djinnd/models/residency.h"
 #include "daemon/djinnd/models/returns.h"
+#include "daemon/djinnd/models/weights.h"
 #include "daemon/djinnd/workers/domains.h"
 #include "daemon/djinnd/workers/gpu.h"
 #include "daemon/djinnd/workers/worker_key.h"
@@ -105,13 +106,11 @@ class Models final : private Residency::Loads, private Copies::Listener {
   [[nodiscard]] const Pins& pins() const { return pins_; }
   // Of those that were taken back: they wait for others to give way.
   [[nodiscard]] const std::set<ModelId>& returning() const { return returning_; }
-  // Bytes of models and loads on the device that come free by themselves.
-  [[nodiscard]] uint64_t leaving_bytes(DeviceId device) const {
-    return table_.leaving_bytes(device) + queue_.leaving_bytes(device);
-  }
-  // Of these what a worker lets go of at the end of a step that goes on for long.
-  [[nodiscard]] uint64_t held_up_bytes(DeviceId device) const {
-    return residency_.held_up_bytes(device);
+  // What the device has of models: themselves, or a GPU's copies.
+  [[nodiscard]] Weights& weights_on(DeviceId device);
+  // Bytes of loads on the device that come free by themselves.
+  [[nodiscard]] uint64_t leaving_bytes_of_loads(DeviceId device) const {
+    return queue_.leaving_bytes(device);
   }
   [[nodiscard]] uint64_t bytes_read() const { return queue_.bytes_read(); }
   [[nodiscard]] uint64_t compared_opens() const { return openings_.compared(); }
@@ -144,7 +143,9 @@ class Models final : private Residency::Loads, private Copies::Listener {
   void copy_leaves(ModelId model, DeviceId device) override;
   void copy_failed(ModelId model, DeviceId device, const Error& why) override;
   [[nodiscard]] bool is_let_go(ModelId model, DeviceId device) const override;
-  [[nodiscard]] bool is_run(ModelId model) const override;
+  [[nodiscard]] bool is_held(ModelId model, DeviceId device) const override;
+  [[nodiscard]] bool is_run(ModelId model, DeviceId device) const override;
+  [[nodiscard]] bool is_held_up(ModelId model, DeviceId device) const override;
 
   const Clock& clock_;
   const Devices& devices_;

@@ -123,9 +123,26 @@ static Error cannot_come_back(const Model& model) {
           "it again. Load it once more, or unload it."};
 }
 
-bool Residency::runs(const Model& model) const {
-  return std::ranges::any_of(*model.leases,
-                             [&](const auto& lease) { return sessions_.runs(lease.first); });
+bool Residency::runs(const Model& model, std::optional<DeviceId> device) const {
+  return std::ranges::any_of(*model.leases, [&](const auto& lease) {
+    const Session* const session = sessions_.find(lease.first);
+    const bool counts = session != nullptr && (!device || session->device == *device);
+    return counts && sessions_.runs(lease.first);
+  });
+}
+
+bool Residency::is_held_on(const Model& model, DeviceId device) const {
+  return std::ranges::any_of(*model.leases, [&](const auto& lease) {
+    const Session* const session = sessions_.find(lease.first);
+    return session != nullptr && session->device == device;
+  });
+}
+
+bool Residency::is_held_up(const Model& model, std::optional<DeviceId> device) const {
+  return std::ranges::any_of(*model.mapped, [&](const auto& by) {
+    const bool counts = !by.second.parked && (!device || by.first.device == *device);
+    return counts && sessions_.lane_steps().is_long(by.first);
+  });
 }
 
 void Residency::evict(const Waiter& waiter, Model& model, const ipc::EvictModel& request,
@@ -171,22 +188,25 @@ void Residency::unload(const Waiter& waiter, Model& model, Owner user) {
   begin_unload(model, EvictReason::kRequested, user);
 }
 
-std::vector<Model*> Residency::evictable(DeviceId device, bool in_use) const {
-  return table_.evictable(device, in_use);
-}
-
-std::vector<Model*> Residency::candidates(DeviceId device) const {
-  std::vector<Model*> found = evictable(device, false);
-  for (Model* model : evictable(device, true)) {
-    if (!runs(*model)) found.push_back(model);
+// A copy elsewhere goes with the model, so who runs on another device holds it as well.
+std::vector<Weights::Candidate> Residency::evictable(DeviceId device, bool in_use) const {
+  std::vector<Candidate> found;
+  for (const Model* model : table_.evictable(device, in_use)) {
+    found.push_back({model->id, model->bytes});
   }
   return found;
 }
 
-uint64_t Residency::evictable_bytes(DeviceId device) const {
-  uint64_t bytes = 0;
-  for (const Model* model : candidates(device)) bytes += model->bytes;
-  return bytes;
+bool Residency::is_run(ModelId model, DeviceId) const {
+  return runs(table_.all().at(model));
+}
+
+// A model that cannot come back is unloaded. Only models without leases are chosen, so nobody loses
+// anything.
+void Residency::send_away(ModelId id, DeviceId) {
+  Model& model = table_.all().at(id);
+  if (model.can_come_back()) return begin_evict(model, EvictReason::kPressure);
+  begin_unload(model, EvictReason::kPressure);
 }
 
 Status Residency::make_place() {
@@ -230,20 +250,9 @@ uint64_t Residency::pinned_bytes(DeviceId device) const {
 uint64_t Residency::held_up_bytes(DeviceId device) const {
   uint64_t bytes = 0;
   for (const auto& [id, model] : table_.all()) {
-    const bool held_up = model.device() == device && model.is_leaving() &&
-                         std::ranges::any_of(*model.mapped, [&](const auto& by) {
-                           return !by.second.parked && sessions_.lane_steps().is_long(by.first);
-                         });
-    if (held_up) bytes += model.bytes;
+    if (model.device() == device && model.is_leaving() && is_held_up(model)) bytes += model.bytes;
   }
   return bytes;
-}
-
-// A model that cannot come back is unloaded. Only models without leases are chosen, so nobody loses
-// anything.
-void Residency::give_way(Model& model) {
-  if (model.can_come_back()) return begin_evict(model, EvictReason::kPressure);
-  begin_unload(model, EvictReason::kPressure);
 }
 
 void Residency::begin_leaving(Model& model, ModelPhase next, const Leaving& leaving) {

@@ -19,6 +19,7 @@
 
 #include <array>
 #include <map>
+#include <optional>
 #include <vector>
 
 #include "daemon/djinnd/access/replies.h"
@@ -26,12 +27,13 @@
 #include "daemon/djinnd/memory/devices.h"
 #include "daemon/djinnd/models/mappings.h"
 #include "daemon/djinnd/models/model.h"
+#include "daemon/djinnd/models/weights.h"
 #include "daemon/djinnd/sessions/sessions.h"
 #include "kernel/base/clock.h"
 
 namespace djinn::daemon {
 
-class Residency {
+class Residency final : public Weights {
  public:
   // A process that is killed is gone long before that, unless it waits for a file.
   static constexpr uint64_t kLoaderEndsMs = 1000;
@@ -66,24 +68,24 @@ class Residency {
   void evict(const Waiter& waiter, Model& model, const ipc::EvictModel& request, Owner user);
   void unload(const Waiter& waiter, Model& model, Owner user);
 
-  // --- memory is short: what could go, and what is to
-  // Models of the device that could go, least recently used first: idle ones, or those in use.
-  [[nodiscard]] std::vector<Model*> evictable(DeviceId device, bool in_use) const;
-  // Whether a session that holds the model has a run in flight, or asks for one.
-  [[nodiscard]] bool runs(const Model& model) const;
-  // Idle models, then those whose sessions run nothing; each least recently used first.
-  [[nodiscard]] std::vector<Model*> candidates(DeviceId device) const;
-  // Begins to free what one of these has: it goes to disk, or is unloaded.
-  void give_way(Model& model);
+  // --- memory is short
+  [[nodiscard]] uint64_t leaving_bytes(DeviceId device) const override {
+    return table_.leaving_bytes(device);
+  }
+  [[nodiscard]] uint64_t held_up_bytes(DeviceId device) const override;
+  [[nodiscard]] uint64_t pinned_bytes(DeviceId device) const override;
+  // Whether a session that holds the model has a run in flight, or asks for one. device: sessions
+  // there alone.
+  [[nodiscard]] bool runs(const Model& model, std::optional<DeviceId> device = {}) const;
+  // Whether a session of the device holds the model.
+  [[nodiscard]] bool is_held_on(const Model& model, DeviceId device) const;
+  // Whether the worker of one that has not let go of the model is in a step that goes on for long.
+  // device: of workers there alone.
+  [[nodiscard]] bool is_held_up(const Model& model, std::optional<DeviceId> device = {}) const;
   // For one model more: while djinnd drains only models that are there already are opened, and an
   // idle one is unloaded where there are too many. Whose models may stay is places.h's.
   // Errors: kBusy, kLimitExceeded.
   Status make_place();
-  // Of the device's models that never give way, and of those that would now.
-  [[nodiscard]] uint64_t pinned_bytes(DeviceId device) const;
-  [[nodiscard]] uint64_t evictable_bytes(DeviceId device) const;
-  // Of models on their way out of the device that the long step of some lane keeps.
-  [[nodiscard]] uint64_t held_up_bytes(DeviceId device) const;
 
   // It is used, or somebody will. One that not all workers have let go of stays.
   void want(Model& model);
@@ -111,6 +113,11 @@ class Residency {
     bool freeing = false;  // nobody is waited for any more
   };
 
+  // Of those in use only what can come back; in use by sessions of any device.
+  [[nodiscard]] std::vector<Candidate> evictable(DeviceId device, bool in_use) const override;
+  [[nodiscard]] bool is_run(ModelId model, DeviceId device) const override;
+  // It goes to disk, or is unloaded.
+  void send_away(ModelId model, DeviceId device) override;
   // Changes the model's phase, as nobody else does. Asserts that it may follow.
   static void enter(Model& model, ModelPhase next) { model.phase.enter(next); }
   void look();

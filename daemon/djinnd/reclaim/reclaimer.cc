@@ -29,6 +29,7 @@ Reclaimer::Reclaimer(Loop& loop, Memory& memory, Models& models, Sessions& sessi
                      Thresholds thresholds)
     : memory_(memory),
       models_(models),
+      weights_(models.weights_on(memory.device())),
       sessions_(sessions),
       events_(events),
       thresholds_(thresholds),
@@ -47,12 +48,14 @@ void Reclaimer::set(Thresholds thresholds) {
 }
 
 uint64_t Reclaimer::coming_bytes() const {
-  const uint64_t leaving = models_.leaving_bytes(device()) + sessions_.leaving_bytes(device());
+  const uint64_t leaving = weights_.leaving_bytes(device()) +
+                           models_.leaving_bytes_of_loads(device()) +
+                           sessions_.leaving_bytes(device());
   return leaving - std::min(leaving, held_up_bytes());  // clients and workers go on between the two
 }
 
 uint64_t Reclaimer::held_up_bytes() const {
-  return models_.held_up_bytes(device()) + sessions_.held_up_bytes(device());
+  return weights_.held_up_bytes(device()) + sessions_.held_up_bytes(device());
 }
 
 // --- when somebody asks
@@ -66,26 +69,22 @@ void Reclaimer::watch_waiting() {
 bool Reclaimer::make_room(uint64_t bytes) {
   DJINN_ASSERT(bytes > 0);
   watch_waiting();
-  const std::vector<Model*> candidates = models_.residency().candidates(device());
   uint64_t coming = coming_bytes();
   IdleMemory& idle = sessions_.idle_memory();
   const IdleMemory::Offer offer = idle.offer(device());
-  uint64_t possible =
-      coming + offer.bytes() + sessions_.sequences().spill().evictable_bytes(device());
-  for (const Model* model : candidates) possible += model->bytes;
+  const uint64_t possible = coming + offer.bytes() + weights_.evictable_bytes(device()) +
+                            sessions_.sequences().spill().evictable_bytes(device());
   if (possible < bytes) return false;
   if (coming < bytes) coming += idle.begin(offer, bytes - coming, false);
-  for (Model* model : candidates) {
-    if (coming >= bytes) break;
-    coming += model->bytes;
-    models_.residency().give_way(*model);
+  if (coming < bytes) {
+    coming += weights_.give_way(device(), bytes - coming, Weights::Whose::kNobodyRuns).bytes;
   }
   return coming >= bytes ||
          coming + sessions_.sequences().begin_spill(device(), bytes - coming, false) >= bytes;
 }
 
 uint64_t Reclaimer::pinned_bytes() const {
-  return models_.residency().pinned_bytes(device());
+  return weights_.pinned_bytes(device());
 }
 
 uint64_t Reclaimer::leaving_bytes(Owner user) const {
@@ -158,25 +157,16 @@ bool Reclaimer::shrink_to(uint64_t bytes, bool of_sessions) {
   DJINN_ASSERT(granted <= memory_.total_bytes() && bytes <= memory_.total_bytes());
   const uint64_t over = granted - std::min(granted, bytes);
   uint64_t coming = coming_bytes();
-  bool passed_over = false;
   if (coming < over) {
     IdleMemory& idle = sessions_.idle_memory();
     coming += idle.begin(idle.offer(device()), over - coming, !of_sessions);
   }
-  for (const bool in_use : {false, true}) {
-    if (in_use && !of_sessions) break;
-    for (Model* model : models_.residency().evictable(device(), in_use)) {
-      if (coming >= over) return false;
-      if (in_use && models_.residency().runs(*model)) {
-        passed_over = true;
-        continue;
-      }
-      coming += model->bytes;
-      models_.residency().give_way(*model);
-    }
-  }
+  if (coming >= over) return false;
+  const auto whose = of_sessions ? Weights::Whose::kNobodyRuns : Weights::Whose::kNobodys;
+  const Weights::Begun begun = weights_.give_way(device(), over - coming, whose);
+  coming += begun.bytes;
   if (coming < over) sessions_.sequences().begin_spill(device(), over - coming, !of_sessions);
-  return passed_over;
+  return begun.runs_hold;
 }
 
 }  // namespace djinn::daemon

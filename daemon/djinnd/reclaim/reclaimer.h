@@ -9,6 +9,9 @@
 //   models that no session holds, least recently used first; then models whose sessions run
 //   nothing; then sequence groups of such sessions. All that is needed, or nothing.
 //
+// In a GPU's memory models are their copies, whose sessions are those on the GPU; and sequence
+// groups stay.
+//
 // While somebody waits for it, it is looked whether it still comes: what waits for a lane to end a
 // step comes too late for them once that step has taken long (lane_steps.h), and something else
 // gives way, or they are refused.
@@ -70,6 +73,7 @@ class Reclaimer final : public Reclaim {
 
   Memory& memory_;
   Models& models_;
+  Weights& weights_;
   Sessions& sessions_;
   Events& events_;
   Thresholds thresholds_;

@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "daemon/djinnd/memory/devices.h"
-#include "daemon/djinnd/reclaim/copy_reclaimer.h"
 #include "daemon/djinnd/reclaim/reclaimer.h"
 
 namespace djinn::daemon {
@@ -16,30 +15,25 @@ class Reclaimers {
  public:
   Reclaimers(Loop& loop, const Devices& devices, Models& models, Sessions& sessions, Events& events,
              Thresholds thresholds) {
-    for (const auto& memory : devices.all()) {
-      all_.push_back(
-          std::make_unique<Reclaimer>(loop, *memory, models, sessions, events, thresholds));
-    }
-    for (const auto& memory : devices.gpus()) {
-      of_gpus_.push_back(
-          std::make_unique<CopyReclaimer>(loop, *memory, models.copies(), events, thresholds));
+    for (const auto memories : {devices.all(), devices.gpus()}) {
+      for (const auto& memory : memories) {
+        all_.push_back(
+            std::make_unique<Reclaimer>(loop, *memory, models, sessions, events, thresholds));
+      }
     }
   }
 
   void set(Thresholds thresholds) {
     for (const auto& reclaimer : all_) reclaimer->set(thresholds);
-    for (const auto& reclaimer : of_gpus_) reclaimer->set(thresholds);
   }
   void changed() {
     for (const auto& reclaimer : all_) reclaimer->changed();
-    for (const auto& reclaimer : of_gpus_) reclaimer->changed();
   }
 
  private:
   friend struct DaemonForTests;
 
   std::vector<std::unique_ptr<Reclaimer>> all_;
-  std::vector<std::unique_ptr<CopyReclaimer>> of_gpus_;
 };
 
 }  // namespace djinn::daemon

@@ -102,7 +102,8 @@ class RefGrantsTest : public ::testing::Test, private LateChunks {
 
   testing::NoWorkers workers_{loop_, clock_};
   const Spill spill_{clock_, devices_, workers_.domains, sessions_, lane_steps_, {"", 0, 0}};
-  const LaneMemory lanes_{devices_, workers_.domains, workers_.refusals};
+  const LaneMemory lanes_{devices_, workers_.domains, workers_.refusals,
+                          [](WorkerKey, const Error&) {}};
   IdleMemory idle_memory_{workers_.domains, lanes_, sessions_, lane_steps_, spill_};
 
  protected:

@@ -225,8 +225,27 @@ void Sessions::end(Session& session, const Error& error, std::string by) {
 }
 
 void Sessions::end_all(const Error& error) {
+  end_those([](const Session&) { return true; }, error);
+}
+
+void Sessions::end_all_on(DeviceId device, const Error& error) {
+  end_those(
+      [device](const Session& session) {
+        return session.device == device && !session.observer &&
+               session.phase != SessionPhase::kGreeting;
+      },
+      error);
+}
+
+void Sessions::end_all_of(WorkerKey key, const Error& error) {
+  end_those([key](const Session& one) { return one.worker() == key && one.has_memory(); }, error);
+}
+
+void Sessions::end_those(const std::function<bool(const Session&)>& whose, const Error& error) {
   std::vector<SessionId> ids;
-  for (const auto& [id, session] : sessions_.all()) ids.push_back(id);
+  for (const auto& [id, session] : sessions_.all()) {
+    if (whose(*session)) ids.push_back(id);
+  }
   for (const SessionId id : ids) {
     if (Session* const session = find(id)) end(*session, error);
   }
@@ -514,15 +533,12 @@ void Sessions::refuse_waiting(DeviceId device, const Error& error) {
 }
 
 void Sessions::end_waiting(DeviceId device, const Error& error) {
-  std::vector<SessionId> waiting;
-  for (const auto& [id, session] : sessions_.all()) {
-    const bool waits = session->device == device && session->phase == SessionPhase::kLive &&
-                       session->has_memory() && !domains_.ready(session->worker());
-    if (waits) waiting.push_back(id);
-  }
-  for (const SessionId id : waiting) {
-    if (Session* const session = find(id)) end(*session, error);
-  }
+  end_those(
+      [this, device](const Session& session) {
+        return session.device == device && session.phase == SessionPhase::kLive &&
+               session.has_memory() && !domains_.ready(session.worker());
+      },
+      error);
 }
 
 void Sessions::attach(Session& session) {

@@ -85,6 +85,10 @@ class Sessions final : public Replies, private LateChunks {
   // by: whose will it was, for the log.
   void end(Session& session, const Error& error, std::string by = {});
   void end_all(const Error& error);
+  // Likewise of those that compute on the device.
+  void end_all_on(DeviceId device, const Error& error);
+  // Likewise of those that the worker serves, or would.
+  void end_all_of(WorkerKey key, const Error& error);
   // fds stay the caller's. A reply that is too large becomes a refusal. An waiter without a session
   // is an inquiry's.
   void reply(const Waiter& waiter, ipc::DaemonReply reply, std::span<const int> fds = {}) override;
@@ -169,6 +173,7 @@ class Sessions final : public Replies, private LateChunks {
   [[nodiscard]] Memory& memory_of(const Session& session) const {
     return devices_.of(session.device);
   }
+  void end_those(const std::function<bool(const Session&)>& whose, const Error& error);
   [[nodiscard]] Status check_limits(Owner user);
   [[nodiscard]] Status check_quota(Owner user) const;
   void add_connection(Fd socket, const ipc::PeerCredentials& peer);

@@ -46,10 +46,14 @@ bool Spill::may_spill(const Session& session) const {
          !devices_.of(session.device).waits(Memory::of_session(session.id));
 }
 
+bool Spill::can_spill(DeviceId device) const {
+  return !rules_.directory.empty() && devices_.extents_of(device).sequences_have_parts();
+}
+
 std::vector<Spill::Candidate> Spill::candidates(DeviceId device, bool idle_only) const {
   std::vector<Candidate> found;
   const uint64_t now = clock_.monotonic_ns();
-  if (rules_.directory.empty() || now < not_before_ns_) return found;
+  if (!can_spill(device) || now < not_before_ns_) return found;
   for (const auto& [id, session] : sessions_.all()) {
     if (session->device != device || session->sequences.size() == 0) continue;
     if (!may_spill(*session)) continue;
@@ -107,7 +111,7 @@ uint64_t Spill::ms_to_idle(const Session& session) const {
 
 std::optional<uint64_t> Spill::ms_to_next_idle(DeviceId device) const {
   std::optional<uint64_t> next;
-  if (rules_.directory.empty()) return next;
+  if (!can_spill(device)) return next;
   for (const auto& [id, session] : sessions_.all()) {
     if (session->device != device) continue;
     const bool in_memory = std::ranges::any_of(session->sequences.all(), [](const auto& entry) {

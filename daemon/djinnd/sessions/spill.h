@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Spill: which sequence groups go to disk (ARCHITECTURE section 4, Tiers): those of sessions that
-// run nothing, least recently used first. Sequences moves them. The worker reads a group between
-// two steps, so none goes that would wait for a long one.
+// run nothing, least recently used first; a GPU's stay. Sequences moves them. The worker reads a
+// group between two steps, so none goes that would wait for a long one.
 //
 // invariant: all that is on disk or on its way there is at most the limit.
 #pragma once
@@ -77,6 +77,8 @@ class Spill {
   [[nodiscard]] uint64_t retry_ns() const;
 
  private:
+  // Whether groups of the device can go to disk at all.
+  [[nodiscard]] bool can_spill(DeviceId device) const;
   // The bytes of groups that are on their way to disk.
   [[nodiscard]] uint64_t spilling_bytes() const;
 

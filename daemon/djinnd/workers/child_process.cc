@@ -168,8 +168,16 @@ void ChildProcess::reap() {
   reaped_ = true;
 }
 
+bool ChildProcess::ended_with(int status) const {
+  return reaped_ && WIFEXITED(wait_status_) && WEXITSTATUS(wait_status_) == status;
+}
+
 bool ChildProcess::refused_our_build() const {
-  return reaped_ && WIFEXITED(wait_status_) && WEXITSTATUS(wait_status_) == ipc::kOtherBuildStatus;
+  return ended_with(ipc::kOtherBuildStatus);
+}
+
+bool ChildProcess::found_other_device() const {
+  return ended_with(ipc::kOtherDeviceStatus);
 }
 
 std::optional<ipc::AdmissionDesk> ChildProcess::crashed_at() const {

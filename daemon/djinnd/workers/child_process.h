@@ -96,8 +96,11 @@ class ChildProcess {
   [[nodiscard]] std::optional<ipc::AdmissionDesk> crashed_at() const;
   // It ended because it is of another build than we are (ipc/build_identity.h).
   [[nodiscard]] bool refused_our_build() const;
+  // It ended because it does not find the device that it was started for.
+  [[nodiscard]] bool found_other_device() const;
 
  private:
+  [[nodiscard]] bool ended_with(int status) const;
   ChildProcess(const ChildHost& host, pid_t pid, Fd pidfd, Fd socket, Traffic& traffic);
   void silence();
   void heard(ipc::Datagram message);

@@ -70,6 +70,12 @@ std::vector<std::pair<WorkerKey, WorkerSupervisor*>> Domains::all() const {
   return list;
 }
 
+void Domains::abandon(DeviceId device) {
+  for (const auto& [key, worker] : workers_) {
+    if (key.device == device) worker->abandon("is on a device that is lost");
+  }
+}
+
 uint32_t Domains::retire_idle(const std::function<bool(WorkerKey)>& in_use) {
   uint32_t retired = 0;
   for (const auto& [key, worker] : workers_) {

@@ -54,6 +54,8 @@ class Domains {
   }
 
   [[nodiscard]] std::vector<std::pair<WorkerKey, WorkerSupervisor*>> all() const;
+  // Ends those of a device that is lost.
+  void abandon(DeviceId device);
   // Ends the workers of those that are not in use; how many those were.
   uint32_t retire_idle(const std::function<bool(WorkerKey)>& in_use);
 

@@ -401,7 +401,7 @@ Gpus::Gpus(const ChildHost& host, Events& events, const std::vector<DeviceId>& d
 }
 
 Status Gpus::check_usable(const Gpu& gpu) const {
-  if (!gpu.is_ready()) return gpu.not_ready();
+  if (!gpu.takes_orders()) return gpu.not_ready();
   if (::access(worker_.c_str(), X_OK) == 0) return {};
   return Error{
       ErrorCode::kUnsupported,

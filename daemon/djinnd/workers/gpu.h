@@ -102,12 +102,17 @@ class Gpu final : private MoverLink::Listener {
   [[nodiscard]] WorkQueue& work() { return work_; }
 
   [[nodiscard]] DeviceId device() const { return device_; }
+  // As NVIDIA's tools write it; empty before a mover has said it.
+  [[nodiscard]] std::string uuid() const { return first_ ? first_->uuid : std::string(); }
   // Of extents; 2 MiB before a mover has said otherwise.
   [[nodiscard]] uint64_t granularity_bytes() const;
   [[nodiscard]] bool is_ready() const { return state_ == State::kReady; }
+  // Whether orders are carried out, or wait for the next mover, who is likely to be ready soon.
+  [[nodiscard]] bool takes_orders() const { return is_ready() || (first_ && hopeful_); }
   // Without what is granted there.
   [[nodiscard]] ipc::DeviceReport report() const;
-  // Why nothing can be put there now, and no session can be there; of one that is not ready.
+  // Why nothing can be put there now, and no session can be there; of one that takes no orders, or
+  // that is lost.
   [[nodiscard]] Error not_ready() const;
 
  private:

@@ -30,7 +30,10 @@ Status check_places(const ipc::GrantRequest& event) {
 
 LaneMemory::Known& LaneMemory::known(WorkerKey key) {
   const auto [found, is_new] = known_.try_emplace(key);
-  if (is_new) found->second.number = WorkerId{known_.size()};
+  if (is_new) {
+    found->second.number = WorkerId{2 * known_.size() - 1};
+    found->second.base = WorkerId{2 * known_.size()};
+  }
   DJINN_ASSERT(found->second.number.valid());
   return found->second;
 }
@@ -46,6 +49,9 @@ void LaneMemory::on_grant_request(WorkerKey key, const ipc::GrantRequest& event)
     return domains_.answer_grant(key, event.request, sound);
   }
   const bool slab = event.kind == ipc::GrantKind::kSlab;
+  if (!slab && event.places.empty() && key.device.kind == DeviceKind::kCuda) {
+    return take_base({key, known(key).deaths}, event);
+  }
   const Memory::Holder holder = holder_of(key, event.kind);
   Memory& memory = devices_.of(key.device);
   memory.charge(holder, key.owner);
@@ -55,6 +61,22 @@ void LaneMemory::on_grant_request(WorkerKey key, const ipc::GrantRequest& event)
   };
   memory.request(holder, event.bytes, answer,
                  event.or_less ? vmu::Amount::kMore : vmu::Amount::kNeeded);
+}
+
+void LaneMemory::take_base(Lane lane, const ipc::GrantRequest& event) {
+  const Memory::Holder base = Memory::of_heap(known(lane.key).base);
+  Memory& memory = devices_.of(lane.key.device);
+  if (memory.held_by(base) > 0 || memory.waits(base)) {
+    return domains_.answer_grant(
+        lane.key, event.request,
+        Error{ErrorCode::kInvalidArgument, "A worker tells of its own memory once."});
+  }
+  memory.charge(base, lane.key.owner);
+  memory.request(base, event.bytes, [this, lane, request = event.request](const Status& granted) {
+    refusals_.note(lane.key.owner, lane.key.device, {}, granted);
+    domains_.answer_grant(lane.key, request, granted);
+    if (!granted && known(lane.key).deaths == lane.deaths) refused_(lane.key, granted.error());
+  });
 }
 
 void LaneMemory::slab_granted(Lane lane, const ipc::GrantRequest& event, const Status& granted) {
@@ -75,9 +97,9 @@ bool LaneMemory::is_wanted(Lane lane, const ipc::GrantRequest& event) {
 void LaneMemory::give_slab(Lane lane, const ipc::GrantRequest& event, Result<Fd> made) {
   const Memory::Holder holder = holder_of(lane.key, ipc::GrantKind::kSlab);
   Memory& memory = devices_.of(lane.key.device);
-  const uint64_t held = memory.held_by(holder);
+  ExtentSource& extents = devices_.extents_of(lane.key.device);
   if (!is_wanted(lane, event)) {
-    if (made.ok()) devices_.extents_of(lane.key.device).free(*std::move(made));
+    if (made.ok()) extents.free(*std::move(made));
     return;
   }
   if (!made.ok()) {
@@ -85,12 +107,10 @@ void LaneMemory::give_slab(Lane lane, const ipc::GrantRequest& event, Result<Fd>
     return domains_.answer_grant(lane.key, event.request, made.error());
   }
   // The new slab replaces the former one, on which nothing runs while the lane asks.
-  memory.release(holder, held - event.bytes);
+  memory.release(holder, memory.held_by(holder) - event.bytes);
   const int fds[] = {made.value().get()};
   domains_.send(lane.key, {ipc::GiveMemory{event.request, event.bytes}}, fds);
-  // The worker has it; the driver may keep who closes a GPU's waiting.
-  ExtentSource& extents = devices_.extents_of(lane.key.device);
-  if (!extents.extents_have_parts()) extents.free(*std::move(made));
+  extents.free(*std::move(made));  // the worker has it
 }
 
 void LaneMemory::heap_granted(Lane lane, const ipc::GrantRequest& event, const Status& granted) {
@@ -138,7 +158,9 @@ uint64_t LaneMemory::heap_bytes(WorkerKey key) const {
 uint64_t LaneMemory::bytes(WorkerKey key) const {
   const auto found = known_.find(key);
   if (found == known_.end()) return 0;
-  return heap_bytes(key) + devices_.of(key.device).held_by(Memory::of_lane(found->second.number));
+  const Memory& memory = devices_.of(key.device);
+  return heap_bytes(key) + memory.held_by(Memory::of_lane(found->second.number)) +
+         memory.held_by(Memory::of_heap(found->second.base));
 }
 
 void LaneMemory::worker_died(WorkerKey key) {
@@ -146,6 +168,7 @@ void LaneMemory::worker_died(WorkerKey key) {
   Memory& memory = devices_.of(key.device);
   memory.release_all(holder_of(key, ipc::GrantKind::kSlab));
   memory.release_all(holder_of(key, ipc::GrantKind::kHeap));
+  memory.release_all(Memory::of_heap(known(key).base));
 }
 
 }  // namespace djinn::daemon

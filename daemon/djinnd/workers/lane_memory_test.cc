@@ -18,7 +18,7 @@ constexpr uint64_t kBytes = 1 << 20;
 constexpr uint64_t kDevice = 16 * kBytes;
 constexpr Owner kAnn = Owner::of_user(1000);
 constexpr WorkerKey kWorker{kAnn, kHostDevice};
-constexpr WorkerKey kOther{kAnn, {DeviceKind::kCpu, 1}};
+constexpr WorkerKey kOther{kAnn, {DeviceKind::kCuda, 0}};
 
 class LaneMemoryTest : public ::testing::Test {
  protected:
@@ -49,7 +49,12 @@ class LaneMemoryTest : public ::testing::Test {
   const Devices& devices_ = two_.devices;
   Memory& memory_ = devices_.first();
   testing::NoWorkers workers_{loop_, clock_};
-  LaneMemory lanes_{devices_, workers_.domains, workers_.refusals};
+  std::vector<WorkerKey> ended_;
+  LaneMemory lanes_{devices_, workers_.domains, workers_.refusals,
+                    [this](WorkerKey key, const Error& why) {
+                      EXPECT_EQ(why.code, ErrorCode::kOutOfMemory);
+                      ended_.push_back(key);
+                    }};
 };
 
 TEST_F(LaneMemoryTest, a_slab_takes_the_place_of_the_one_before) {
@@ -98,16 +103,33 @@ TEST_F(LaneMemoryTest, a_worker_that_gives_back_what_it_has_not_got_yet_gets_no_
 }
 
 TEST_F(LaneMemoryTest, a_slab_is_made_and_freed_by_the_source_of_its_device) {
-  lanes_.on_grant_request(kOther, request(ipc::GrantKind::kSlab, kBytes));
-  EXPECT_EQ(others_.held(), 1u);
-  EXPECT_EQ(extents_.held(), 0u);
-  others_.hold();
-  lanes_.on_grant_request(kOther, request(ipc::GrantKind::kSlab, kBytes));
+  extents_.hold();
+  for (const bool dies : {false, true}) {
+    others_.hold();
+    lanes_.on_grant_request(kOther, request(ipc::GrantKind::kSlab, kBytes));
+    EXPECT_EQ(others_.untold(), 1u);
+    EXPECT_EQ(extents_.untold(), 0u);
+    if (dies) lanes_.worker_died(kOther);
+    others_.tell_all();
+    EXPECT_EQ(others_.held(), 0u) << "the worker alone has it, or nobody where it came too late";
+  }
+}
+
+TEST_F(LaneMemoryTest, a_gpus_worker_tells_once_of_what_it_has_and_ends_where_there_is_less) {
+  Memory& gpu = devices_.of(kOther.device);
+  lanes_.on_grant_request(kOther, request(ipc::GrantKind::kHeap, 2 * kBytes));
+  EXPECT_EQ(gpu.held_by_user(kAnn), 2 * kBytes);
+  EXPECT_EQ(lanes_.bytes(kOther), 2 * kBytes);
+  EXPECT_EQ(lanes_.heap_bytes(kOther), 0u) << "it does not come back before the worker ends";
+  lanes_.on_grant_request(kOther, request(ipc::GrantKind::kHeap, kBytes));
+  EXPECT_EQ(gpu.held_by_user(kAnn), 2 * kBytes);
+  EXPECT_FALSE(lanes_.on_grant_return(kOther, {ipc::GrantKind::kHeap, {}, {}, kBytes}));
   lanes_.worker_died(kOther);
-  others_.tell_all();
-  EXPECT_EQ(others_.held(), 1u) << "the one that came too late is freed";
-  ask_for_slab(kBytes);
-  EXPECT_EQ(extents_.held(), 1u);
+  EXPECT_EQ(gpu.granted_bytes(), 0u);
+  EXPECT_TRUE(ended_.empty());
+  lanes_.on_grant_request(kOther, request(ipc::GrantKind::kHeap, kDevice + kBytes));
+  EXPECT_EQ(ended_, std::vector{kOther});
+  EXPECT_EQ(gpu.granted_bytes(), 0u);
 }
 
 TEST_F(LaneMemoryTest, slab_and_heap_are_two_accounts) {

@@ -76,7 +76,11 @@ void SparePool::child_failed() {
   ready_timer_.stop();
   const bool refused = child_ != nullptr && child_->refused_our_build();
   const uint32_t failures = failures_ + 1;
-  if (!refused) log("a {} ended before it was needed ({} in a row)", kind_.name, failures);
+  other_device_ = child_ != nullptr && child_->found_other_device();
+  if (!refused) {
+    log("a {} ended before it was needed ({} in a row{})", kind_.name, failures,
+        other_device_ ? "; it did not find its device" : "");
+  }
   loop_.dispose(std::move(child_));
   ready_.reset();
   start_next(back_off_.after_death(false));
@@ -99,14 +103,31 @@ Error SparePool::failure() const {
                         "djinnd, as an administrator of its machine may, then repeat.",
                         kind_.name)};
   }
+  if (other_device_) {
+    return {
+        kind_.lost,
+        fmt::format("No {} could be started: none finds the device that djinnd has, by its "
+                    "UUID. Restart djinnd, as an administrator of its machine may, then repeat.",
+                    kind_.name)};
+  }
   return {kind_.lost,
           fmt::format("No {} could be started. djinnd's log says more; it tries on.", kind_.name)};
 }
 
+void SparePool::end_spare() {
+  child_->listen({});
+  ready_.reset();
+  loop_.dispose(std::move(child_));
+}
+
 void SparePool::serve() {
   std::erase_if(waiting_, &wants_none);
-  if (waiting_.empty() || !ready_) return;
+  if (!ready_) return;
   DJINN_ASSERT(child_ != nullptr);
+  if (waiting_.empty()) {
+    if (kind_.is_on_demand) end_spare();
+    return;
+  }
   const Taker taker = std::move(waiting_.front().taker);
   waiting_.pop_front();
   child_->listen({});

@@ -11,7 +11,8 @@
 // of djinnd.
 //
 // Of a kind that costs too much to be kept, as a GPU's workers, whose contexts take its memory, one
-// is started when somebody waits for it, and none in advance.
+// is started when somebody waits for it, and none in advance. Where nobody waits any more when it
+// is ready, it ends.
 #pragma once
 
 #include <algorithm>
@@ -102,6 +103,7 @@ class SparePool {
   void heard(const ipc::Datagram& message);
   void child_failed();
   void start_next(uint64_t after_ms);
+  void end_spare();
   void serve();
 
   ChildHost host_;
@@ -113,6 +115,7 @@ class SparePool {
   BackOff back_off_;
   uint32_t failures_ = 0;
   bool other_build_ = false;
+  bool other_device_ = false;  // the last one did not find the one that it was started for
   std::optional<ChildReady> last_ready_;
   std::function<void()> changed_;
   Timer start_timer_;

@@ -204,8 +204,15 @@ void WorkerSupervisor::retire() {
 
 void WorkerSupervisor::dismiss() {
   DJINN_ASSERT(ready() && !killed_);
+  abandon("serves no session, and others want its memory");
+}
+
+void WorkerSupervisor::abandon(const char* why) {
+  if (absent()) return;
+  if (!ready()) return retire();  // it has no process
   dismissed_ = true;
-  kill("serves no session, and others want its memory");
+  needed_again_ = false;
+  kill(why);
 }
 
 void WorkerSupervisor::send(const ipc::WorkerCommand& command, std::span<const int> fds) {

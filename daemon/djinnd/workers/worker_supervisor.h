@@ -119,6 +119,9 @@ class WorkerSupervisor {
   // on. It serves until it is dead, and who comes meanwhile is served by the next: nobody is to
   // blame for this death.
   void dismiss();
+  // Ends what there is or is to come, without waiting for it: a device that is lost may keep a
+  // process that is killed. None follows unless need() is called from now on.
+  void abandon(const char* why);
   // Of the present worker, which has not ended yet.
   [[nodiscard]] bool is_dismissed() const { return dismissed_; }
   [[nodiscard]] bool is_killed() const { return killed_; }  // for that or another reason

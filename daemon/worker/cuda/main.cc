@@ -3,7 +3,9 @@
 // djinn-cuda-worker runs the graphs of one trust domain on one GPU (worker.h). Only djinnd starts
 // it, with that GPU as the only one that CUDA shows it.
 
+#include <algorithm>
 #include <memory>
+#include <string>
 #include <utility>
 
 #include "daemon/worker/chunks.h"
@@ -28,19 +30,25 @@ constexpr uint64_t kBaseBytes = uint64_t{48} << 20;
 // Libraries give their memory back as the process ends, after main(): nothing of this is destroyed.
 class CudaDevice final : public Device {
  public:
+  // own_bytes: what the process has taken of the device since it has its context.
   CudaDevice(pal::cuda::CudaPal& pal, HeapChunks& chunks, exec::WindowHeap& heap,
-             exec::CudaExecutor& executor)
-      : pal_(pal), chunks_(chunks), heap_(heap), executor_(executor) {}
+             exec::CudaExecutor& executor, uint64_t own_bytes)
+      : pal_(pal), chunks_(chunks), heap_(heap), executor_(executor), own_bytes_(own_bytes) {}
   [[nodiscard]] pal::DevicePal& pal() override { return pal_; }
   [[nodiscard]] exec::Executor& executor() override { return executor_; }
   [[nodiscard]] exec::HeapOwner* heap() override { return &heap_; }
-  void begin() override { chunks_.begin(); }
+  [[nodiscard]] Result<std::string> uuid() override {
+    DJINN_TRY(pal::cuda::DeviceNames names, pal_.names());
+    return std::move(names.uuid);
+  }
+  void begin() override { chunks_.begin(own_bytes_); }
 
  private:
   pal::cuda::CudaPal& pal_;
   HeapChunks& chunks_;
   exec::WindowHeap& heap_;
   exec::CudaExecutor& executor_;
+  const uint64_t own_bytes_;
 };
 
 Result<std::unique_ptr<Device>> open(DeviceId device, Grants& grants) {
@@ -51,12 +59,17 @@ Result<std::unique_ptr<Device>> open(DeviceId device, Grants& grants) {
   DJINN_TRY(const pal::cuda::DriverApi api, pal::cuda::load_driver());
   DJINN_TRY(auto made, pal::cuda::CudaPal::make(api, 0));
   pal::cuda::CudaPal& pal = *made.release();
+  DJINN_TRY(const pal::cuda::DeviceMemory before, pal.memory());
   auto& chunks = *new HeapChunks(grants, pal);
   DJINN_TRY(vmu::WindowMemory memory, chunks.open(kHeapBytes, kBaseBytes));
   DJINN_TRY(vmu::Window window, vmu::Window::open(pal, chunks, std::move(memory), {}));
   auto& heap = *new exec::WindowHeap(std::move(window));
   DJINN_TRY(auto executor, exec::CudaExecutor::make(heap));
-  return std::unique_ptr<Device>(new CudaDevice(pal, chunks, heap, *executor.release()));
+  // Somebody else may have freed some meanwhile.
+  DJINN_TRY(const pal::cuda::DeviceMemory now, pal.memory());
+  const uint64_t taken = before.free_bytes - std::min(before.free_bytes, now.free_bytes);
+  return std::unique_ptr<Device>(new CudaDevice(pal, chunks, heap, *executor.release(),
+                                                std::max(taken, uint64_t{kBaseBytes})));
 }
 
 }  // namespace
