@@ -24,7 +24,7 @@ struct DeviceId {
   friend constexpr auto operator<=>(const DeviceId&, const DeviceId&) noexcept = default;
 };
 
-// The host itself, whose memory memfds are. Nothing computes on another device yet.
+// The host itself, whose memory memfds are; who names no device has this one.
 inline constexpr DeviceId kHostDevice{DeviceKind::kCpu, 0};
 
 // As reports, events and metrics write it.
