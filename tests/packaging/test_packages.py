@@ -23,9 +23,9 @@ UNITS = "./lib/systemd/system/"  # where Debian 12's helpers look; not in /usr
 TORCH = "djinn-torch"
 
 
-def said(*command: str, **options: str) -> str:
+def said(*command: str, limit_s: int = 300) -> str:
     done = subprocess.run(
-        command, capture_output=True, text=True, timeout=300, stdin=subprocess.DEVNULL, **options
+        command, capture_output=True, text=True, timeout=limit_s, stdin=subprocess.DEVNULL
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
@@ -200,9 +200,9 @@ def test_lintian_has_nothing_to_say(packages: dict[str, Path]) -> None:
     lintian(changing, "--suppress-tags", *uncompressed)
 
 
-def lintian(packages: list[Path], *more: str) -> None:
+def lintian(packages: list[Path], *more: str, limit_s: int = 300) -> None:
     options = ("--fail-on", "error,warning", "--display-level", ">=warning", "--allow-root")
-    said("lintian", *options, "--no-cfg", *more, *map(str, packages))
+    said("lintian", *options, "--no-cfg", *more, *map(str, packages), limit_s=limit_s)
 
 
 # Libraries whose headers bring code along, by how they are included.
