@@ -45,6 +45,8 @@ namespace {
 using Bias = std::optional<at::Tensor>;
 
 constexpr int64_t kRowsGrain = 16;  // rows of an embedding that are worth a thread
+// Elements that are worth a thread, where they are split.
+constexpr int64_t kSplitGrain = 16 * 1024;
 
 at::Tensor linear_as_before(const at::Tensor& input, const at::Tensor& weight, const Bias& bias,
                             bool turned) {
@@ -131,14 +133,37 @@ at::Tensor quantised(const at::Tensor& input, kernels::Element element) {
   return made;
 }
 
+// Rows of float32 as SplitLinearKernels takes them.
+at::Tensor split(const at::Tensor& input) {
+  const int64_t inputs = input.size(-1), rows = input.numel() / inputs;
+  const int64_t x_step = row_stride(input).value(), row_bytes = kernels::split_bytes(inputs);
+  const at::Tensor made = at::empty({rows, row_bytes}, at::kByte);
+  const float* const x = input.const_data_ptr<float>();
+  auto* const to = static_cast<std::byte*>(made.mutable_data_ptr());
+  const kernels::SplitKernel split_row = fast_kernels().linear.split.split;
+  at::parallel_for(0, rows, kSplitGrain / inputs + 1, [&](int64_t begin, int64_t end) {
+    for (int64_t row = begin; row < end; ++row) {
+      split_row(x + row * x_step, inputs, to + row * row_bytes);
+    }
+  });
+  return made;
+}
+
+// Tells whether rows are split. A token step's are not: of one row, and of a few, that is slower.
+bool is_split(const at::Tensor& input, const at::Tensor& weight) {
+  return weight.scalar_type() == at::kFloat && fast_kernels().linear.split.split != nullptr &&
+         input.numel() / input.size(-1) > srg::kLinearRowsMax;
+}
+
 // The dimension in which the weight is dense, of the two, tells how it is read. ready: of the same
-// input, if it is known, what quantised() gives.
+// input, if it is known, what quantised() or split() gives.
 Product prepared(const at::Tensor& given, const at::Tensor& weight, const Bias& bias, bool turned,
                  const at::Tensor& ready = {}) {
   const int64_t outputs = weight.size(turned ? 1 : 0);
   Product it;
   // How rows and bias lie must not change what a row gets.
-  it.input = row_stride(given) ? given : given.contiguous();
+  it.given = row_stride(given) ? given : given.contiguous();
+  it.input = it.given;
   if (bias) it.bias = bias->expand({outputs}).contiguous();
   at::DimVector sizes(given.sizes());
   sizes.back() = outputs;
@@ -147,6 +172,7 @@ Product prepared(const at::Tensor& given, const at::Tensor& weight, const Bias& 
   it.work.element = *element_of(given.scalar_type());
   it.work.inputs_dense = lies_inputs_dense(weight, turned);
   it.work.is_int8 = is_int8(weight);
+  it.work.is_split = is_split(given, weight);
   call.weight = weight.const_data_ptr();
   call.weight_stride = weight.stride(it.work.inputs_dense == turned ? 1 : 0);
   call.bias = it.bias ? it.bias->const_data_ptr() : nullptr;
@@ -155,23 +181,28 @@ Product prepared(const at::Tensor& given, const at::Tensor& weight, const Bias& 
   const auto element_bytes = static_cast<int64_t>(given.element_size());
   const int64_t rows = given.numel() / given.size(-1);
   const int64_t padded = kernels::padded_outputs(outputs);
-  it.work.turns = !it.work.inputs_dense && rows > srg::kLinearRowsMax;
+  it.work.turns = !it.work.inputs_dense && rows > srg::kLinearRowsMax && !it.work.is_split;
   if (it.work.turns) {
     it.parts = at::empty({at::get_num_threads(), kernels::turned_floats(call.inputs)}, at::kFloat);
     it.work.scratch = it.parts->mutable_data_ptr<float>();
-  } else if (!it.work.inputs_dense) {
+  } else if (!it.work.inputs_dense && !it.work.is_split) {
     it.parts = at::empty({kernels::chunks_of(call.inputs), rows, padded}, at::kFloat);
   }
-  int64_t x_bytes = row_stride(it.input).value() * element_bytes;
-  if (it.work.is_int8 && it.work.inputs_dense) {
-    it.input = ready.defined() ? ready : quantised(it.input, it.work.element);
+  const int64_t given_bytes = row_stride(it.given).value() * element_bytes;
+  int64_t x_bytes = given_bytes;
+  if (it.work.is_split || (it.work.is_int8 && it.work.inputs_dense)) {
+    it.input = ready.defined()    ? ready
+               : it.work.is_split ? split(it.given)
+                                  : quantised(it.given, it.work.element);
     x_bytes = it.input.size(1);
   }
   const auto* const x = static_cast<const std::byte*>(it.input.const_data_ptr());
   auto* const y = static_cast<std::byte*>(it.result.mutable_data_ptr());
   float* const parts = it.parts && !it.work.turns ? it.parts->mutable_data_ptr<float>() : nullptr;
-  it.work.rows.push_back(
-      {rows, x, x_bytes, y, outputs * element_bytes, parts, padded, rows * padded});
+  const auto* const of =
+      it.work.is_split ? static_cast<const std::byte*>(it.given.const_data_ptr()) : nullptr;
+  it.work.rows.push_back({rows, x, x_bytes, y, outputs * element_bytes, parts, padded,
+                          rows * padded, of, given_bytes});
   return it;
 }
 
@@ -200,7 +231,7 @@ std::vector<at::Tensor> linears(const at::Tensor& given, at::TensorList weights,
     const Bias bias = biases.get(i);
     if (is_ours(input, weights[i], bias, turned) && lies_inputs_dense(weights[i], turned)) {
       const auto same = std::ranges::find_if(
-          products, [](const Product& product) { return product.work.is_int8; });
+          products, [&](const Product& one) { return one.work.is_int8 == is_int8(weights[i]); });
       const at::Tensor ready = same == products.end() ? at::Tensor() : same->input;
       products.push_back(prepared(input, weights[i], bias, turned, ready));
       results[i] = products.back().result;

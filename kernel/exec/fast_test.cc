@@ -130,7 +130,9 @@ TEST_P(Fast, many_rows_are_ours_where_the_table_says_so) {
   for (const int64_t rows : {33, 40, 63}) {
     ASSERT_TRUE(same_bytes(run(x.narrow(0, 0, rows).clone()), together.narrow(0, 0, rows))) << rows;
   }
-  if (GetParam().turned) return;  // few rows are summed in another order there
+  const bool is_split =
+      GetParam().type == at::kFloat && CpuExecutor().isa() == name_of(IsaLevel::kAmx);
+  if (GetParam().turned || is_split) return;  // few rows are summed in another order there
   EXPECT_TRUE(same_bytes(run(x.narrow(0, 0, 1).clone()), together.narrow(0, 0, 1)));
 }
 

@@ -42,6 +42,11 @@ int64_t share_of(const ProductWork& work) {
   const bool is_wide = work.element == kernels::Element::kFloat32;
   const int64_t element_bytes = work.is_int8 ? 1 : is_wide ? 4 : 2;
   const int64_t outputs = kShareBytes / (work.call.inputs * element_bytes);
+  const int64_t threads = at::get_num_threads();
+  if (work.is_split) {
+    constexpr int64_t kOutputs = kernels::kSplitOutputs;
+    return (work.call.outputs + threads * kOutputs - 1) / (threads * kOutputs) * kOutputs;
+  }
   if (work.turns) return kernels::kTurnedOutputs;
   constexpr int64_t kTile = kernels::kTileOutputs, kMost = kernels::kTileOutputsMax;
   const bool is_in_tiles = work.element == kernels::Element::kBFloat16 && !work.is_int8;
@@ -49,7 +54,6 @@ int64_t share_of(const ProductWork& work) {
   if (work.call.rows == 1) return std::max(outputs / least * least, least);
   const auto in_tiles = [](int64_t count) { return (count + kTile - 1) / kTile * kTile; };
   if (work.call.rows > srg::kLinearRowsMax) {
-    const int64_t threads = at::get_num_threads();
     const int64_t of_thread = in_tiles((work.call.outputs + threads - 1) / threads);
     const int64_t shares = (of_thread + kMost - 1) / kMost;
     return in_tiles((of_thread + shares - 1) / shares);
@@ -57,8 +61,13 @@ int64_t share_of(const ProductWork& work) {
   return std::max<int64_t>((outputs + kTile / 2) / kTile, 1) * kTile;
 }
 
+// Tells whether outputs are shared out; otherwise chunks of inputs are.
+bool shares_outputs(const ProductWork& work) {
+  return work.inputs_dense || work.turns || work.is_split;
+}
+
 int64_t shares_of(const ProductWork& work) {
-  if (work.call.rows == 0 || (!work.inputs_dense && !work.turns)) return 0;
+  if (work.call.rows == 0 || !shares_outputs(work)) return 0;
   return (work.call.outputs + work.share - 1) / work.share;
 }
 
@@ -68,6 +77,10 @@ void run_share(const ProductWork& work, int64_t share, int64_t thread) {
   const auto element = static_cast<size_t>(work.element);
   const int64_t begin = share * work.share;
   const int64_t end = std::min(begin + work.share, work.call.outputs);
+  if (work.is_split) {
+    return (work.inputs_dense ? linear.split.outputs_first : linear.split.inputs_first)(work.call,
+                                                                                        begin, end);
+  }
   if (!work.turns) {
     const kernels::LinearKernel kernel =
         work.is_int8 ? linear.int8.outputs_first[element] : linear.outputs_first[element];
@@ -96,9 +109,10 @@ void take_rows(ProductWork& work, int64_t begin, int64_t end) {
   for (const ProductRows& rows : work.rows) {
     const int64_t last = std::min(end, rows.count);
     for (int64_t row = std::max<int64_t>(begin, 0); row < last; ++row) {
-      work.at_once.push_back({rows.x + row * rows.x_step, rows.y + row * rows.y_step,
-                              rows.parts == nullptr ? nullptr : rows.parts + row * rows.parts_step,
-                              rows.parts_stride});
+      work.at_once.push_back(
+          {rows.x + row * rows.x_step, rows.y + row * rows.y_step,
+           rows.parts == nullptr ? nullptr : rows.parts + row * rows.parts_step, rows.parts_stride,
+           rows.given == nullptr ? nullptr : rows.given + row * rows.given_step});
     }
     begin -= rows.count;
     end -= rows.count;
@@ -116,7 +130,7 @@ void run_rows_told(size_t count, const F& work) {
     ProductWork& it = work(i);
     it.share = share_of(it);
     shares += shares_of(it);
-    if (it.call.rows > 0 && !it.inputs_dense && !it.turns) run_inputs_first(it);
+    if (it.call.rows > 0 && !shares_outputs(it)) run_inputs_first(it);
   }
   if (shares == 0) return;
   for_each_share(shares, [&](int64_t share, int64_t thread) {
@@ -142,7 +156,7 @@ bool have_one_matrix(const ProductWork& a, const ProductWork& b) {
   return a.call.weight == b.call.weight && a.call.weight_stride == b.call.weight_stride &&
          a.call.bias == b.call.bias && a.call.inputs == b.call.inputs &&
          a.call.outputs == b.call.outputs && a.element == b.element &&
-         a.inputs_dense == b.inputs_dense && a.turns == b.turns;
+         a.inputs_dense == b.inputs_dense && a.turns == b.turns && a.is_split == b.is_split;
 }
 
 }  // namespace

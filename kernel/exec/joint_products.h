@@ -26,6 +26,8 @@ struct ProductRows {
   float* parts = nullptr;  // as LinearRow's, of the first row; or none
   int64_t parts_step = 0;
   int64_t parts_stride = 0;
+  const std::byte* given = nullptr;  // as LinearRow's, of the first row; or none
+  int64_t given_step = 0;
 };
 
 // What the kernels are told. call.row and the share are set when they are called.
@@ -37,13 +39,15 @@ struct ProductWork {
   bool inputs_dense = false;
   bool is_int8 = false;      // the weights; rows are what Int8LinearKernels takes
   bool turns = false;        // inputs that are not dense, for many rows
+  bool is_split = false;     // many rows, as SplitLinearKernels takes them
   float* scratch = nullptr;  // then: [threads, turned_floats(inputs)]
   int64_t share = 0;         // outputs that a thread takes at once, but for parts of chunks
 };
 
 // A product that is ours, and what its work points to.
 struct Product {
-  at::Tensor input;
+  at::Tensor given;
+  at::Tensor input;  // given, or what kernels take of it
   std::optional<at::Tensor> bias;
   at::Tensor result;
   std::optional<at::Tensor> parts;  // or scratch

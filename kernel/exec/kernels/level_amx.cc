@@ -4,6 +4,7 @@
 #include "kernel/exec/kernels/kernels.h"
 #include "kernel/exec/kernels/level_dots.h"
 #include "kernel/exec/kernels/linear_amx.h"
+#include "kernel/exec/kernels/linear_amx_split.h"
 
 namespace djinn::kernels {
 namespace {
@@ -14,6 +15,7 @@ constexpr LinearKernels linear_of_amx() {
   linear.outputs_first[kBFloat16] = &amx_outputs_first;
   linear.turned[kBFloat16] = &turned<BFloat16, &amx_outputs_first>;
   linear.int8.turned[kBFloat16] = &int8_turned<BFloat16, &amx_outputs_first>;
+  linear.split = kSplitOfThisLevel;
   return linear;
 }
 

@@ -7,8 +7,8 @@
 // invariant (the row contract): what a row gets depends on that row, the weights, the bias and the
 // instruction level alone: neither on the other rows, nor on how the outputs are shared out among
 // threads. Each output is summed over K in one fixed order: one where the outputs are first, or are
-// turned so, and one where the inputs are. (Of several that are no numbers, which one comes out may
-// differ.)
+// turned so, one where the inputs are, and one of rows that are split. (Of several that are no
+// numbers, which one comes out may differ.)
 #pragma once
 
 #include <stdint.h>
@@ -20,10 +20,11 @@ namespace djinn::kernels {
 
 // One of them: where its numbers are, side by side. Rows may be of several runs.
 struct LinearRow {
-  const void* x = nullptr;   // [inputs]
-  void* y = nullptr;         // [outputs]
-  float* parts = nullptr;    // inputs first: [chunks_of(inputs), padded_outputs(outputs)]
-  int64_t parts_stride = 0;  // of the chunks
+  const void* x = nullptr;      // [inputs]
+  void* y = nullptr;            // [outputs]
+  float* parts = nullptr;       // inputs first: [chunks_of(inputs), padded_outputs(outputs)]
+  int64_t parts_stride = 0;     // of the chunks
+  const void* given = nullptr;  // split: what x was made of
 };
 
 // y[n] = sum over k of x[k] * w[n, k], plus bias[n], for each row. All have one element type; sums
@@ -108,12 +109,41 @@ struct Int8LinearKernels {                // by Element
   WidenKernel widen[kElements];
 };
 
+// --- float32 as parts of bf16
+//
+// Some levels multiply bf16 much faster than float32, of which each number is the sum of three. So
+// more rows than a token step has are split once, and weights a few outputs at a time. Sums are as
+// near to the exact ones as those of float32 are, but their order is another than that of few rows:
+// a caller chooses by the form of a product, and not by the rows that happen to be there.
+
+inline constexpr int kSplitParts = 3;
+inline constexpr int64_t kSplitInputs = 32;
+// What a row takes: of each 32 inputs the parts, of 64 bytes each, in an odd number of these, so
+// that rows do not meet in the ways of a cache.
+[[nodiscard]] constexpr int64_t split_bytes(int64_t inputs) {
+  constexpr int64_t kPartBytes = 2 * kSplitInputs;
+  return ((inputs + kSplitInputs - 1) / kSplitInputs * kSplitParts | 1) * kPartBytes;
+}
+
+// Of one row of `inputs` float32.
+using SplitKernel = void (*)(const void* x, int64_t inputs, void* to);
+
+// LinearRow::x is what split() made. No scratch, and begin and end are any, but best multiples of
+// kSplitOutputs. Where a level has none they are null.
+struct SplitLinearKernels {
+  SplitKernel split = nullptr;
+  LinearKernel outputs_first = nullptr;
+  LinearKernel inputs_first = nullptr;
+};
+inline constexpr int64_t kSplitOutputs = 32;
+
 struct LinearKernels {                    // by Element
   LinearKernel outputs_first[kElements];  // the outputs [begin, end)
   LinearKernel inputs_first[kElements];   // the parts of the chunks [begin, end)
   LinearKernel sum_chunks[kElements];     // behind that, the outputs [begin, end); begin % 16 == 0
   LinearKernel turned[kElements];         // inputs first as outputs first: the outputs [begin, end)
   Int8LinearKernels int8;
+  SplitLinearKernels split;
 };
 
 }  // namespace djinn::kernels

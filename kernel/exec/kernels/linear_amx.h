@@ -32,14 +32,26 @@ inline void settle_memory() {
   asm volatile("" : : : "memory");
 }
 
+// As LDTILECFG reads them.
+struct alignas(64) TileShapes {
+  void set(int tile, int tile_rows, int tile_row_bytes) {
+    rows[tile] = static_cast<uint8_t>(tile_rows);
+    row_bytes[tile] = static_cast<uint16_t>(tile_row_bytes);
+  }
+  uint8_t palette = 1;
+  uint8_t reserved[15] = {};
+  uint16_t row_bytes[16] = {};
+  uint8_t rows[16] = {};
+};
+
 // Of the thread, from here on; releases the tiles in the end, so that a switch of threads need not
 // save them, and others find none of ours.
 class Tiles {
  public:
   Tiles(int outputs, int rows) {
-    set(kSumTile, outputs, rows * 4);
-    set(kWeightTile, outputs, kTileInputs * 2);
-    set(kPackedTile, kPairsOfTile, rows * 4);
+    shapes_.set(kSumTile, outputs, rows * 4);
+    shapes_.set(kWeightTile, outputs, kTileInputs * 2);
+    shapes_.set(kPackedTile, kPairsOfTile, rows * 4);
     settle_memory();
     _tile_loadconfig(&shapes_);
   }
@@ -48,18 +60,7 @@ class Tiles {
   Tiles& operator=(const Tiles&) = delete;
 
  private:
-  void set(int tile, int rows, int row_bytes) {
-    shapes_.rows[tile] = static_cast<uint8_t>(rows);
-    shapes_.row_bytes[tile] = static_cast<uint16_t>(row_bytes);
-  }
-
-  // As LDTILECFG reads them.
-  struct alignas(64) Shapes {
-    uint8_t palette = 1;
-    uint8_t reserved[15] = {};
-    uint16_t row_bytes[16] = {};
-    uint8_t rows[16] = {};
-  } shapes_;
+  TileShapes shapes_;
 };
 
 // Of up to 16 rows, the elements [begin, end), with zeros behind the last: of each pair one number

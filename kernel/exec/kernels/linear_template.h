@@ -533,7 +533,8 @@ constexpr LinearKernels kLinearOfThisLevel = {
     {&inputs_first<float>, &inputs_first<BFloat16>, &inputs_first<Float16>},
     {&sum_chunks<float>, &sum_chunks<BFloat16>, &sum_chunks<Float16>},
     {&turned<float>, &turned<BFloat16>, &turned<Float16>},
-    kInt8OfThisLevel};
+    kInt8OfThisLevel,
+    {}};
 
 }  // namespace
 }  // namespace djinn::kernels
