@@ -9,6 +9,7 @@
 #include <cmath>
 #include <limits>
 #include <random>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -232,10 +233,11 @@ TEST_P(LinearSplitTest, writes_nothing_but_its_outputs) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Layouts, LinearSplitTest, ::testing::Bool(),
-                         [](const ::testing::TestParamInfo<bool>& info) {
-                           return info.param ? "outputs_first" : "inputs_first";
-                         });
+std::string layout_name(const ::testing::TestParamInfo<bool>& outputs_first) {
+  return outputs_first.param ? "outputs_first" : "inputs_first";
+}
+
+INSTANTIATE_TEST_SUITE_P(Layouts, LinearSplitTest, ::testing::Bool(), layout_name);
 
 }  // namespace
 }  // namespace djinn::kernels
