@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // djinnctl generate DIR --prompt TEXT streams what a model says, exported or of type llama, by its
-// tokenizer.json or in bytes; and with --tokens IDS its ids. Of several of either, one after the
-// other, each on lines of its own.
+// tokenizer.json or in bytes; and with --tokens IDS its ids. Of several of either, each on lines of
+// its own, in the order that they were given in.
 #include <unistd.h>
 
 #include <algorithm>
@@ -204,10 +204,10 @@ Status stream(client::Generator& generator, const GenerateCommand& command,
     written = rows.next(event);
     return written.ok();
   };
-  const auto generated = generator.generate(prompts, command.options, show);
-  if (!generated) return generated.error();
-  if (!written) return written;
-  return rows.finish();
+  DJINN_TRY(const auto generated, generator.generate(prompts, command.options, show));
+  DJINN_CHECK(written);
+  DJINN_CHECK(rows.finish());
+  return generated.failed_row() ? Status(generated.failure()) : Status();
 }
 
 Status print_whole(const Invocation& invocation, client::Generator& generator,
@@ -215,6 +215,8 @@ Status print_whole(const Invocation& invocation, client::Generator& generator,
   DJINN_TRY(const auto generated, generator.generate(prompts, command.options));
   std::vector<Json> items;
   for (size_t row = 0; row < prompts.size(); ++row) {
+    const Error* const error =
+        generated.errors.empty() || !generated.errors[row] ? nullptr : &*generated.errors[row];
     std::string text;
     if (!command.is_of_tokens()) {
       Said said(command);
@@ -225,9 +227,12 @@ Status print_whole(const Invocation& invocation, client::Generator& generator,
                      {"text", text},
                      {"prompt_tokens", prompts[row]},
                      {"tokens", generated.tokens[row]},
-                     {"random_offset", generated.random_offset}});
+                     {"random_offset", generated.random_offset},
+                     {"error", error == nullptr ? Json() : Json(name_of(error->code))},
+                     {"message", error == nullptr ? Json() : Json(error->message)}});
   }
-  return print_json(invocation, "generate", std::move(items));
+  DJINN_CHECK(print_json(invocation, "generate", std::move(items)));
+  return generated.failed_row() ? Status(generated.failure()) : Status();
 }
 
 Status generate(const Invocation& invocation, GenerateCommand& command) {

@@ -746,6 +746,26 @@ Status Client::end_sleep(const Bells& bells) {
   return bells[1].revents != 0 ? control_.check_notices() : Status{};
 }
 
+Status Client::sleep_for_any(std::span<Client* const> clients) {
+  std::vector<pollfd> entries;
+  size_t asleep = 0;
+  for (; asleep < clients.size(); ++asleep) {
+    const std::optional<Bells> bells = clients[asleep]->begin_sleep();
+    if (!bells) break;
+    entries.insert(entries.end(), bells->begin(), bells->end());
+  }
+  Status status;
+  if (asleep == clients.size()) {
+    const Client& first = *clients.front();
+    status = wait_for(entries, {first.interrupt_, &first.given_up_}, nullptr);
+  }
+  for (size_t i = 0; i < asleep; ++i) {
+    Status lives = clients[i]->end_sleep({entries[2 * i], entries[2 * i + 1]});
+    if (status) status = std::move(lives);
+  }
+  return status;
+}
+
 void Client::cancel_through(Run run) {
   if (mark_->is_in_child()) return;  // a token callback has forked: the run is the parent's
   ring_->cancel_through(run);

@@ -140,6 +140,8 @@ class Client {
   Client& operator=(const Client&) = delete;
 
   [[nodiscard]] const ipc::Welcome& welcome() const { return welcome_; }
+  // What it was connected with: who connects so again has another session of the same kind.
+  [[nodiscard]] const ConnectOptions& options() const { return options_; }
   // Whether the session lives; a system call that doesn't wait. Errors: why it has ended.
   Status check();
   // Whether an earlier call met the session's end, or this process was forked from the session's.
@@ -248,6 +250,10 @@ class Client {
   static void sleep(Bells& bells, int timeout_ms);
   // Errors: why the session has ended.
   Status end_sleep(const Bells& bells);
+  // wait()'s sleep for one thread that waits for runs of several clients: it ends as soon as one of
+  // them has something. They have the first one's interrupt. Errors: kCancelled, and why a session
+  // has ended.
+  static Status sleep_for_any(std::span<Client* const> clients);
   // Gives up every run up to this one; their outcomes say kCancelled.
   void cancel_through(Run run);
   // States what this process says of its own calls; djinnd's reports show it as that. No system
@@ -273,6 +279,7 @@ class Client {
       : control_(std::move(control)),
         welcome_(welcome),
         mark_(std::make_shared<const ForkMark>(std::move(mark))),
+        options_(options),
         interrupt_(options.interrupt),
         given_up_(options.given_up),
         begin_within_ms_(options.begin_within_ms),
@@ -315,6 +322,7 @@ class Client {
   Control control_;
   ipc::Welcome welcome_;
   std::shared_ptr<const ForkMark> mark_;  // of the process that has the session
+  ConnectOptions options_;
   Interrupt* interrupt_;
   CancelPredicate given_up_;
   uint64_t begin_within_ms_;

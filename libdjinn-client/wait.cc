@@ -7,10 +7,12 @@
 #include <algorithm>
 #include <array>
 
+#include "ipc/limits.h"
+
 namespace djinn::client {
 namespace {
 
-constexpr size_t kEntriesMax = 2;
+constexpr size_t kEntriesMax = 2 * limits::kRows;  // two of each session of a call for rows
 
 bool must_ask(const WaitEnds& ends) {
   return (ends.interrupt != nullptr && ends.interrupt->must_ask()) ||

@@ -313,6 +313,14 @@ Result<client::GenerateOptions> options_of(const djinn_generate_options& given,
   return options;
 }
 
+// out: null, or one for each row.
+void tell_rows(const client::Generated& generated, djinn_error* out) {
+  for (size_t row = 0; out != nullptr && row < generated.tokens.size(); ++row) {
+    const bool is_whole = generated.errors.empty() || !generated.errors[row];
+    tell(is_whole ? Status() : Status(*generated.errors[row]), out + row);
+  }
+}
+
 Result<std::vector<std::vector<int32_t>>> rows_of(std::span<const djinn_prompt> prompts) {
   std::vector<std::vector<int32_t>> rows;
   DJINN_CHECK(client::check_prompts(prompts.size(), true));
@@ -672,6 +680,8 @@ djinn_code djinn_generator_generate(djinn_generator* generator, const djinn_prom
               djinn::options_of(options != nullptr ? *options : defaults, *generator->generator));
     const djinn::client::Connection::Hold hold(generator->client->connection);
     DJINN_TRY(const auto done, generator->generator->generate(rows, chosen, tell_token));
+    if (options != nullptr) djinn::tell_rows(done, options->row_errors);
+    if (done.failed_row()) return done.failure();
     if (next_random_offset != nullptr) *next_random_offset = done.random_offset;
     return {};
   });

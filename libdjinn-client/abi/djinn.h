@@ -165,7 +165,7 @@ DJINN_API djinn_code djinn_reconnect(djinn_client* client, uint64_t wait_ms, dji
 /* From now on runs of the client (of encoders, generators and programs) may wait for so long for
  * their turn. One that djinnd expects to wait longer is DJINN_QUEUE_FULL at once, and one whose
  * turn comes later, then: nothing of it was done. Of the rows of an exported model, which are
- * generated one after the other, the first alone is judged: then the call has begun, and the others
+ * generated each by itself, the first alone is judged: then the call has begun, and the others
  * wait. 0, DJINN_FOREVER: they wait, as they do at first. */
 DJINN_API djinn_code djinn_set_begin_within(djinn_client* client, uint64_t within_ms,
                                             djinn_error* error);
@@ -284,11 +284,13 @@ typedef struct djinn_generate_options {
   float min_p;              /* 0: all */
   float repetition_penalty; /* 1, or 0: none */
   uint64_t seed;
-  uint64_t random_offset; /* of the first draw; what a generation gave for the next one goes on.
-                           * Draws for several rows alternate: one for each row's first token, then
-                           * one for each row's second; of an exported model all of a row come
-                           * before those of the next */
-  uint64_t reserved[4];
+  uint64_t random_offset;  /* of the first draw; what a generation gave for the next one goes on.
+                            * Draws for several rows alternate: one for each row's first token, then
+                            * one for each row's second; of an exported model all of a row come
+                            * before those of the next */
+  djinn_error* row_errors; /* NULL, or room for one for each prompt: how each row ended, unless the
+                            * call failed as a whole */
+  uint64_t reserved[3];
 } djinn_generate_options;
 
 /* 64 tokens, greedy, no penalty, the model's own stop tokens; all zeros mean the same. NULL:
@@ -302,7 +304,8 @@ DJINN_API void djinn_generate_options_init(djinn_generate_options* options);
 typedef int (*djinn_on_token)(void* context, uint32_t row, uint32_t index, int32_t token);
 
 /* directory: with the djinn.json of an exported model (python3 -m djinn export), of which a call
- * generates one row after the other; else a Hugging Face directory of a llama model.
+ * generates each row by itself: in "fast" numerics, where no token is drawn, at the same time, and
+ * else one after the other; else a Hugging Face directory of a llama model.
  * DJINN_FILE_CHANGED when the weights' tensors are others than those that were exported. */
 DJINN_API djinn_code djinn_generator_open(djinn_client* client, const char* directory,
                                           djinn_generator** out, djinn_error* error);
@@ -316,9 +319,12 @@ DJINN_API djinn_code djinn_generator_open_with(djinn_client* client, const char*
 DJINN_API void djinn_generator_close(djinn_generator* generator);
 DJINN_API djinn_generator_info djinn_generator_get_info(const djinn_generator* generator);
 /* options: NULL for the defaults. next_random_offset: NULL if not wanted. DJINN_QUEUE_FULL comes
- * before any token. Where an exported model has several rows, another error may come behind those
- * of the first ones (memory is short, the worker is lost): what on_token was told is good,
- * *next_random_offset is not written, and rows that have not ended are to be generated anew. */
+ * before any token. Of several rows of an exported model some may fail when others have said
+ * something (memory is short, the worker is lost): the call's error is the first such row's, and
+ * names it; options->row_errors says of each row how it ended, DJINN_OK of those whose tokens, as
+ * on_token was told them, are all. *next_random_offset is not written then. Rows that are generated
+ * at the same time have sessions of their own until the call ends; of these, too, on_token is told
+ * one token at a time, each row's in order. */
 DJINN_API djinn_code djinn_generator_generate(djinn_generator* generator,
                                               const djinn_prompt* prompts, size_t prompt_count,
                                               const djinn_generate_options* options,

@@ -41,6 +41,18 @@ class Error : public std::runtime_error {
   djinn_code code_;
 };
 
+// Of several rows of an exported model some have failed, and others said something. The error is
+// that of the first one that failed; rows(): DJINN_OK of those that are whole.
+class RowsError : public Error {
+ public:
+  RowsError(const djinn_error& error, std::vector<djinn_error> rows)
+      : Error(error), rows_(std::move(rows)) {}
+  [[nodiscard]] const std::vector<djinn_error>& rows() const noexcept { return rows_; }
+
+ private:
+  std::vector<djinn_error> rows_;
+};
+
 namespace detail {
 
 // Calls function(arguments..., &error) and throws its error.
@@ -185,17 +197,27 @@ class Generator {
     djinn_generate_options_init(&options);
     return options;
   }
-  // Gives the first random offset that is unused.
+  // Gives the first random offset that is unused. Throws RowsError where rows failed behind tokens
+  // of others; on_token was told what there is of each.
   uint64_t generate(const std::vector<std::vector<int32_t>>& prompts, const OnToken& on_token,
                     const djinn_generate_options& options = defaults()) {
     std::vector<djinn_prompt> raw;
     for (const auto& prompt : prompts) raw.push_back({prompt.data(), prompt.size()});
     Listener listener{on_token, nullptr};
     uint64_t next = 0;
-    detail::call(djinn_generator_generate, handle_.get(), raw.data(), raw.size(), &options,
-                 &Listener::tell, static_cast<void*>(&listener), &next);
+    djinn_error error;
+    std::vector<djinn_error> rows(raw.size());
+    djinn_generate_options told = options;
+    told.row_errors = rows.data();
+    const djinn_code code =
+        djinn_generator_generate(handle_.get(), raw.data(), raw.size(), &told, &Listener::tell,
+                                 static_cast<void*>(&listener), &next, &error);
     if (listener.thrown) std::rethrow_exception(listener.thrown);
-    return next;
+    if (code == DJINN_OK) return next;
+    for (const djinn_error& row : rows) {
+      if (row.code != DJINN_OK) throw RowsError(error, std::move(rows));
+    }
+    throw Error(error);
   }
 
  private:

@@ -125,7 +125,7 @@ TEST(Abi, generation_is_greedy_unless_told_otherwise) {
   EXPECT_EQ(options.greedy, 1);
   EXPECT_EQ(options.stop_tokens, nullptr);
   EXPECT_EQ(options.repetition_penalty, 1.0f);
-  EXPECT_EQ(options.reserved[3], 0u);
+  EXPECT_EQ(options.reserved[2], 0u);
 }
 
 // What the library is made of must not meet another version of it in the same process.

@@ -27,6 +27,19 @@ BundlePrograms::BundlePrograms(Client& client, ModelId model, Bundle bundle, srg
   for (BundleProgram& program : bundle.programs) programs_.push_back({std::move(program), {}});
 }
 
+BundlePrograms::BundlePrograms(Client& client, const BundlePrograms& other)
+    : client_(client),
+      model_(other.model_),
+      numerics_(other.numerics_),
+      sizes_(other.sizes_),
+      constants_(other.constants_) {
+  for (const Program& program : other.programs_) programs_.push_back({program.made, {}});
+}
+
+std::unique_ptr<BundlePrograms> BundlePrograms::of_session(Client& client) const {
+  return std::unique_ptr<BundlePrograms>(new BundlePrograms(client, *this));
+}
+
 BundlePrograms::Program* BundlePrograms::find(BundlePhase phase, uint64_t tokens) {
   Program* found = nullptr;
   for (Program& program : programs_) {

@@ -4,6 +4,9 @@
 // takes, and each token behind it.
 #pragma once
 
+#include <memory>
+#include <vector>
+
 #include "libdjinn-client/client.h"
 #include "libdjinn-client/models/bundle.h"
 #include "libdjinn-client/models/generation_programs.h"
@@ -15,11 +18,16 @@ class BundlePrograms : public GenerationPrograms {
   // client outlives this, and has the bundle's model open. Files are not needed any more.
   BundlePrograms(Client& client, ModelId model, Bundle bundle, srg::Numerics numerics);
 
+  // The same for another session that has the same model open.
+  [[nodiscard]] std::unique_ptr<BundlePrograms> of_session(Client& client) const;
+
+  [[nodiscard]] ModelId model() const { return model_; }
   [[nodiscard]] const GeneratorSizes& sizes() const override { return sizes_; }
   [[nodiscard]] uint32_t rows_max() const override { return 1; }
   Status choose(ipc::GenerateBlock& block) override;
 
  private:
+  BundlePrograms(Client& client, const BundlePrograms& other);
   struct Program {
     BundleProgram made;
     ProgramId id;  // invalid: not defined yet

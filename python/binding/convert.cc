@@ -63,10 +63,14 @@ srg::Destination destination_from(const py::handle& destination) {
 
 }  // namespace
 
+py::object to_python(const Error& error) {
+  return py::module_::import("djinn.errors")
+      .attr("error_from")(static_cast<int>(error.code), std::string(name_of(error.code)),
+                          error.message);
+}
+
 void raise(const Error& error) {
-  const py::object made = py::module_::import("djinn.errors")
-                              .attr("error_from")(static_cast<int>(error.code),
-                                                  std::string(name_of(error.code)), error.message);
+  const py::object made = to_python(error);
   PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(made.ptr())), made.ptr());
   throw py::error_already_set();
 }

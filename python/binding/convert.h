@@ -24,7 +24,9 @@ namespace djinn::python {
 
 namespace py = pybind11;
 
-// Raises djinn.Error's subclass for the code.
+// djinn.Error's subclass for the code.
+py::object to_python(const Error& error);
+// Raises it.
 [[noreturn]] void raise(const Error& error);
 
 template <typename T>

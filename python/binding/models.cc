@@ -114,7 +114,7 @@ class Generator {
   }
 
   // on_token(row, index, token) gives None or True to go on. Gives (token lists, next random
-  // offset).
+  // offset, errors by row: none where all rows are whole).
   py::tuple generate(const std::vector<std::vector<int32_t>>& prompts,
                      const client::GenerateOptions& options, const py::object& on_token) {
     TokenCallback callback(on_token);
@@ -124,7 +124,11 @@ class Generator {
         number_, [&](client::Client&) { return generator_->generate(prompts, options, stream); });
     callback.raise_again();
     const client::Generated done = take(std::move(generated));
-    return py::make_tuple(done.tokens, done.random_offset);
+    py::list errors;
+    for (const std::optional<Error>& error : done.errors) {
+      errors.append(error ? to_python(*error) : py::none());
+    }
+    return py::make_tuple(done.tokens, done.random_offset, errors);
   }
 
   // Gives the text of one of the model's programs.

@@ -2,6 +2,7 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from .errors import Error
 from .shapes import Expr, Symbol
 
 STAGING_BYTES_DEFAULT: int
@@ -119,7 +120,7 @@ class Generator:
         prompts: Sequence[Sequence[int]],
         options: GenerateOptions,
         on_token: Callable[[int, int, int], bool | None] | None,
-    ) -> tuple[list[list[int]], int]: ...
+    ) -> tuple[list[list[int]], int, list[Error | None]]: ...
     def source(self, phase: str, all_logits: bool) -> str: ...
 
 def connect(

@@ -3,14 +3,21 @@
 
 import difflib
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .models import Generated
 
 
 class Error(Exception):
     """Something that djinnd or the client library refused or could not do.
 
     `code` is the stable name, as in logs and in `djinnctl --json` ("not_found"); `number` is its
-    number on the wire. The text says what, why and what next.
+    number on the wire. The text says what, why and what next. Where rows of `Generator.generate()`
+    failed behind tokens, `generated` is its answer, as far as there is one.
     """
+
+    generated: "Generated | None" = None
 
     def __init__(self, number: int, code: str, message: str) -> None:
         super().__init__(message)

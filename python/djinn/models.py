@@ -7,13 +7,14 @@ import secrets
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from . import _client, arrays
+from .errors import Error, error_from
 from .program import SequenceGroup
 from .session import Model, PathLike, Session
 
@@ -97,6 +98,8 @@ class Generated:
 
     tokens: list[list[int]]
     random_offset: int  # the next unused one of the seed
+    errors: list[Error | None] = field(default_factory=list)
+    """Why a row is not whole; empty where all are."""
 
 
 class Generator:
@@ -136,8 +139,10 @@ class Generator:
         **options: Any,
     ) -> Generated:
         """Generates and waits. Rows of different lengths are padded on the left; those of an
-        exported model are generated one after the other, each as it is alone. `begin_within` is of
-        the first of these, and an error of a later one leaves what `on_token` was told before.
+        exported model are generated each as it is alone: with "fast" numerics, where no token is
+        drawn, at the same time, else one after the other. `begin_within` is of the first of these.
+        Where one fails behind tokens, the error is that of the first that did, and its `generated`
+        is what all rows said, with the `errors` of those that are not whole.
 
         `on_token` sees each token as it comes; False from it gives up the rest. Options:
         max_new_tokens (64), min_new_tokens, stop_tokens (the model's end tokens), pad_token,
@@ -155,10 +160,18 @@ class Generator:
             def callback(row: int, index: int, token: int) -> bool | None:
                 return on_token(Token(row, index, token))
 
-        tokens, offset = self._raw.generate(
-            [list(prompt) for prompt in prompts], self._options(**options), callback
+        generated = Generated(
+            *self._raw.generate(
+                [list(prompt) for prompt in prompts], self._options(**options), callback
+            )
         )
-        return Generated(tokens, offset)
+        for row, error in enumerate(generated.errors):
+            if error is not None:
+                where = f"Row {row + 1} of {len(generated.errors)}"
+                failure = error_from(error.number, error.code, f"{where}: {error}")
+                failure.generated = generated
+                raise failure
+        return generated
 
     def stream(self, prompts: Sequence[Sequence[int]], **options: Any) -> Iterator[Token]:
         """Yields tokens as they come. Whoever stops iterating gives up the rest."""

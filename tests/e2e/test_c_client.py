@@ -110,7 +110,8 @@ class GenerateOptions(ctypes.Structure):
         ("repetition_penalty", c_float),
         ("seed", c_uint64),
         ("random_offset", c_uint64),
-        ("reserved", c_uint64 * 4),
+        ("row_errors", POINTER(Error)),
+        ("reserved", c_uint64 * 3),
     )
 
 

@@ -306,6 +306,8 @@ GENERATED: dict[str, Shape] = {
     "prompt_tokens": ["integer"],
     "tokens": ["integer"],
     "random_offset": "integer",
+    "error": "null",  # of a row that failed
+    "message": "null",
 }
 SETTING: dict[str, Shape] = {
     "key": "string",

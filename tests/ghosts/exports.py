@@ -12,6 +12,7 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ import torch
 import zoo
 from loads import Case, checkpoint, ghost, refusal
 from long_runs import computing, in_time
-from private_daemon import BIN, running
+from private_daemon import BIN, Daemon, running, wait_until
 from transformers import PreTrainedModel
 
 CASES: dict[str, Case] = {}
@@ -272,7 +273,8 @@ def several_rows_are_each_what_it_is_alone(scratch: Path) -> None:
                 told: list[djinn.Token] = []
                 made = generator.generate(prompts, max_new_tokens=7, on_token=told.append)
                 assert made.tokens == alone, (name, numerics)
-                assert [(one.row, one.index, one.token) for one in told] == [
+                by_row = told if numerics == "exact" else sorted(told, key=lambda one: one.row)
+                assert [(one.row, one.index, one.token) for one in by_row] == [
                     (row, index, token)
                     for row, tokens in enumerate(alone)
                     for index, token in enumerate(tokens)
@@ -292,6 +294,97 @@ def several_rows_are_each_what_it_is_alone(scratch: Path) -> None:
                 assert twice.tokens == [first.tokens[0], second.tokens[0]]
                 assert twice.random_offset == second.random_offset
                 assert first.tokens != second.tokens
+
+
+@case
+def fast_rows_are_generated_at_the_same_time(scratch: Path) -> None:
+    """More of them than there are seats; all their sessions end with the call."""
+    bundle = exported("qwen2", scratch)
+    prompts = [zoo.words(1, 2 + row % 5, stream=row)[0].tolist() for row in range(11)]
+    with running() as daemon, daemon.connect("rows") as session:
+        generator = djinn.Generator(session, bundle, numerics="fast")
+        options: dict[str, Any] = {"max_new_tokens": 40, "stop_tokens": []}
+        alone = [generator.generate([one], **options).tokens[0] for one in prompts]
+        told: list[djinn.Token] = []
+        at_once: set[int] = set()
+
+        def ours() -> int:
+            return sum(one["name"] == "rows" for one in daemon.observer.sessions())
+
+        def hear(token: djinn.Token) -> None:
+            told.append(token)
+            at_once.add(ours())
+
+        assert generator.generate(prompts, on_token=hear, **options).tokens == alone
+        assert 1 < max(at_once) <= 8, at_once
+        rows = [token.row for token in told]
+        assert rows != sorted(rows), rows
+        for row, tokens in enumerate(alone):
+            assert [one.token for one in told if one.row == row] == tokens
+        wait_until(lambda: ours() == 1, "the rows' sessions end")
+
+        few: list[djinn.Token] = []
+
+        def give_up(token: djinn.Token) -> bool:
+            few.append(token)
+            return len(few) < 20
+
+        ended = generator.generate(prompts, on_token=give_up, **options)
+        assert len(few) == 20 == sum(map(len, ended.tokens))
+        assert not ended.errors
+        assert generator.generate(prompts[:2], **options).tokens == alone[:2]
+
+
+def cancelling(daemon: Daemon, session: djinn.Session) -> Callable[[djinn.Token], None]:
+    """Of three rows the second's run, or where each has a session of its own, that of one of
+    these."""
+
+    def hear(token: djinn.Token) -> None:
+        if (token.row, token.index) != (1, 2):
+            return
+        ours = [one["id"] for one in daemon.observer.sessions() if one["name"] == "rows"]
+        others = [one for one in ours if one != session.id]
+        shown = ran("djinnctl", "--host", daemon.host, "cancel", (others or ours)[0])
+        assert shown.returncode == 0, shown.stderr
+
+    return hear
+
+
+@case
+def what_rows_said_is_in_the_error_of_one_that_failed(scratch: Path) -> None:
+    """In turn, where the rows behind it are not begun, and at the same time, where all others end
+    as they do alone."""
+    bundle = exported("qwen2", scratch)
+    prompts = [[5, 9, 17], [3, 44], [8]]
+    # So many that the run goes on while it is cancelled.
+    options: dict[str, Any] = {"max_new_tokens": 1000, "stop_tokens": []}
+    for numerics in ("exact", "fast"):
+        with running() as daemon, daemon.connect("rows") as session:
+            generator = djinn.Generator(session, bundle, numerics=numerics)
+            alone = [generator.generate([one], **options).tokens[0] for one in prompts]
+
+            try:
+                generator.generate(prompts, on_token=cancelling(daemon, session), **options)
+                raise AssertionError("no row has failed")
+            except djinn.LostError as error:
+                assert error.code == "cancelled"
+                made = error.generated
+                assert made is not None
+                failed = [row for row, why in enumerate(made.errors) if why is not None]
+                assert f"Row {failed[0] + 1} of 3: " in str(error)
+            for row, (tokens, why) in enumerate(zip(made.tokens, made.errors, strict=True)):
+                if why is None:
+                    assert tokens == alone[row]
+                else:
+                    assert isinstance(why, djinn.LostError)
+                    assert tokens == alone[row][: len(tokens)]
+                    assert len(tokens) < len(alone[row])
+            if numerics == "exact":
+                assert failed == [1, 2]
+                assert "not begun" in str(made.errors[2])
+                assert not made.tokens[2]
+            else:
+                assert len(failed) == 1
 
 
 @case

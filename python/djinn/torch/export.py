@@ -49,9 +49,9 @@ def export(model: Any, directory: str | os.PathLike[str] | None = None, **option
     directory. The weights stay where they are, and the file names them there; with the model's own
     directory it names them relative to itself, and both may move together.
 
-    Of several prompts a bundle generates one after the other, each as it is alone. Raises
-    RequestError for a model whose whole generation does not run as programs: `djinn.explain` says
-    the same of it after a call of `generate()`."""
+    Of several prompts a bundle generates each as it is alone. Raises RequestError for a model whose
+    whole generation does not run as programs: `djinn.explain` says the same of it after a call of
+    `generate()`."""
     if isinstance(model, torch.nn.Module):
         if options:
             raise TypeError(f"{', '.join(options)}: these are for a model that is yet to be loaded")
