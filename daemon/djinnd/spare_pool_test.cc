@@ -16,6 +16,7 @@
 #include "daemon/djinnd/testing/programs.h"
 #include "daemon/djinnd/testing/run_until.h"
 #include "ipc/build_identity.h"
+#include "ipc/exit_status.h"
 
 namespace djinn::daemon {
 namespace {
@@ -24,9 +25,9 @@ namespace fs = std::filesystem;
 
 class SparePoolTest : public ::testing::Test {
  protected:
-  // What a child is: a program of another build, one that ends at once, one that is not there, or
-  // one that gets ready.
-  enum class Child { kOtherBuild, kBroken, kMissing, kReady };
+  // What a child is: a program of another build, one that does not find its device, one that ends
+  // at once, one that is not there, or one that gets ready.
+  enum class Child { kOtherBuild, kOtherDevice, kBroken, kMissing, kReady };
   using State = std::pair<bool, bool>;  // fails, has another build
 
   SparePoolTest() {
@@ -65,6 +66,8 @@ class SparePoolTest : public ::testing::Test {
         return {testing::loader_program(), {}, {}};
       case Child::kOtherBuild:
         return {script(ipc::kOtherBuildStatus), {}, {}};
+      case Child::kOtherDevice:
+        return {script(ipc::kOtherDeviceStatus), {}, {}};
       case Child::kBroken:
         return {script(1), {}, {}};
     }
@@ -148,6 +151,16 @@ TEST_F(SparePoolTest, a_child_that_is_kept_for_nobody_ends_where_nobody_waits_fo
   on_demand_.take(next, [&](const ReadyChild&) { taken = true; });
   testing::run_until(loop_, "the next one is taken", [&] { return taken; });
   EXPECT_EQ(started_, 2u);
+}
+
+TEST_F(SparePoolTest, who_needs_a_child_is_told_that_the_last_did_not_find_its_device) {
+  start({Child::kBroken, Child::kBroken, Child::kOtherDevice});
+  EXPECT_NE(pool_.failure().message.find("UUID"), std::string::npos);
+}
+
+TEST_F(SparePoolTest, one_that_fails_otherwise_ends_that) {
+  start({Child::kOtherDevice, Child::kOtherDevice, Child::kBroken});
+  EXPECT_EQ(pool_.failure().message.find("UUID"), std::string::npos);
 }
 
 TEST_F(SparePoolTest, few_failures_are_not_told) {

@@ -53,6 +53,19 @@ TEST_F(HeapChunksTest, before_djinnd_knows_the_worker_there_is_the_base_alone) {
   EXPECT_EQ(heard<ipc::GrantRequest>().kind, ipc::GrantKind::kHeap);
 }
 
+TEST_F(HeapChunksTest, what_it_has_taken_by_itself_is_told_and_is_no_part_of_the_heap) {
+  chunks_.begin(kBase);
+  const auto told = heard<ipc::GrantRequest>();
+  EXPECT_EQ(told.kind, ipc::GrantKind::kHeap);
+  EXPECT_EQ(told.bytes, kBase);
+  EXPECT_TRUE(told.places.empty());
+  ASSERT_EQ(cover(kBase + 1), kPending);
+  answer(told);
+  EXPECT_EQ(cover(kBase + 1), kPending) << "that was no answer to the heap's question";
+  (void)give();
+  EXPECT_EQ(cover(kBase + 1), ErrorCode::kOk);
+}
+
 TEST_F(HeapChunksTest, what_is_given_lies_where_it_was_asked_for_and_goes_back_whole) {
   chunks_.begin(0);
   ASSERT_EQ(cover(kBase + 1), kPending);

@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 #include <stdio.h>
+#include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <future>
@@ -63,8 +64,10 @@ Result<std::unique_ptr<Device>> open_device(const Options& options, Grants& gran
   DJINN_TRY(auto opened, open(*device, grants));
   DJINN_TRY(const std::string uuid, opened->uuid());
   if (options.uuid.empty() || uuid.empty() || uuid == options.uuid) return opened;
-  return Error{ErrorCode::kNotFound, fmt::format("{} is {} here, and djinnd has {} in mind.",
-                                                 options.device, uuid, options.uuid)};
+  fmt::print(stderr, "djinn-worker: {} is {} here, and djinnd has {} in mind.\n", options.device,
+             uuid, options.uuid);
+  // At once, because djinnd kills who closes the channel, and would not hear the status.
+  ::_exit(ipc::kOtherDeviceStatus);
 }
 
 // In place of a table.
@@ -185,7 +188,7 @@ int run_worker(int argc, char** argv, child::Role role, const OpenDevice& open) 
   // The channel closing is how djinnd ends a worker.
   if (ended.error().code == ErrorCode::kDisconnected) return 0;
   fmt::print(stderr, "djinn-worker: {}\n", ended.error().message);
-  return ended.error().code == ErrorCode::kNotFound ? ipc::kOtherDeviceStatus : 1;
+  return 1;
 }
 
 }  // namespace djinn::worker

@@ -394,6 +394,24 @@ def test_where_there_is_no_memory_for_a_worker_its_session_ends_and_says_so(
         host.run_once(ADD, x=np.ones(8, np.float32))
 
 
+def test_a_worker_that_opens_another_gpu_than_djinnd_has_is_not_used_and_that_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(FAKES))
+    monkeypatch.setenv("DJINN_FAKE_NVML", "driver=580.7")
+    worker = program_on_fakes(tmp_path)
+    other = "export DJINN_FAKE_CUDA=uuid=00112233445566778899aabbccddeeff"
+    worker.write_text(worker.read_text().replace("#!/bin/sh", f"#!/bin/sh\n{other}"))
+    with running("--devices", "cuda:0", "--cuda-worker", str(worker)) as daemon:
+        wait_until(lambda: gpu_of(daemon)["state"] == "ready", "the GPU is ready")
+        with pytest.raises(djinn.Error, match="by its UUID") as refused:
+            daemon.connect("gpu", device="cuda:0")
+        assert refused.value.code == "worker_lost"
+        log = daemon.log.read_text()
+        assert "it did not find its device" in log
+        assert "GPU-00112233-4455-6677-8899-aabbccddeeff here" in log
+
+
 def test_without_the_library_of_gpus_a_session_is_told_that_no_worker_starts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
