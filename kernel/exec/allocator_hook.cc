@@ -351,6 +351,29 @@ void* Replayer::allocate(size_t bytes) {
   return heap_.allocate(bytes, Content::kZeros);
 }
 
+std::vector<Placement> Replayer::alive() const {
+  std::vector<Placement> places = alive_;
+  std::ranges::sort(places);
+  return places;
+}
+
+bool Replayer::are_alive(std::span<const Placement> places) const {
+  return places.size() == alive_.size() && std::ranges::all_of(alive_, [&](const Placement& one) {
+           return std::ranges::binary_search(places, one);
+         });
+}
+
+void Replayer::go_on_at(size_t next, std::span<const Placement> alive, uint64_t peak_live_bytes) {
+  DJINN_ASSERT(fits_ && next_ <= next && next <= plan_.size());
+  next_ = next;
+  for (const Placement& one : alive) {
+    DJINN_ASSERT(is_free(one));
+    alive_.push_back({one.offset, one.bytes});
+    live_ += in_slab(one.bytes);
+  }
+  peak_ = std::max(peak_, peak_live_bytes);
+}
+
 void Replayer::skip() {
   fits_ = fits_ && next_ < plan_.size();
   if (fits_) ++next_;

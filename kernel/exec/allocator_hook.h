@@ -22,6 +22,7 @@
 #pragma once
 
 #include <algorithm>
+#include <compare>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -256,26 +257,43 @@ class Recorder final : public Sink {
 struct Placement {
   uint64_t offset = 0;
   uint64_t bytes = 0;  // at most
+  friend auto operator<=>(const Placement&, const Placement&) = default;
 };
 
 class Replayer final : public Sink {
  public:
   Replayer(std::span<const Placement> plan, std::span<std::byte> slab, Heap& heap)
       : plan_(plan), slab_(slab), heap_(heap) {}
+  // Goes on where the other one is now, which stays there. peak_live_bytes() is of what follows.
+  Replayer(const Replayer& other, Heap& heap)
+      : plan_(other.plan_),
+        slab_(other.slab_),
+        heap_(heap),
+        alive_(other.alive_),
+        next_(other.next_),
+        fits_(other.fits_),
+        live_(other.live_),
+        peak_(other.live_) {}
 
   void* allocate(size_t bytes) override;
   void released(void* memory) override;
   void skip() override;
+
+  // Allocations of the plan, up to number `next`, were made without this: of these so many are
+  // alive, at their places, and meanwhile so much was at once.
+  void go_on_at(size_t next, std::span<const Placement> alive, uint64_t peak_live_bytes);
+  [[nodiscard]] size_t next() const { return next_; }
+  // The places of what is alive, in their order; whether these are those.
+  [[nodiscard]] std::vector<Placement> alive() const;
+  [[nodiscard]] bool are_alive(std::span<const Placement> places) const;
+  [[nodiscard]] std::span<std::byte> slab() const { return slab_; }
 
   // Whether every allocation so far was the planned one. After a miss the rest is the heap's.
   [[nodiscard]] bool fits() const { return fits_; }
   [[nodiscard]] uint64_t peak_live_bytes() const { return peak_; }
 
  private:
-  struct Alive {
-    uint64_t offset;
-    uint64_t bytes;
-  };
+  using Alive = Placement;
   [[nodiscard]] bool is_free(const Placement& place) const;
 
   std::span<const Placement> plan_;

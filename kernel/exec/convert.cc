@@ -72,20 +72,56 @@ std::string presentable(std::string_view what) {
   return text;
 }
 
-// After another error of a device than for want of memory nobody knows what else of it is wrong.
-static Error error_of_device(const c10::AcceleratorError& error) {
-  constexpr int32_t kNoMemory = 2;  // cudaErrorMemoryAllocation
-  const std::string why = presentable(error.what_without_backtrace());
-  if (error.get_error_code() == kNoMemory) return {ErrorCode::kOutOfMemory, why};
-  return {ErrorCode::kDeviceLost,
-          "The device has failed, and this process can use it no more: " + why};
+// Of what CUDA's runtime answers these are about the call alone. All others tell of the device, or
+// of work before the call, and then nobody knows what else is wrong.
+static ErrorCode code_of_runtime(int32_t code) {
+  switch (code) {
+    case 2:  // cudaErrorMemoryAllocation
+      return ErrorCode::kOutOfMemory;
+    case 1:  // cudaErrorInvalidValue
+    case 9:  // cudaErrorInvalidConfiguration
+      return ErrorCode::kInvalidArgument;
+    case 98:   // cudaErrorInvalidDeviceFunction
+    case 209:  // cudaErrorNoKernelImageForDevice
+    case 701:  // cudaErrorLaunchOutOfResources
+    case 801:  // cudaErrorNotSupported
+      return ErrorCode::kUnsupported;
+    default:
+      return ErrorCode::kDeviceLost;
+  }
+}
+
+// Likewise of cuBLAS and cublasLt, whose status LibTorch tells by its name. Nothing where the error
+// is not theirs.
+static std::optional<ErrorCode> code_of_cublas(std::string_view why) {
+  constexpr std::string_view kPrefix = "CUBLAS_STATUS_";
+  const size_t at = why.find(kPrefix);
+  if (at == std::string_view::npos) return std::nullopt;
+  const std::string_view status = why.substr(at + kPrefix.size());
+  if (status.starts_with("ALLOC_FAILED")) return ErrorCode::kOutOfMemory;
+  if (status.starts_with("INVALID_VALUE")) return ErrorCode::kInvalidArgument;
+  if (status.starts_with("NOT_SUPPORTED")) return ErrorCode::kUnsupported;
+  return ErrorCode::kDeviceLost;
+}
+
+static Error error_of_device(ErrorCode code, std::string_view what) {
+  const std::string why = presentable(what);
+  if (code != ErrorCode::kDeviceLost) return {code, why};
+  return {code, "The device has failed, and this process can use it no more: " + why};
+}
+
+static Error error_of_torch(const c10::Error& error) {
+  const std::string what = error.what_without_backtrace();
+  const auto code = code_of_cublas(what);
+  return code ? error_of_device(*code, what)
+              : Error{ErrorCode::kInvalidArgument, presentable(what)};
 }
 
 Error error_of_current_exception() {
   try {
     throw;
   } catch (const c10::AcceleratorError& error) {
-    return error_of_device(error);
+    return error_of_device(code_of_runtime(error.get_error_code()), error.what_without_backtrace());
   } catch (const c10::OutOfMemoryError& error) {
     return {ErrorCode::kOutOfMemory, presentable(error.what_without_backtrace())};
   } catch (const c10::IndexError& error) {
@@ -93,7 +129,7 @@ Error error_of_current_exception() {
   } catch (const c10::NotImplementedError& error) {
     return {ErrorCode::kUnsupported, presentable(error.what_without_backtrace())};
   } catch (const c10::Error& error) {
-    return {ErrorCode::kInvalidArgument, presentable(error.what_without_backtrace())};
+    return error_of_torch(error);
   } catch (const std::bad_alloc&) {
     return {ErrorCode::kOutOfMemory, "The host has no memory left for this run."};
   } catch (const std::exception& error) {

@@ -17,6 +17,7 @@
 #include "kernel/exec/joint_products.h"
 #include "kernel/exec/layout.h"
 #include "kernel/exec/one_thread.h"
+#include "kernel/exec/pieces.h"
 #include "kernel/exec/torch_headers.h"
 
 namespace djinn::exec {
@@ -135,23 +136,22 @@ Status end_step(const AdmittedGraph& program, const Step& step, Frame& frame) {
   return {};
 }
 
+}  // namespace
+
 Status run_step(const AdmittedGraph& program, const Step& step,
                 std::span<const c10::Storage> storages, Frame& frame, Stack& stack) {
   DJINN_CHECK(begin_step(program, step, storages, frame, stack));
   return end_step(program, step, frame);
 }
 
-// The caller has checked the bounds.
-at::Tensor view_of(const c10::Storage& storage, at::ScalarType type, const Geometry& geometry) {
+at::Tensor view_of(const c10::Storage& storage, at::ScalarType type, c10::IntArrayRef sizes,
+                   c10::IntArrayRef strides, int64_t offset) {
   const auto key = c10::computeDispatchKey(type, c10::kStrided, storage.device());
   at::Tensor tensor = at::detail::make_tensor<c10::TensorImpl>(
       c10::Storage(storage), c10::DispatchKeySet(key), c10::scalarTypeToTypeMeta(type));
-  tensor.unsafeGetTensorImpl()->set_sizes_and_strides(geometry.sizes, geometry.strides,
-                                                      geometry.offset);
+  tensor.unsafeGetTensorImpl()->set_sizes_and_strides(sizes, strides, offset);
   return tensor;
 }
-
-}  // namespace
 
 Status call_filled(const Step& step, Frame& frame, Stack& stack) {
   if (step.op->list_count != nullptr) DJINN_CHECK(check_list_count(step, stack));
@@ -197,7 +197,7 @@ Result<at::Tensor> bind_value(const srg::Value& value, const c10::Storage& stora
         ErrorCode::kInvalidArgument,
         fmt::format("Value {} does not start at a multiple of its element size.", describe(value))};
   }
-  return view_of(storage, *type, geometry);
+  return view_of(storage, *type, geometry.sizes, geometry.strides, geometry.offset);
 }
 
 Status check_claim(const srg::Value& value, const at::Tensor& tensor,
@@ -221,7 +221,7 @@ Status check_claim(const srg::Value& value, const at::Tensor& tensor,
                   name_of(value.dtype), fmt::join(sizes, ", "))};
 }
 
-static Error given_up() {
+Error given_up() {
   return {ErrorCode::kCancelled, "The run was given up before it had ended."};
 }
 
@@ -232,10 +232,16 @@ Status run_steps(const AdmittedGraph& program, std::span<const c10::Storage> sto
   Stack stack;
   size_t at = 0;
   Status status = catching([&]() -> Status {
-    for (; at < program.steps.size(); ++at) {
+    while (at < program.steps.size()) {
+      if (frame.pieces != nullptr) {
+        const size_t before = at;
+        DJINN_CHECK(frame.pieces->advance(program, storages, frame, at));
+        if (at != before) continue;
+      }
       const srg::Node& node = program.graph.nodes[program.steps[at].node];
       if (frame.pulse && !frame.pulse(node.op)) return given_up();
       DJINN_CHECK(run_step(program, program.steps[at], storages, frame, stack));
+      ++at;
     }
     return {};
   });

@@ -16,6 +16,12 @@ using Stack = std::vector<c10::IValue>;
 // for results that the schema does not promise.
 Status call_filled(const Step& step, Frame& frame, Stack& stack);
 
+// Calls a step that is complete in the frame: fills its stack, stores its results and frees what
+// dies. Errors: what the step is not allowed, or claims and does not keep. Throws what the operator
+// throws.
+Status run_step(const AdmittedGraph& program, const Step& step,
+                std::span<const c10::Storage> storages, Frame& frame, Stack& stack);
+
 // The stack's results into the frame, as call_filled does.
 Status store_results(const Step& step, Frame& frame, Stack& stack);
 
@@ -26,6 +32,10 @@ void drop_dead(const Step& step, Frame& frame);
 // which is how a run tells it from its own.
 [[nodiscard]] c10::Storage borrowed_storage(void* data, uint64_t bytes, c10::Device device);
 
+// The caller has checked that the storage has the bytes.
+[[nodiscard]] at::Tensor view_of(const c10::Storage& storage, at::ScalarType type,
+                                 c10::IntArrayRef sizes, c10::IntArrayRef strides, int64_t offset);
+
 // A bound value as a tensor on its storage, checked against the storage's bytes. Errors:
 // kOutOfRange, kInvalidArgument (misaligned, no dtype).
 Result<at::Tensor> bind_value(const srg::Value& value, const c10::Storage& storage,
@@ -35,6 +45,9 @@ Result<at::Tensor> bind_value(const srg::Value& value, const c10::Storage& stora
 // kShapeMismatch.
 Status check_claim(const srg::Value& value, const at::Tensor& tensor,
                    std::span<const int64_t> symbols);
+
+// What a run says whose pulse was false.
+[[nodiscard]] Error given_up();
 
 // Runs all steps. storages: one for each graph storage. Errors name the node. Throws nothing.
 Status run_steps(const AdmittedGraph& program, std::span<const c10::Storage> storages,

@@ -152,7 +152,7 @@ class TorchLane final : public Lane {
   void trim() override;
   void pause() override;
   void resume() override;
-  void forget(const Program& program) override { plans_.forget(&program); }
+  void forget(const Program& program) override;
   void copy_in(std::span<const std::byte> from, DeviceAddress to) override;
   Status copy_out(const OutputView& view, std::span<std::byte> out) override;
   void copy(DeviceAddress from, DeviceAddress to, uint64_t bytes) override;
@@ -184,9 +184,11 @@ class TorchLane final : public Lane {
   Outcome<std::span<std::byte>> clean_memory(uint64_t bytes);
   void register_places(std::span<const OutputPlace> all);
   Status execute_on(Sink& sink, const AdmittedGraph& graph, const RunBindings& bindings,
-                    RunKind kind = RunKind::kReal);
+                    RunKind kind = RunKind::kReal, PieceRunner* pieces = nullptr);
   Status execute(const AdmittedGraph& graph, const RunBindings& bindings, RunKind kind,
-                 Placer* placer);
+                 Placer* placer, PieceRunner* pieces);
+  PieceRunner* begin_pieces(const AdmittedGraph& graph, const LanePieces::Placements& placements,
+                            Replayer& replayer);
   std::vector<bool> compute_together(const Program& program, std::span<const RunTogether> runs);
   std::deque<Together> choose_together(const Program& program, std::span<const RunTogether> runs);
   uint64_t room_together(uint64_t bytes);
@@ -308,7 +310,7 @@ Outcome<void> TorchLane::compute(const Program& program, const RunBindings& bind
   DJINN_CHECK(check_size(program, bindings.symbols));
   ++stats_.runs;
   if (options_.planned) return run_planned(program, bindings);
-  return execute(admitted(program), bindings, RunKind::kReal, nullptr);
+  return execute(admitted(program), bindings, RunKind::kReal, nullptr, nullptr);
 }
 
 // A bucket's first run rehearses at the bucket's top: what fits there fits every run. If that fails
@@ -411,7 +413,8 @@ Outcome<void> TorchLane::replay(const AdmittedGraph& graph, const RunBindings& b
   const auto placements = plan.placements;  // the plan may learn while this run is set aside
   Replayer replayer(*placements, in_->slab ? in_->slab->bytes() : std::span<std::byte>(),
                     in_->heap);
-  const Status status = execute_on(replayer, graph, bindings);
+  PieceRunner* const pieces = begin_pieces(graph, placements, replayer);
+  const Status status = execute_on(replayer, graph, bindings, RunKind::kReal, pieces);
   plan.heap_bytes = in_->heap.taken_bytes();
   if (in_->heap.is_refused())
     return status;  // nothing is known yet; the run is repeated, or was too large
@@ -424,6 +427,15 @@ Outcome<void> TorchLane::replay(const AdmittedGraph& graph, const RunBindings& b
   stats_.planned_bytes = plan.planned_bytes;
   stats_.peak_live_bytes = replayer.peak_live_bytes();
   return status;
+}
+
+// Runs inside a pause have another slab each time. Of what our own kernels do nobody has looked at
+// captures yet.
+PieceRunner* TorchLane::begin_pieces(const AdmittedGraph& graph,
+                                     const LanePieces::Placements& placements, Replayer& replayer) {
+  if (device_ == nullptr || aside_ || graph.fast_nodes > 0) return nullptr;
+  device_->pieces().begin(graph, placements, replayer);
+  return &device_->pieces();
 }
 
 bool is_aligned(const void* memory) {
@@ -439,6 +451,7 @@ Outcome<void> TorchLane::reserve(uint64_t bytes) {
 Outcome<void> TorchLane::grow_slab(uint64_t bytes) {
   if (aside_) return grow_inner_slab(bytes);
   DJINN_CHECK(wait());  // for runs that have the former one
+  if (device_ != nullptr) device_->pieces().drop();
   DJINN_TRY(const std::span<std::byte> memory, options_.grow_slab(bytes, [this] {
     if (in_->pulse) in_->pulse({});
   }));
@@ -484,11 +497,11 @@ void TorchLane::register_places(std::span<const OutputPlace> all) {
 }
 
 Status TorchLane::execute_on(Sink& sink, const AdmittedGraph& graph, const RunBindings& bindings,
-                             RunKind kind) {
+                             RunKind kind, PieceRunner* pieces) {
   register_places(bindings.places);
   Placer placer(sink);
   ScopedSink scope(placer, where());
-  return execute(graph, bindings, kind, bindings.places.empty() ? nullptr : &placer);
+  return execute(graph, bindings, kind, bindings.places.empty() ? nullptr : &placer, pieces);
 }
 
 Frame frame_of(const AdmittedGraph& graph, const RunBindings& bindings) {
@@ -501,12 +514,13 @@ Frame frame_of(const AdmittedGraph& graph, const RunBindings& bindings) {
 }
 
 Status TorchLane::execute(const AdmittedGraph& graph, const RunBindings& bindings, RunKind kind,
-                          Placer* placer) {
+                          Placer* placer, PieceRunner* pieces) {
   const std::vector<c10::Storage> storages = storages_of(graph, bindings.storages);
   Frame frame = frame_of(graph, bindings);
   frame.kind = kind;
   frame.pulse = in_->pulse;
   frame.placer = placer;
+  frame.pieces = pieces;
   frame.places = bindings.places;
   ++stats_.begun;
   in_->failed_at.reset();
@@ -749,10 +763,16 @@ Outcome<HeapBytes> TorchLane::take_heap(uint64_t bytes, Content content) {
   return memory;
 }
 
+void TorchLane::forget(const Program& program) {
+  plans_.forget(&program);
+  if (device_ != nullptr) device_->pieces().forget(admitted(program));
+}
+
 void TorchLane::trim() {
   drop_outputs();
   drop_inner_slab();
   outer_.refused_slab_bytes = inner_.refused_slab_bytes = UINT64_MAX;
+  if (device_ != nullptr) device_->pieces().drop();
   if (!wait()) return;  // of a device that is lost nobody has anything more
   in_->heap.trim();
 }

@@ -3,18 +3,31 @@
 // LaneDevice: what a lane needs of a device that is not the host. A lane of the host has none.
 //
 // One thread: the lane's. What goes on a stream is done in order, some time after the call has
-// returned. So an error of what was launched is told by whoever waits, and where nobody would be
-// told the process ends.
+// returned. So an error of what was launched, or of a copy, is told by whoever waits.
 #pragma once
 
 #include <cstddef>
+#include <memory>
 #include <span>
 
 #include "kernel/base/device_address.h"
 #include "kernel/exec/allocator_hook.h"
+#include "kernel/exec/pieces.h"
+#include "kernel/exec/plan_cache.h"
 #include "kernel/exec/torch_headers.h"
 
 namespace djinn::exec {
+
+// Launches pieces of a lane's planned runs at once, where it has kept what they launched.
+class LanePieces : public PieceRunner {
+ public:
+  using Placements = std::shared_ptr<const Plan::Placements>;
+  // A run begins that has that plan. Both live until it has ended; runs come one after the other.
+  virtual void begin(const AdmittedGraph& program, const Placements& plan, Replayer& places) = 0;
+  // What was kept of the program, which is about to go; of all.
+  virtual void forget(const AdmittedGraph& program) = 0;
+  virtual void drop() = 0;
+};
 
 class LaneDevice {
  public:
@@ -22,6 +35,7 @@ class LaneDevice {
   // Of all that the lane does.
   [[nodiscard]] virtual c10::Stream stream() const = 0;
   [[nodiscard]] virtual DeviceMemory& memory() = 0;
+  [[nodiscard]] virtual LanePieces& pieces() = 0;
   // Before the first run, with the stream current: libraries make their handles, and take the
   // memory that they keep, which no plan may have.
   virtual void warm_up() = 0;

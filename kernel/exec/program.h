@@ -140,6 +140,7 @@ Result<std::unique_ptr<Program>> admit_on(c10::Device device, srg::Graph graph,
                                           const WeightTable& weights,
                                           const AdmissionLimits& limits);
 
+class PieceRunner;
 class Placer;
 
 // A rehearsal appends nothing to sequence buffers: it would write memory that nobody granted.
@@ -156,6 +157,7 @@ struct Frame {
   bool keeps_values = false;                    // true: last uses are copied and not moved
   std::function<bool(std::string_view)> pulse;  // Lane::set_pulse
   Placer* placer = nullptr;                     // null: no output has a place
+  PieceRunner* pieces = nullptr;                // null: all steps are called one by one
   std::span<const OutputPlace> places;          // by graph output
   std::optional<size_t> failed_at;              // the node that failed
 };

@@ -65,6 +65,35 @@ def sections(path: Path) -> dict[str, list[Line]]:
     return found
 
 
+REPLAYED = "replayed:"
+
+
+def unfolded(lines: Iterable[Line]) -> list[Line]:
+    """With what the launches of graphs replay in place of these launches."""
+    return [
+        Line(line.function.removeprefix(REPLAYED), line.arguments)
+        for line in lines
+        if line.function != "cudaGraphLaunch"
+    ]
+
+
+def without_captures(lines: Iterable[Line]) -> list[Line]:
+    """Without the calls between a capture's beginning and its end: nothing of them is done then."""
+    kept: list[Line] = []
+    captures = False
+    for line in lines:
+        captures = captures or (line.function == "cudaStreamBeginCapture" and not line.error)
+        if not captures:
+            kept.append(line)
+        captures = captures and line.function != "cudaStreamEndCapture"
+    return kept
+
+
+def launched(lines: Iterable[Line]) -> list[Line]:
+    """The calls as they would be if nothing were captured."""
+    return unfolded(without_captures(lines))
+
+
 def count(lines: Iterable[Line], is_counted: Callable[[Line], bool]) -> int:
     return sum(map(is_counted, lines))
 

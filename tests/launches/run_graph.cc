@@ -1,13 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// run-graph [--planned|--late] GRAPH...: our interpreter on PyTorch's CUDA device. Admits each
-// graph for cuda:0 and runs it twice; a run's calls are a section of the fake runtime's log,
-// GRAPH/run 1 and GRAPH/run 2.
+// run-graph [--planned|--late|--pieces|--again] GRAPH...: our interpreter on PyTorch's CUDA device.
+// Admits each graph for cuda:0 and runs it twice; a run's calls are a section of the fake runtime's
+// log, GRAPH/run 1 and GRAPH/run 2.
 //
 // Without --planned memory is PyTorch's allocator's. With it the lane has plans, and all memory is
 // the device seam's (kernel/pal/cuda, on the fake driver). Then of a decode step a token is drawn,
 // too: GRAPH/step 1 to GRAPH/step 4, each behind a token more, from its input to its token. --late:
 // likewise, and each grant of memory is pending first, so that what asked for it is done again.
+//
+// --pieces: planned, and each graph is run so often that its pieces are captured and replayed
+// (kernel/exec/cuda/capture_cache.h): GRAPH/again N, of the same step; GRAPH/moved N, with its
+// inputs elsewhere; GRAPH/trimmed N, when all was dropped; GRAPH/step N, each behind a token more;
+// GRAPH/anew N, of the program admitted once more, whose weights are elsewhere. What
+// became of captures is printed, and of each run the sums of its outputs' bytes and of its inputs'.
+//
+// --again: planned, GRAPH/run 1 to GRAPH/run 4, each behind a token more and waited for. A run that
+// fails is told with its error's name, and the others follow, unless the device is lost; in the end
+// what the process has of memory and descriptors is printed.
 
 #include <dlfcn.h>
 #include <fmt/format.h>
@@ -32,6 +42,8 @@ namespace {
 constexpr int64_t kTokens = 7;
 constexpr int kRuns = 2;
 constexpr int kSteps = 4;
+constexpr int kRunsOfPieces = 8;  // one that may be recorded, three, the capture, and three
+constexpr int kStepsOfPieces = 14;
 constexpr uint64_t kWindowBytes = uint64_t{4} << 30;
 
 void mark(const std::string& text) {
@@ -88,6 +100,8 @@ class Gpu {
   virtual ~Gpu() = default;
   virtual Result<std::unique_ptr<Program>> admit(srg::Graph graph, const WeightTable& weights) = 0;
   virtual Result<std::unique_ptr<Lane>> make_lane() = 0;
+  [[nodiscard]] virtual CaptureStats captures() const { return {}; }
+  [[nodiscard]] virtual uint64_t live_bytes() const { return 0; }
 };
 
 class UnplannedGpu final : public Gpu {
@@ -116,7 +130,9 @@ class PlannedGpu final : public Gpu {
     DJINN_TRY(vmu::Window slab, vmu::Window::open(*pal, *extents, {kWindowBytes, {}, 0}, {}));
     DJINN_TRY(vmu::Window heap, vmu::Window::open(*pal, *extents, {kWindowBytes, {}, 0}, {}));
     auto memory = std::make_unique<WindowHeap>(std::move(heap));
-    DJINN_TRY(auto executor, CudaExecutor::make(*memory));
+    DJINN_TRY(auto executor, CudaExecutor::make(*memory, [](std::string_view notice) {
+                fmt::print("notice: {}\n", notice);
+              }));
     return std::unique_ptr<Gpu>(new PlannedGpu(std::move(pal), std::move(extents),
                                                std::move(memory), std::move(slab),
                                                std::move(executor)));
@@ -130,10 +146,12 @@ class PlannedGpu final : public Gpu {
     options.grow_slab = [this](uint64_t bytes, const OnProgress&) -> Outcome<std::span<std::byte>> {
       const vmu::Range whole{0, bytes};
       DJINN_CHECK(slab_.cover({&whole, 1}));
-      return std::span(slab_.address().on_host(), slab_.watermark_bytes());
+      return std::span(slab_.address().on_host(), bytes);
     };
     return executor_->make_lane(std::move(options));
   }
+  [[nodiscard]] CaptureStats captures() const override { return executor_->captures(); }
+  [[nodiscard]] uint64_t live_bytes() const override { return memory_->live_bytes(); }
 
  private:
   PlannedGpu(std::unique_ptr<pal::DevicePal> pal, std::unique_ptr<Extents> extents,
@@ -245,14 +263,162 @@ Outcome<void> draw(Gpu& gpu, const Case& of) {
   return {};
 }
 
-enum class Memory { kOfPyTorch, kPlanned, kLate };
+// --- pieces
+
+uint64_t sum_of(std::span<const std::byte> bytes) {
+  uint64_t sum = 14695981039346656037u;  // FNV-1a
+  for (const std::byte byte : bytes) sum = (sum ^ std::to_integer<uint64_t>(byte)) * 1099511628211u;
+  return sum;
+}
+
+Result<std::vector<std::byte>> bytes_of_output(Lane& lane, const OutputView& view) {
+  uint64_t bytes = size_of(view.dtype);
+  for (const int64_t size : view.sizes) bytes *= static_cast<uint64_t>(size);
+  std::vector<std::byte> out(bytes);
+  DJINN_CHECK(lane.copy_out(view, out));
+  return out;
+}
+
+OutputView whole(const StorageBinding& storage) {
+  OutputView view;
+  view.dtype = DType::kUInt8;
+  view.sizes = {static_cast<int64_t>(storage.bytes)};
+  view.strides = {1};
+  view.storage = storage.data;
+  view.storage_bytes = storage.bytes;
+  return view;
+}
+
+// Runs of one program, whose inputs have other bytes each time.
+class Repeated {
+ public:
+  Repeated(Gpu& gpu, const Case& of, Lane& lane, Program& program)
+      : gpu_(gpu), of_(of), lane_(lane), program_(program), bindings_(of.bindings) {}
+
+  Outcome<void> run(std::string_view section, int number, const Point& at) {
+    mark(fmt::format("{}/{} {}", of_.name, section, number));
+    DJINN_CHECK(write_inputs());
+    DJINN_CHECK(try_run(at));
+    mark("outputs");
+    std::string sums;
+    for (const OutputView& view : lane_.outputs()) {
+      DJINN_TRY(const auto bytes, bytes_of_output(lane_, view));
+      sums += fmt::format(" {:016x}", sum_of(bytes));
+    }
+    for (const StorageBinding& one : bindings_) {
+      if (one.data == DeviceAddress()) continue;
+      DJINN_TRY(const auto bytes, bytes_of_output(lane_, whole(one)));
+      sums += fmt::format(" {:016x}", sum_of(bytes));
+    }
+    const CaptureStats now = gpu_.captures();
+    fmt::print(
+        "{} {} {} captured {} replayed {} launches {} failed {} without room {} dropped {}"
+        " graphs {} bytes {}{}\n",
+        of_.name, section, number, now.captured, now.replayed, now.replayed_launches, now.failed,
+        now.without_room, now.dropped, now.graphs, now.bytes, sums);
+    return {};
+  }
+
+  // The inputs have other memory from now on; what they had is kept, so that nobody else has it.
+  void move_inputs() {
+    for (size_t i = 0; i < bindings_.size(); ++i) {
+      if (of_.graph.storages[i].kind != srg::StorageKind::kInput) continue;
+      moved_.push_back(of_.given.bound[i].clone());
+      bindings_[i] = World::binding_of(moved_.back(), true);
+    }
+  }
+
+ private:
+  Status write_inputs() {
+    ++runs_;
+    for (size_t i = 0; i < bindings_.size(); ++i) {
+      if (of_.graph.storages[i].kind != srg::StorageKind::kInput) continue;
+      const std::vector<std::byte> content(bindings_[i].bytes, std::byte(runs_));
+      lane_.copy_in(content, bindings_[i].data);
+    }
+    return {};
+  }
+  Outcome<void> try_run(const Point& at) {
+    const LaneStats before = lane_.stats();
+    DJINN_CHECK(lane_.run(program_, {at.symbols, bindings_, {}, at.begin, at.end}));
+    const LaneStats after = lane_.stats();
+    DJINN_ASSERT(after.plan_misses == before.plan_misses);
+    return {};
+  }
+
+  Gpu& gpu_;
+  const Case& of_;
+  Lane& lane_;
+  Program& program_;
+  std::vector<StorageBinding> bindings_;
+  std::vector<at::Tensor> moved_;
+  uint8_t runs_ = 0;
+};
+
+Outcome<void> run_pieces(Gpu& gpu, const Case& of) {
+  const WeightTable weights(weights_of(of.given.weights));
+  DJINN_TRY(const auto program, gpu.admit(of.graph, weights));
+  DJINN_TRY(const auto lane, gpu.make_lane());
+  Repeated runs(gpu, of, *lane, *program);
+  for (int i = 1; i <= kRunsOfPieces; ++i) DJINN_CHECK(runs.run("again", i, of.at));
+  runs.move_inputs();
+  for (int i = 1; i <= kRunsOfPieces; ++i) DJINN_CHECK(runs.run("moved", i, of.at));
+  lane->trim();
+  for (int i = 1; i <= kRunsOfPieces; ++i) DJINN_CHECK(runs.run("trimmed", i, of.at));
+  for (int i = 1; i <= kStepsOfPieces; ++i) DJINN_CHECK(runs.run("step", i, of.point(i - 1)));
+  lane->forget(*program);
+  fmt::print("{} forgotten graphs {}\n", of.name, gpu.captures().graphs);
+  mark("between graphs");
+  auto elsewhere = of.given.weights;
+  for (auto& [name, tensor] : elsewhere) tensor = tensor.clone();
+  const WeightTable moved(weights_of(elsewhere));
+  DJINN_TRY(const auto anew, gpu.admit(of.graph, moved));
+  Repeated runs_anew(gpu, of, *lane, *anew);
+  for (int i = 1; i <= kRunsOfPieces; ++i) DJINN_CHECK(runs_anew.run("anew", i, of.at));
+  mark("between graphs");
+  return {};
+}
+
+// --- runs that fail
+
+size_t descriptors() {
+  const std::filesystem::directory_iterator all("/proc/self/fd");
+  return static_cast<size_t>(std::distance(begin(all), end(all)));
+}
+
+Outcome<void> run_again(Gpu& gpu, const Case& of) {
+  const WeightTable weights(weights_of(of.given.weights));
+  DJINN_TRY(const auto program, gpu.admit(of.graph, weights));
+  DJINN_TRY(const auto lane, gpu.make_lane());
+  for (int i = 1; i <= kSteps; ++i) {
+    mark(fmt::format("{}/run {}", of.name, i));
+    Outcome<void> ran = run_until_granted(*lane, *program, of, of.point(i - 1));
+    const Status waited = lane->wait();
+    if (ran && !waited) ran = waited.error();
+    if (ran) continue;
+    fmt::print("{} run {}: {}: {}\n", of.name, i, name_of(ran.error().code), message_of(ran));
+    if (!waited || ran.error().code == ErrorCode::kDeviceLost) return ran;
+  }
+  mark("between graphs");
+  lane->trim();
+  fmt::print("{} has {} bytes and {} descriptors\n", of.name, gpu.live_bytes(), descriptors());
+  return {};
+}
+
+enum class Memory { kOfPyTorch, kPlanned, kLate, kPieces, kAgain };
+
+Outcome<void> run_as(Gpu& gpu, Memory memory, const Case& of) {
+  if (memory == Memory::kPieces) return run_pieces(gpu, of);
+  if (memory == Memory::kAgain) return run_again(gpu, of);
+  DJINN_CHECK(run(gpu, of));
+  const bool draws = memory != Memory::kOfPyTorch && of.name.ends_with(".decode");
+  return draws ? draw(gpu, of) : Outcome<void>();
+}
 
 Outcome<void> run_file(Gpu& gpu, Memory memory, const std::string& path) {
   DJINN_TRY(srg::Graph graph, srg::parse_text(srg::content_of(path)));
   const Case of(std::filesystem::path(path).stem(), std::move(graph));
-  Outcome<void> ran = run(gpu, of);
-  const bool draws = memory != Memory::kOfPyTorch && of.name.ends_with(".decode");
-  if (ran && draws) ran = draw(gpu, of);
+  Outcome<void> ran = run_as(gpu, memory, of);
   if (ran.has_failed()) return located(std::move(ran).error(), of.name);
   return ran;
 }
@@ -279,6 +445,8 @@ Outcome<void> run_all(Memory memory, const std::vector<std::string>& paths) {
 
 Memory memory_of(std::string_view option) {
   if (option == "--planned") return Memory::kPlanned;
+  if (option == "--pieces") return Memory::kPieces;
+  if (option == "--again") return Memory::kAgain;
   return option == "--late" ? Memory::kLate : Memory::kOfPyTorch;
 }
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import pytest
 from fake_process import BUILD, HERE, run, start
-from launch_log import Line, count, sections, work
+from launch_log import Line, count, launched, sections, work
 
 FORWARDS = ("bert", "electra")
 GENERATORS = ("gpt2", "llama", "qwen2")
@@ -128,10 +128,11 @@ def test_a_warm_run_waits_for_nothing_and_asks_the_driver_for_nothing(
 @pytest.mark.parametrize("name", DRAWN)
 def test_a_warm_decode_step_waits_once_for_its_token(logs: dict[str, Log], name: str) -> None:
     """From the token that it is given to the one that it gives, each time behind one more."""
-    first = work(logs["planned"][f"{name}/{WARM_STEPS[0]}"])
+    first = work(launched(logs["planned"][f"{name}/{WARM_STEPS[0]}"]))
     for step in WARM_STEPS:
         lines = logs["planned"][f"{name}/{step}"]
-        assert [line.function for line in work(lines)] == [line.function for line in first]
+        done = work(launched(lines))
+        assert [line.function for line in done] == [line.function for line in first]
         assert count(lines, Line.is_allocation) == count(lines, Line.is_free) == 0
         assert calls_of_the_driver(lines) == []
         assert count(lines, Line.is_wait) == 1

@@ -17,7 +17,7 @@ REFUSED = {
 # What fails in a run of a planned lane, in which of Llama's, and what is said of it.
 FAILURES = {
     "cudaLaunchKernel=ILLEGAL_ADDRESS": ("run 1", "The device has failed, and this process"),
-    "cudaMemsetAsync=LAUNCH_FAILED": ("run 1", "assertion"),
+    "cudaMemsetAsync=LAUNCH_FAILED": ("run 1", "The device has failed, and this process"),
     "cudaStreamSynchronize=ILLEGAL_ADDRESS": ("step 1", "The GPU has failed, and this process"),
     "cuMemCreate=OUT_OF_MEMORY": ("run 1", "CUDA_ERROR_OUT_OF_MEMORY"),
     "cuMemMap=INVALID_VALUE": ("run 1", "CUDA_ERROR_INVALID_VALUE"),

@@ -3,9 +3,13 @@
 // djinn-cuda-worker runs the graphs of one trust domain on one GPU (worker.h). Only djinnd starts
 // it, with that GPU as the only one that CUDA shows it.
 
+#include <fmt/format.h>
+#include <stdio.h>
+
 #include <algorithm>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "daemon/worker/chunks.h"
@@ -64,7 +68,9 @@ Result<std::unique_ptr<Device>> open(DeviceId device, Grants& grants) {
   DJINN_TRY(vmu::WindowMemory memory, chunks.open(kHeapBytes, kBaseBytes));
   DJINN_TRY(vmu::Window window, vmu::Window::open(pal, chunks, std::move(memory), {}));
   auto& heap = *new exec::WindowHeap(std::move(window));
-  DJINN_TRY(auto executor, exec::CudaExecutor::make(heap));
+  DJINN_TRY(auto executor, exec::CudaExecutor::make(heap, [](std::string_view notice) {
+              fmt::print(stderr, "djinn-cuda-worker: {}\n", notice);
+            }));
   // Somebody else may have freed some meanwhile.
   DJINN_TRY(const pal::cuda::DeviceMemory now, pal.memory());
   const uint64_t taken = before.free_bytes - std::min(before.free_bytes, now.free_bytes);

@@ -4,10 +4,11 @@
 
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAException.h>
+#include <cuda_runtime_api.h>
 
 #include "kernel/base/assert.h"
 #include "kernel/exec/allocator_hook.h"
-#include "kernel/exec/cuda/cuda_check.h"
+#include "kernel/exec/cuda/only_device.h"
 
 namespace djinn::exec {
 namespace {

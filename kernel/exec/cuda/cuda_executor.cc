@@ -3,6 +3,7 @@
 #include "kernel/exec/cuda/cuda_executor.h"
 
 #include <ATen/Context.h>
+#include <c10/cuda/CUDAException.h>
 #include <c10/cuda/CUDAFunctions.h>
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
@@ -15,8 +16,9 @@
 
 #include "kernel/exec/convert.h"
 #include "kernel/exec/cpu_executor.h"
+#include "kernel/exec/cuda/capture_cache.h"
 #include "kernel/exec/cuda/cuda_allocator.h"
-#include "kernel/exec/cuda/cuda_check.h"
+#include "kernel/exec/cuda/only_device.h"
 #include "kernel/exec/lane_device.h"
 #include "kernel/exec/program.h"
 #include "kernel/srg/allowed.h"
@@ -67,6 +69,8 @@ Result<Pinned> make_room() {
 
 struct CudaExecutor::Stream {
   c10::cuda::CUDAStream stream;
+  Notice notice;
+  CaptureStats captures;
   bool has_lane = false;
 };
 
@@ -76,8 +80,12 @@ class CudaLaneDevice final : public LaneDevice {
  public:
   // ended: what becomes of the stream with this one.
   CudaLaneDevice(DeviceMemory& memory, c10::cuda::CUDAStream stream, Pinned room,
-                 std::function<void()> ended)
-      : memory_(memory), stream_(stream), room_(std::move(room)), ended_(std::move(ended)) {}
+                 CaptureStats& captures, const Notice& notice, std::function<void()> ended)
+      : memory_(memory),
+        stream_(stream),
+        room_(std::move(room)),
+        ended_(std::move(ended)),
+        captures_(stream.stream(), captures, notice) {}
   // What it gave back to the memory may still be in use.
   ~CudaLaneDevice() override {
     (void)wait();
@@ -88,32 +96,42 @@ class CudaLaneDevice final : public LaneDevice {
 
   [[nodiscard]] c10::Stream stream() const override { return stream_.unwrap(); }
   [[nodiscard]] DeviceMemory& memory() override { return memory_; }
+  [[nodiscard]] LanePieces& pieces() override { return captures_; }
   void warm_up() override { warm_up_products(); }
 
   void copy_in(std::span<const std::byte> from, DeviceAddress to) override {
-    check_cuda(::cudaMemcpyAsync(to.on_host(), from.data(), from.size(), cudaMemcpyHostToDevice,
-                                 stream_.stream()));
+    note(::cudaMemcpyAsync(to.on_host(), from.data(), from.size(), cudaMemcpyHostToDevice,
+                           stream_.stream()));
   }
   Status copy_out(DeviceAddress from, std::span<std::byte> to) override {
     const cudaError_t error = ::cudaMemcpyAsync(to.data(), from.on_host(), to.size(),
                                                 cudaMemcpyDeviceToHost, stream_.stream());
-    return error == cudaSuccess ? wait() : lost(error);
+    note(error);
+    return wait();
   }
   void copy(DeviceAddress from, DeviceAddress to, uint64_t bytes) override {
-    check_cuda(::cudaMemcpyAsync(to.on_host(), from.on_host(), bytes, cudaMemcpyDeviceToDevice,
-                                 stream_.stream()));
+    note(::cudaMemcpyAsync(to.on_host(), from.on_host(), bytes, cudaMemcpyDeviceToDevice,
+                           stream_.stream()));
   }
   Status wait() override {
-    const cudaError_t error = ::cudaStreamSynchronize(stream_.stream());
-    return error == cudaSuccess ? Status() : lost(error);
+    note(::cudaStreamSynchronize(stream_.stream()));
+    return failure_ == cudaSuccess ? Status() : lost(failure_);
   }
   [[nodiscard]] std::span<std::byte> room() override { return {room_.get(), kRoomBytes}; }
 
  private:
+  // A copy that was refused is of a context that is gone, or of memory that is not there: what was
+  // to be computed with it is not what was meant. Whoever waits next is told, and ends the process.
+  void note(cudaError_t error) {
+    if (failure_ == cudaSuccess) failure_ = error;
+  }
+
   DeviceMemory& memory_;
   c10::cuda::CUDAStream stream_;
+  cudaError_t failure_ = cudaSuccess;  // the first one
   Pinned room_;
-  std::function<void()> ended_;
+  std::function<void()> ended_;  // it keeps what captures_ counts in
+  CaptureCache captures_;
 };
 
 Status open_device() {
@@ -128,7 +146,8 @@ Status open_device() {
 CudaExecutor::CudaExecutor(DeviceMemory& memory, std::shared_ptr<Stream> stream)
     : memory_(memory), stream_(std::move(stream)) {}
 
-Result<std::unique_ptr<CudaExecutor>> CudaExecutor::make(DeviceMemory& memory) {
+Result<std::unique_ptr<CudaExecutor>> CudaExecutor::make(
+    DeviceMemory& memory, std::function<void(std::string_view)> notice) {
   // PyTorch registers its kernels for CUDA as this is loaded.
   if (::dlopen("libtorch_cuda.so", RTLD_NOW | RTLD_GLOBAL) == nullptr) {
     return Error{ErrorCode::kUnsupported,
@@ -147,8 +166,8 @@ Result<std::unique_ptr<CudaExecutor>> CudaExecutor::make(DeviceMemory& memory) {
     return opened.error();
   }
   return catching([&]() -> Result<std::unique_ptr<CudaExecutor>> {
-    auto stream =
-        std::make_shared<Stream>(Stream{c10::cuda::getStreamFromPool(false, kOnlyDevice)});
+    auto stream = std::make_shared<Stream>(
+        Stream{c10::cuda::getStreamFromPool(false, kOnlyDevice), std::move(notice), {}});
     return std::unique_ptr<CudaExecutor>(new CudaExecutor(memory, std::move(stream)));
   });
 }
@@ -172,8 +191,13 @@ Result<std::unique_ptr<Lane>> CudaExecutor::make_lane(LaneOptions options) {
   DJINN_TRY(Pinned room, make_room());
   stream_->has_lane = true;
   auto device = std::make_unique<CudaLaneDevice>(memory_, stream_->stream, std::move(room),
+                                                 stream_->captures, stream_->notice,
                                                  [stream = stream_] { stream->has_lane = false; });
   return make_lane_on(std::move(device), std::move(options));
+}
+
+const CaptureStats& CudaExecutor::captures() const {
+  return stream_->captures;
 }
 
 // By a thread of its own: when that ends, its handles are free for the lane's. What fails here, a
@@ -183,7 +207,7 @@ void CudaExecutor::warm_up(int) {
     const Status warmed = catching([&]() -> Status {
       const c10::cuda::CUDAStreamGuard guard(stream_->stream);
       warm_up_products();
-      check_cuda(::cudaStreamSynchronize(stream_->stream.stream()));
+      C10_CUDA_CHECK(::cudaStreamSynchronize(stream_->stream.stream()));
       return {};
     });
     (void)warmed;

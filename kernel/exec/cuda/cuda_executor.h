@@ -12,9 +12,12 @@
 // the process's end.
 #pragma once
 
+#include <functional>
 #include <memory>
+#include <string_view>
 
 #include "kernel/exec/allocator_hook.h"
+#include "kernel/exec/cuda/capture_stats.h"
 #include "kernel/executor/executor.h"
 
 namespace djinn::exec {
@@ -23,9 +26,12 @@ class CudaExecutor final : public Executor {
  public:
   // Loads LibTorch's CUDA half, which then takes all memory of the device from `memory`, but for
   // what a lane's plan places. Once a process, before LibTorch opens the device; memory lives as
-  // long as the process. Errors, which leave LibTorch as it was: kUnsupported where it has no CUDA
-  // or there is no device.
-  static Result<std::unique_ptr<CudaExecutor>> make(DeviceMemory& memory);
+  // long as the process. notice: told, on a lane's thread, what goes on in another way than it
+  // should. Errors, which leave LibTorch as it was: kUnsupported where it has no CUDA or there is
+  // no device.
+  static Result<std::unique_ptr<CudaExecutor>> make(DeviceMemory& memory,
+                                                    std::function<void(std::string_view)> notice);
+
 
   Result<std::unique_ptr<Program>> admit(srg::Graph graph, const WeightTable& weights,
                                          const AdmissionLimits& limits) override;
@@ -36,6 +42,8 @@ class CudaExecutor final : public Executor {
   // On the lane's stream: cuBLAS loads its kernels and makes its handle, and takes the memory that
   // it keeps. The handle is the next thread's that asks for one.
   void warm_up(int threads) override;
+  // Of all lanes. The lane's thread.
+  [[nodiscard]] const CaptureStats& captures() const;
 
  private:
   struct Stream;  // with whether a lane has it

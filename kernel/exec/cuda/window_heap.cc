@@ -2,11 +2,10 @@
 
 #include "kernel/exec/cuda/window_heap.h"
 
+#include <c10/cuda/CUDAException.h>
 #include <c10/cuda/CUDAStream.h>
 
 #include <utility>
-
-#include "kernel/exec/cuda/cuda_check.h"
 
 namespace djinn::exec {
 
@@ -32,7 +31,7 @@ void WindowHeap::release(void* memory) {
 }
 
 void WindowHeap::zero(void* memory, uint64_t bytes) {
-  check_cuda(::cudaMemsetAsync(memory, 0, bytes, c10::cuda::getCurrentCUDAStream()));
+  C10_CUDA_CHECK(::cudaMemsetAsync(memory, 0, bytes, c10::cuda::getCurrentCUDAStream()));
 }
 
 void WindowHeap::trim(uint64_t) {

@@ -22,7 +22,7 @@ class WindowHeap final : public DeviceMemory, public HeapOwner {
 
   Outcome<void*> allocate(uint64_t bytes) override;
   void release(void* memory) override;
-  // On the calling thread's current stream.
+  // On the calling thread's current stream. Throws what LibTorch's operators throw.
   void zero(void* memory, uint64_t bytes) override;
   [[nodiscard]] uint64_t live_bytes() const override;
 
