@@ -226,6 +226,8 @@ CALLS = (
     "cudaGraphGetNodes",
     "cudaGraphInstantiateWithFlags",
     "cudaGraphLaunch",
+    "cudaGraphDestroy",
+    "cudaGraphExecDestroy",
 )
 CODES = ("OUT_OF_MEMORY", "INVALID_VALUE")
 
@@ -240,8 +242,9 @@ def test_where_a_call_fails_once_the_operators_are_called(
     assert failing.code == 0, failing.errors
     assert failing.sums() == plain_copies.sums()
     last = failing.runs()[-1]
-    assert last["failed"] == "1"
-    assert failing.printed.count("notice: ") == 1
+    is_release = call.endswith("Destroy")
+    assert int(last["failed"]) == (0 if is_release else 1)
+    assert failing.printed.count("notice: ") == (0 if is_release else 1)
     assert int(last["replayed"]) > 10
     for name in failing.log:
         if "/" in name:

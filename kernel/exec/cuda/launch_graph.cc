@@ -15,8 +15,14 @@ Error refused(const char* what, cudaError_t error) {
   return {ErrorCode::kUnsupported, fmt::format("{}: {}", what, ::cudaGetErrorString(error))};
 }
 
+// What was not given back is the process's until it ends. The next operator would take its error
+// for one of its own.
+void forget_error(cudaError_t error) {
+  if (error != cudaSuccess) (void)::cudaGetLastError();
+}
+
 struct GraphDeleter {
-  void operator()(cudaGraph_t graph) const { (void)::cudaGraphDestroy(graph); }
+  void operator()(cudaGraph_t graph) const { forget_error(::cudaGraphDestroy(graph)); }
 };
 using Graph = std::unique_ptr<CUgraph_st, GraphDeleter>;
 
@@ -57,7 +63,7 @@ Result<Graph> captured(cudaStream_t stream, const std::function<Status()>& work)
 }  // namespace
 
 LaunchGraph::~LaunchGraph() {
-  if (graph_ != nullptr) (void)::cudaGraphExecDestroy(graph_);
+  if (graph_ != nullptr) forget_error(::cudaGraphExecDestroy(graph_));
 }
 
 Result<LaunchGraph> capture(cudaStream_t stream, const std::function<Status()>& work) {
