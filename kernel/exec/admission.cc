@@ -262,7 +262,7 @@ class Admission {
       program_.activation_bytes = std::max(program_.activation_bytes, sample.peak_bytes);
       program_.passing_bytes = std::max(program_.passing_bytes, sample.passing_peak_bytes);
     }
-    if (!program_.graph.symbols.empty()) program_.footprint = Footprint(inference);
+    if (!program_.graph.symbols.empty()) program_.footprint = Footprint(program_, inference);
     if (program_.activation_bytes <= limits_.activation_bytes_max) return {};
     return Error{
         ErrorCode::kQuotaExceeded,

@@ -95,7 +95,7 @@ struct AddedTo {
                              " = aten::matmul(%w, %v)\n";
     if (form == Form::kSpelled) return mean + "output %y0\n";
     return mean + fmt::format(
-                      "%se = aten::as_strided(%sinks, [{0}, 4, {1}], [0, 1, 0], 0)\n"
+                      "%se = aten::as_strided(%sinks, [1, 4, 1], [0, 1, 0], 0)\n"
                       "%l : {2}] = aten::logsumexp(%b, [-1], false)\n"
                       "%d : {2}] = aten::sub.Tensor(%l, %se, alpha=1)\n"
                       "%g : {2}] = aten::sigmoid(%d)\n"

@@ -7,6 +7,7 @@
 #include "kernel/base/alignment.h"
 #include "kernel/base/checked.h"
 #include "kernel/exec/inference.h"
+#include "kernel/exec/program.h"
 #include "kernel/srg/expr.h"
 
 namespace djinn::exec {
@@ -35,11 +36,16 @@ bool has_one_course(const Inference& inference) {
 
 }  // namespace
 
-Footprint::Footprint(const Inference& inference) {
+Footprint::Footprint(const AdmittedGraph& program, const Inference& inference) {
   if (!has_one_course(inference)) return;
   events_ = inference.samples[0].events;
   for (size_t i = 0; i < inference.samples[0].pieces.size(); ++i) {
     pieces_.push_back(piece_of(inference, i));
+  }
+  for (size_t i = 0; i < program.steps.size(); ++i) {
+    for (HeldBeside& one : held_beside(program, inference, program.steps[i])) {
+      held_.push_back({inference.samples[0].at_steps[i], std::move(one)});
+    }
   }
 }
 
@@ -63,7 +69,8 @@ Footprint::Piece Footprint::piece_of(const Inference& inference, size_t number) 
   return piece;
 }
 
-uint64_t Footprint::peak_bytes(std::span<const int64_t> symbols) const {
+uint64_t Footprint::peak_of(std::span<const int64_t> symbols,
+                            std::span<const Held> all_held) const {
   std::vector<uint64_t> room;
   room.reserve(pieces_.size());
   for (const Piece& piece : pieces_) {
@@ -71,7 +78,14 @@ uint64_t Footprint::peak_bytes(std::span<const int64_t> symbols) const {
     room.push_back(align_up(bytes, kTensorAlignment).value_or(UINT64_MAX));
   }
   uint64_t now = 0, most = 0;
-  for (const PieceEvent& event : events_) {
+  auto held = all_held.begin();
+  for (uint32_t at = 0; at <= events_.size(); ++at) {
+    for (; held != all_held.end() && held->events == at; ++held) {
+      const uint64_t beside = held->beside.bytes_at(symbols);
+      most = std::max(most, checked_add(now, beside).value_or(UINT64_MAX));
+    }
+    if (at == events_.size()) break;
+    const PieceEvent& event = events_[at];
     if (event.is_birth) {
       now = checked_add(now, room[event.piece]).value_or(UINT64_MAX);
       most = std::max(most, now);

@@ -175,6 +175,7 @@ class MetaRun {
     Stack stack;
     DJINN_CHECK(fill_stack(step, frame_, stack));
     DJINN_CHECK(infer(step, stack, index + 1 == program_.steps.size()));
+    sample_.at_steps.push_back(static_cast<uint32_t>(sample_.events.size()));
     drop(step);
     return {};
   }

@@ -38,6 +38,7 @@ struct Sample {
   std::vector<ValueShape> shapes;   // one for each value
   std::vector<SamplePiece> pieces;  // of a meta run, in the order of births
   std::vector<PieceEvent> events;   // likewise
+  std::vector<uint32_t> at_steps;   // likewise: the events until each step's results were made
   uint64_t peak_bytes = 0;          // of local storages alive together
   uint64_t passing_peak_bytes = 0;  // likewise, without outputs that are plain (Layout::leaves)
 };

@@ -54,11 +54,6 @@ class NoHeap final : public HeapOwner {
   void settle(uint64_t) override {}
 };
 
-class UnboundedHeap final : public HeapOwner {
-  Outcome<void> allow(uint64_t) override { return {}; }
-  void settle(uint64_t) override {}
-};
-
 // ATen turns oneDNN off for the process when one of its matrix products is refused memory; what is
 // computed then would have other kernels, and so other bits.
 void use_all_kernels() {
@@ -344,11 +339,14 @@ Outcome<void> TorchLane::run_planned(const Program& program, const RunBindings& 
 }
 
 // What a run at these symbols will hold, as far as can be told before one was recorded there: its
-// results, and what kernels held beside them elsewhere.
+// results, and what kernels held beside them elsewhere, or products hold.
 uint64_t TorchLane::expected_bytes(const Program& program, std::span<const int64_t> symbols) const {
   const uint64_t results = program.activation_bytes_at(symbols);
-  const uint64_t aside = plans_.aside_bytes(&program).value_or(results / kAsideOneIn);
-  return checked_add(results, aside).value_or(UINT64_MAX);
+  const uint64_t held =
+      symbols.empty() ? results : admitted(program).footprint.peak_bytes_held(symbols);
+  const auto aside = plans_.aside_bytes(&program);
+  if (aside) return std::max(held, checked_add(results, *aside).value_or(UINT64_MAX));
+  return checked_add(held, results / kAsideOneIn).value_or(UINT64_MAX);
 }
 
 Status TorchLane::rehearse(const AdmittedGraph& graph, std::vector<int64_t> symbols, Plan& plan) {

@@ -345,6 +345,62 @@ TEST(Plan, what_cannot_fit_at_the_runs_own_symbols_is_refused_before_it_computes
   EXPECT_EQ(message_of(run(7)), "");
 }
 
+// The last token of each row, whose product is one of batches in 16 bits: oneDNN copies the weight
+// for each. Nobody knows what it holds beside that, but it is little.
+TEST(Plan, a_first_run_asks_for_what_a_product_of_batches_copies) {
+  for (const DType dtype : {DType::kBFloat16, DType::kFloat16, DType::kFloat32}) {
+    for (const int64_t rows : {1, 3}) {
+      GraphBuilder b;
+      const srg::Expr n = b.symbol("n", 1, 512);
+      const auto all = b.on_storage(b.storage(srg::StorageKind::kInput, "x"), dtype, {rows, n, 256},
+                                    {n * 256, 256, 1});
+      const auto last = b.call("aten::slice.Tensor", {arg(all), integer(1), integer(-1)});
+      const auto w = b.weight("w", dtype, {8192, 256});
+      b.output(b.call("aten::linear", {arg(last), arg(w)}));
+      World world({{"w", noise({8192, 256}, 3, *to_torch(dtype))}}, true);
+      ASSERT_EQ(message_of(world.admit(b.graph)), "");
+      Bound bound;
+      bound.bytes_max = UINT64_MAX;
+      give_lane(world, bound);
+      const at::Tensor input = noise({rows, 64, 256}, 4, *to_torch(dtype));
+      ASSERT_EQ(message_of(world.run({64}, {input, {}})), "");
+      EXPECT_TRUE(same_bytes(world.output(0), at::linear(input.slice(1, -1),
+                                                         noise({8192, 256}, 3, *to_torch(dtype)))));
+      const uint64_t peak = world.lane->stats().peak_live_bytes;
+      const uint64_t asked = bound.prepared.front();
+      SCOPED_TRACE(std::string(name_of(dtype)) + ", " + std::to_string(rows));
+      EXPECT_LE(10 * asked, 13 * peak);
+      EXPECT_GE(asked + (uint64_t{64} << 10), peak);
+    }
+  }
+}
+
+// Sums of chunks, for weights whose outputs lie side by side.
+TEST(Plan, a_first_run_asks_for_what_our_own_products_hold) {
+  for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
+    GraphBuilder b;
+    const srg::Expr n = b.symbol("n", 1, 32);
+    const auto x =
+        b.on_storage(b.storage(srg::StorageKind::kInput, "x"), dtype, {n, srg::Expr(768)});
+    const auto w = b.weight("w", dtype, {768, 2304});
+    b.output(b.call("aten::mm", {arg(x), arg(w)}));
+    b.graph.numerics = srg::Numerics::kFast;
+    World world({{"w", noise({768, 2304}, 3, *to_torch(dtype))}}, true);
+    ASSERT_EQ(message_of(world.admit(b.graph)), "");
+    ASSERT_EQ(world.program->fast_nodes(), 1u);
+    for (const int64_t rows : {1, 32}) {
+      Bound bound;
+      bound.bytes_max = UINT64_MAX;
+      give_lane(world, bound);
+      ASSERT_EQ(message_of(world.run({rows}, {noise({rows, 768}, 4, *to_torch(dtype)), {}})), "");
+      const uint64_t peak = world.lane->stats().peak_live_bytes;
+      SCOPED_TRACE(std::string(name_of(dtype)) + ", " + std::to_string(rows));
+      EXPECT_LE(10 * bound.prepared.front(), 13 * peak);
+      EXPECT_GE(bound.prepared.front(), peak);
+    }
+  }
+}
+
 // At whatever point of it a run was refused memory: ATen would leave oneDNN for good.
 TEST(Plan, a_run_that_was_refused_memory_leaves_later_runs_the_same_kernels) {
   GraphBuilder b;
