@@ -40,16 +40,16 @@ std::optional<ProductKernels> product_of(std::string_view word, bool standard) {
 }  // namespace
 
 // MKL has nothing but AVX2 for processors of AMD's, and packs weights for each call; by AMX ours
-// are faster than AVX-512 is. oneDNN's bfloat16 is as fast as ours, and PyTorch has nothing fast
-// for 16 bits where there is no AVX-512.
+// are faster than AVX-512 is, where inputs lie side by side. oneDNN's bfloat16 is as fast as ours,
+// and PyTorch has nothing fast for 16 bits where there is no AVX-512.
 KernelTable standard_kernels(IsaLevel level, bool amd) {
   KernelTable table;
   static_assert(kKernelDtypeNames[0] == "float32");
   for (size_t dtype = 0; dtype < kKernelDtypes; ++dtype) {
-    const bool owns = dtype == 0 ? (amd && level >= IsaLevel::kAvx2) || level == IsaLevel::kAmx
-                                 : level == IsaLevel::kAvx2;
+    const bool owns = dtype == 0 ? amd && level >= IsaLevel::kAvx2 : level == IsaLevel::kAvx2;
     for (const bool inputs_dense : {false, true}) {
-      table.products[product_index(dtype, inputs_dense)].takes_own = owns;
+      const bool splits = dtype == 0 && inputs_dense && level == IsaLevel::kAmx;
+      table.products[product_index(dtype, inputs_dense)].takes_own = owns || splits;
     }
   }
   return table;

@@ -74,6 +74,7 @@ TEST(KernelTable, by_standard_float32_is_ours_where_mkl_is_not_at_its_best) {
   EXPECT_FALSE(owns(IsaLevel::kAvx512, false));
   EXPECT_FALSE(owns(IsaLevel::kAvx512Bf16, false));
   EXPECT_TRUE(owns(IsaLevel::kAmx, false));
+  EXPECT_FALSE(standard_kernels(IsaLevel::kAmx, false).products[product_index(0, false)].takes_own);
 }
 
 TEST(KernelTable, by_standard_sixteen_bits_are_ours_where_pytorch_has_nothing_fast_for_them) {
