@@ -164,7 +164,7 @@ Table program_table(std::span<const ipc::ProgramReport> programs) {
   return table;
 }
 
-// The last four columns are of GPUs.
+// The last three columns are of GPUs.
 Table device_table(std::span<const ipc::DeviceReport> devices) {
   std::vector<Table::Column> columns{{"DEVICE"},
                                      {"NAME", kLeft, kShortened},
@@ -176,14 +176,12 @@ Table device_table(std::span<const ipc::DeviceReport> devices) {
                                      {"HUGE", kRight, kLeftOutLast},
                                      {"HUGE PAGES", kLeft, kLeftOutLast},
                                      {"ISA", kLeft, kLeftOutLast}};
-  const bool has_drivers = std::ranges::any_of(devices, [](const ipc::DeviceReport& device) {
-    return !device.driver.empty() || !device.reason.empty();
-  });
+  const bool has_drivers = std::ranges::any_of(
+      devices, [](const ipc::DeviceReport& device) { return !device.driver.empty(); });
   if (has_drivers) {
     columns.push_back({"HAS", kRight, kLeftOutLast});
     columns.push_back({"FREE", kRight, kLeftOutLast});
     columns.push_back({"DRIVER", kLeft, kLeftOutLast});
-    columns.push_back({"REASON", kLeft, kShortened});
   }
   Table table(std::move(columns));
   for (const ipc::DeviceReport& device : devices) {
@@ -201,11 +199,19 @@ Table device_table(std::span<const ipc::DeviceReport> devices) {
       const bool is_known = device.hardware_bytes > 0;
       cells.push_back(is_known ? size_text(device.hardware_bytes) : "");
       cells.push_back(is_known ? size_text(device.hardware_free_bytes) : "");
-      cells.insert(cells.end(), {device.driver, device.reason});
+      cells.push_back(device.driver);
     }
     table.add(std::move(cells));
   }
   return table;
+}
+
+std::string reasons_text(std::span<const ipc::DeviceReport> devices) {
+  std::string text;
+  for (const ipc::DeviceReport& device : devices) {
+    if (!device.reason.empty()) text += fmt::format("{}: {}\n", device.device, device.reason);
+  }
+  return text;
 }
 
 Table memory_table(std::span<const ipc::MemoryReport> pools) {

@@ -24,6 +24,8 @@ namespace djinn::ctl {
 [[nodiscard]] Table schedule_table(std::span<const ipc::ScheduleDecision> decisions);
 [[nodiscard]] Table program_table(std::span<const ipc::ProgramReport> programs);
 [[nodiscard]] Table device_table(std::span<const ipc::DeviceReport> devices);
+// Why devices cannot be used, or not for all: a line for each, whole.
+[[nodiscard]] std::string reasons_text(std::span<const ipc::DeviceReport> devices);
 [[nodiscard]] Table memory_table(std::span<const ipc::MemoryReport> pools);
 
 }  // namespace djinn::ctl

@@ -23,7 +23,8 @@ Status devices(const Invocation& invocation, const DevicesOptions& options) {
     const std::vector<KernelRow> rows = kernel_rows(reports);
     return print_list(invocation, "kernels", rows, kernel_rows_table(rows));
   }
-  return print_list(invocation, "devices", reports, device_table(reports));
+  DJINN_CHECK(print_list(invocation, "devices", reports, device_table(reports)));
+  return invocation.wants_json() ? Status() : write_out(reasons_text(reports));
 }
 
 }  // namespace

@@ -226,7 +226,6 @@ TEST_F(GpusOfDjinnd, one_that_answers_as_it_should_is_ready_and_told_with_its_dr
   EXPECT_GT(report.hardware_free_bytes, uint64_t{7} << 30);
   EXPECT_EQ(report.total_bytes, report.hardware_bytes) << "no limit is written";
   EXPECT_EQ(report.used_bytes, 0u);
-  EXPECT_EQ(report.reason, "");
 }
 
 TEST_F(GpusOfDjinnd, without_a_program_that_computes_there_who_names_one_computes_nowhere) {
@@ -235,6 +234,8 @@ TEST_F(GpusOfDjinnd, without_a_program_that_computes_there_who_names_one_compute
   const ipc::Failed refused = gpu.refusal();
   EXPECT_EQ(refused.code, ErrorCode::kUnsupported);
   EXPECT_THAT(refused.message, HasSubstr("no worker for GPUs"));
+  EXPECT_THAT(refused.message, HasSubstr("djinn-torch-cuda ('./dev deb --cuda'"));
+  EXPECT_EQ(gpu.report().reason, refused.message) << "whole, and before somebody tries";
   gpu.expect_the_host_computes();
 }
 
@@ -243,10 +244,12 @@ TEST_F(GpusOfDjinnd, each_way_to_have_none_is_told_in_its_own_words_and_the_host
       {{.library_path = ""}, "no NVIDIA driver"},
       {{.driver = "driver_version=12020"}, "for CUDA 12.2, and 13.0 is needed"},
       {{.driver = "compute_mode=3"}, "exclusive compute mode"},
-      {{.driver = "devices=0"}, "start the driver"},
+      {{.driver = "name=A GPU MIG 1g.5gb"}, "a part of a GPU (MIG: A GPU MIG 1g.5gb)"},
+      {{.driver = "mps=1"}, "end MPS"},
+      {{.driver = "devices=0"}, "CUDA_ERROR_NO_DEVICE"},
       {{.driver = "cuInit@1=UNKNOWN"},
-       std::filesystem::exists("/dev/nvidia-uvm") ? "start the driver"
-                                                  : "/dev/nvidia-uvm is missing"},
+       std::filesystem::exists("/dev/nvidiactl") ? "start the driver"
+                                                 : "/dev/nvidiactl is missing"},
       {{.driver = "cuMemcpyHtoDAsync@1=ILLEGAL_ADDRESS"}, "ILLEGAL_ADDRESS"},
       {{.driver = "memory=1M"}, "nvidia-smi lists who has it"},
   };

@@ -77,17 +77,24 @@ TEST(mover, each_way_to_have_no_device_has_its_own_sentence) {
   EXPECT_TRUE(says(exclusive, "exclusive compute mode")) << exclusive.message;
   const Refusal prohibited = refusal_of({"DJINN_FAKE_CUDA=compute_mode=2"});
   EXPECT_TRUE(says(prohibited, "prohibited compute mode")) << prohibited.message;
+  const Refusal part = refusal_of({"DJINN_FAKE_CUDA=name=A GPU MIG 1g.5gb"});
+  EXPECT_TRUE(says(part, "a part of a GPU (MIG: A GPU MIG 1g.5gb)")) << part.message;
+  const Refusal shared = refusal_of({"DJINN_FAKE_CUDA=mps=1"});
+  EXPECT_TRUE(says(shared, "end MPS")) << shared.message;
+  // What the nodes of this machine tell comes before the driver's words.
   const Refusal none = refusal_of({"DJINN_FAKE_CUDA=devices=0"});
   EXPECT_EQ(none.code, ErrorCode::kNotFound);
+  EXPECT_TRUE(says(none, "CUDA_ERROR_NO_DEVICE")) << none.message;
   const Refusal broken = refusal_of({"DJINN_FAKE_CUDA=cuInit@1=UNKNOWN"});
-  EXPECT_EQ(broken.code, ErrorCode::kSystem);
-  const bool has_node = std::filesystem::exists("/dev/nvidia-uvm");
-  EXPECT_NE(says(broken, "nvidia-uvm is missing"), has_node) << broken.message;
-  const std::set<std::string> all{no_driver.message,  old.message,  exclusive.message,
-                                  prohibited.message, none.message, broken.message};
-  EXPECT_EQ(all.size(), 6u);
-  for (const Refusal& one : {no_driver, old, exclusive, prohibited, none, broken})
+  EXPECT_NE(says(broken, "/dev/nvidiactl is missing"), std::filesystem::exists("/dev/nvidiactl"))
+      << broken.message;
+  const std::vector<Refusal> all{no_driver, old, exclusive, prohibited, part, shared, none, broken};
+  std::set<std::string> messages;
+  for (const Refusal& one : all) {
+    messages.insert(one.message);
     EXPECT_EQ(one.status, 1) << one.message;
+  }
+  EXPECT_EQ(messages.size(), all.size());
 }
 
 // Threads that the driver's libraries started before it asked are not bound by Landlock.

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "kernel/pal/cuda/cuda_pal.h"
+#include "kernel/pal/cuda/nodes_for_tests.h"
 #include "kernel/pal/pal_values_for_tests.h"
 #include "kernel/pal/process_state.h"
 #include "tests/fake_cuda/fake_for_tests.h"
@@ -94,8 +95,9 @@ Status use(CudaPal& pal) {
   return {};  // what is still mapped goes with the reservation
 }
 
-ErrorCode live_once(const DriverApi& driver) {
-  const auto pal = CudaPal::make(driver, 0);
+// nodes: with nothing wrong, so that what is told is what the driver answered.
+ErrorCode live_once(const DriverApi& driver, const Nodes& nodes) {
+  const auto pal = CudaPal::make(driver, 0, nodes.directory());
   if (!pal) return pal.error().code;
   const ErrorCode used = code_of(use(**pal));
   // Asks the driver nothing, and answers what the last releases met.
@@ -111,14 +113,14 @@ struct Life {
   Calls calls;
 };
 
-void live(const DriverApi& driver, Life& life) {
+void live(const DriverApi& driver, const Nodes& nodes, Life& life) {
   ::mallopt(M_ARENA_MAX, 1);  // a heap of a thread's own would be counted as reserved
   the_calls = &life.calls;
   life.before = read_process_state();
-  life.code = live_once(note_calls(driver));
+  life.code = live_once(note_calls(driver), nodes);
   life.after = read_process_state();
   life.kept_context = driver.primary_ctx_release(0) == Code::kSuccess;
-  life.code_again = live_once(driver);
+  life.code_again = live_once(driver, nodes);
 }
 
 // Two lives in a child process, which come back through memory shared with it.
@@ -126,7 +128,8 @@ Life live_with(const std::string& options) {
   void* const at =
       ::mmap(nullptr, sizeof(Life), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   Life* const life = new (at) Life;
-  EXPECT_EQ(run_on_fake(options, [&](const DriverApi& driver) { live(driver, *life); }), 0)
+  const Nodes nodes{"nvidiactl", "nvidia0", "nvidia-uvm"};
+  EXPECT_EQ(run_on_fake(options, [&](const DriverApi& driver) { live(driver, nodes, *life); }), 0)
       << options;
   const Life copy = *life;
   ::munmap(at, sizeof(Life));

@@ -11,9 +11,11 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
+#include "kernel/pal/cuda/nodes_for_tests.h"
 #include "kernel/pal/pal_values_for_tests.h"
 #include "kernel/pal/process_state.h"
 #include "tests/fake_cuda/fake_for_tests.h"
@@ -38,11 +40,17 @@ void with_pal(const std::string& options, const std::function<void(CudaPal&)>& w
             0);
 }
 
-void expect_refusal(const std::string& options, ErrorCode code) {
+// words: of its message. nodes: a directory like /dev.
+void expect_refusal(const std::string& options, ErrorCode code, std::string_view words,
+                    const std::string& nodes) {
   EXPECT_EQ(run_on_fake(options,
                         [&](const DriverApi& api) {
                           const ProcessState before = read_process_state();
-                          EXPECT_EQ(code_of(CudaPal::make(api, 0)), code);
+                          const auto refused = CudaPal::make(api, 0, nodes);
+                          ASSERT_FALSE(refused);
+                          EXPECT_EQ(refused.error().code, code);
+                          const std::string& message = refused.error().message;
+                          EXPECT_NE(message.find(words), std::string::npos) << message;
                           EXPECT_EQ(read_process_state(), before);
                         }),
             0)
@@ -50,13 +58,37 @@ void expect_refusal(const std::string& options, ErrorCode code) {
 }
 
 TEST(cuda_pal, a_device_that_cannot_be_had_is_refused_with_the_reason) {
-  expect_refusal("devices=0", ErrorCode::kNotFound);
-  expect_refusal("driver_version=12020", ErrorCode::kUnsupported);
-  expect_refusal("cuInit@1=SYSTEM_DRIVER_MISMATCH", ErrorCode::kUnsupported);
-  expect_refusal("cuDevicePrimaryCtxRetain@1=DEVICE_UNAVAILABLE", ErrorCode::kBusy);
-  expect_refusal("compute_mode=2", ErrorCode::kBusy);
-  expect_refusal("compute_mode=3", ErrorCode::kBusy);
-  expect_refusal("cuInit@1=UNKNOWN", ErrorCode::kSystem);
+  const Nodes all{"nvidiactl", "nvidia0", "nvidia-uvm"};
+  const auto refused = [&](const std::string& options, ErrorCode code, std::string_view words) {
+    expect_refusal(options, code, words, all.directory());
+  };
+  refused("devices=0", ErrorCode::kNotFound, "start the driver: CUDA_ERROR_NO_DEVICE");
+  refused("cuInit@1=UNKNOWN", ErrorCode::kSystem, "start the driver: CUDA_ERROR_UNKNOWN");
+  refused("cuInit@1=SYSTEM_DRIVER_MISMATCH", ErrorCode::kUnsupported, "restart the machine");
+  refused("driver_version=12020", ErrorCode::kUnsupported, "install version 580 or newer");
+  refused("cuDevicePrimaryCtxRetain@1=DEVICE_UNAVAILABLE", ErrorCode::kBusy, "take the context");
+  refused("compute_mode=2", ErrorCode::kBusy, "prohibited compute mode");
+  refused("compute_mode=3", ErrorCode::kBusy, "'nvidia-smi -c DEFAULT'");
+  refused("name=NVIDIA A100-SXM4-40GB MIG 1g.5gb", ErrorCode::kUnsupported,
+          "is a part of a GPU (MIG: NVIDIA A100-SXM4-40GB MIG 1g.5gb)");
+  // Who shares a GPU by MPS gives it the exclusive mode: MPS is what is told.
+  refused("mps=1;compute_mode=3", ErrorCode::kUnsupported, "end MPS");
+}
+
+TEST(cuda_pal, where_the_driver_does_not_start_its_nodes_tell_why) {
+  for (const char* fault : {"devices=0", "cuInit@1=UNKNOWN", "cuInit@1=OPERATING_SYSTEM"}) {
+    const Nodes none{}, no_memory{"nvidiactl", "nvidia0"};
+    expect_refusal(fault, ErrorCode::kNotFound, "nvidiactl is missing", none.directory());
+    expect_refusal(fault, ErrorCode::kNotFound, "nvidia-uvm is missing: load the module nvidia-uvm",
+                   no_memory.directory());
+  }
+}
+
+TEST(cuda_pal, nobody_looks_at_nodes_of_a_driver_that_starts) {
+  EXPECT_EQ(
+      run_on_fake("",
+                  [](const DriverApi& api) { EXPECT_TRUE(CudaPal::make(api, 0, "/nonexistent")); }),
+      0);
 }
 
 TEST(cuda_pal, an_extent_costs_one_descriptor_and_its_mappings_none) {

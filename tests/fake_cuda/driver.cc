@@ -343,6 +343,8 @@ Code cuDeviceGetAttribute(int* value, Attribute attribute, Device device) {
     switch (attribute) {
       case Attribute::kComputeMode:
         return give(value, driver().options.compute_mode);
+      case Attribute::kMpsEnabled:
+        return give(value, driver().options.mps);
       case Attribute::kVirtualMemoryManagement:
       case Attribute::kPosixFileDescriptors:
         return give(value, 1);

@@ -94,6 +94,7 @@ bool read_word(Options& options, std::string_view word, IsFunction* is_function)
   if (key == "delay_us") return take(options.delay_us, number_in(value));
   if (key == "driver_version") return take(options.driver_version, number_in(value));
   if (key == "compute_mode") return take(options.compute_mode, number_in(value));
+  if (key == "mps") return take(options.mps, number_in(value)) && options.mps <= 1;
   if (key == "devices") return take(options.devices, number_in(value)) && options.devices <= 1;
   if (key == "partial_maps")
     return take(options.partial_maps, number_in(value)) && options.partial_maps <= 1;

@@ -33,6 +33,7 @@ struct Options {
   int driver_version = 13'000;
   int devices = 1;       // 0 or 1
   int compute_mode = 0;  // as Attribute::kComputeMode
+  int mps = 0;           // 1: contexts are shared by MPS
   int partial_maps = 0;  // 1: a mapping may be of the beginning of its memory
 };
 

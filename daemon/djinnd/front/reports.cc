@@ -15,6 +15,7 @@
 
 #include "daemon/djinnd/host/version.h"
 #include "daemon/djinnd/loop/proc_files.h"
+#include "ipc/codec/control_codec.h"
 #include "ipc/limits.h"
 #include "kernel/base/assert.h"
 #include "kernel/base/checked.h"
@@ -593,6 +594,10 @@ ipc::DeviceReport Reports::report_of(const Memory& memory) const {
 
 ipc::DeviceReport Reports::report_of(const Gpu& gpu) const {
   ipc::DeviceReport report = gpu.report();
+  if (report.state == ipc::DeviceState::kReady) {
+    const Status usable = gpus_.check_usable(gpu);
+    report.reason = usable ? "" : ipc::showable_name(usable.error().message);
+  }
   const Memory& memory = devices_.of(gpu.device());
   report.used_bytes = memory.granted_bytes();
   report.total_bytes = memory.total_bytes();

@@ -405,9 +405,9 @@ Status Gpus::check_usable(const Gpu& gpu) const {
   if (::access(worker_.c_str(), X_OK) == 0) return {};
   return Error{
       ErrorCode::kUnsupported,
-      fmt::format("{} is ready, but this djinnd has no worker for GPUs, so nothing can be computed "
-                  "there. No package has one yet: name cpu:0, or none, or build djinn-cuda-worker, "
-                  "and start djinnd with --cuda-worker.",
+      fmt::format("{} is ready, but there is no worker for GPUs, so nothing can be computed there: "
+                  "make the package djinn-torch-cuda ('./dev deb --cuda' in djinnd's source) and "
+                  "install it with apt, or name cpu:0, or none.",
                   text_of(gpu.device()))};
 }
 

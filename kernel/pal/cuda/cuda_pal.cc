@@ -9,10 +9,12 @@
 
 #include <array>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "kernel/base/assert.h"
 #include "kernel/base/checked.h"
+#include "kernel/pal/cuda/node_faults.h"
 
 namespace djinn::pal::cuda {
 namespace {
@@ -51,8 +53,6 @@ bool means_no_export(Code code) {
       return false;
   }
 }
-
-constexpr const char* kUnifiedMemoryNode = "/dev/nvidia-uvm";
 
 std::string text_of(const Uuid& uuid) {
   std::string text = "GPU";
@@ -93,24 +93,51 @@ class CudaPal::Handle {
 CudaPal::CudaPal(const DriverApi& api, int ordinal)
     : api_(api), properties_{.name = fmt::format("cuda:{}", ordinal)} {}
 
-Result<std::unique_ptr<CudaPal>> CudaPal::make(const DriverApi& api, int ordinal) {
+Result<std::unique_ptr<CudaPal>> CudaPal::make(const DriverApi& api, int ordinal,
+                                               const std::string& nodes) {
   std::unique_ptr<CudaPal> pal(new CudaPal(api, ordinal));
-  DJINN_CHECK(pal->open(ordinal));
+  DJINN_CHECK(pal->open(ordinal, nodes));
   return pal;
 }
 
-// A driver whose module for unified memory is not loaded has no code of its own for that.
-Status CudaPal::start_driver() {
+// The driver has one code for most of what its nodes lack.
+Status CudaPal::start_driver(const std::string& nodes) {
   const Code code = api_.init(0);
-  const bool may_lack_node = code == Code::kUnknown || code == Code::kOperatingSystem;
-  if (may_lack_node && ::access(kUnifiedMemoryNode, F_OK) != 0) {
-    Error error = driver_error(api_, "start the driver", code);
+  if (code == Code::kSuccess) return {};
+  Error error = driver_error(api_, "start the driver", code);
+  if (code == Code::kSystemDriverMismatch) {
     error.message = fmt::format(
-        "{} is missing: load the module nvidia-uvm ('nvidia-modprobe -u -c 0', as root). {}",
-        kUnifiedMemoryNode, error.message);
-    return error;
+        "the driver's library and its module are of two versions, as after an upgrade: restart "
+        "the machine. {}",
+        error.message);
+  } else if (const auto fault = fault_of_nodes(nodes); fault && !is_sticky(code)) {
+    error = {fault->code, fmt::format("{}. {}", fault->message, error.message)};
   }
-  return judge("start the driver", code);
+  return error;
+}
+
+// CUDA shows one part of a GPU that is divided, and says so in its name alone.
+Status CudaPal::check_whole() {
+  std::array<char, 256> name{};
+  DJINN_CHECK(judge("ask for the name", api_.device_get_name(name.data(), name.size(), device_)));
+  if (std::string_view(name.data()).find(" MIG ") == std::string_view::npos) return {};
+  return Error{ErrorCode::kUnsupported,
+               fmt::format("{} is a part of a GPU (MIG: {}), which djinnd does not use: make it "
+                           "whole ('nvidia-smi -mig 0', as root, and a reset of the GPU)",
+                           properties_.name, name.data())};
+}
+
+Status CudaPal::check_sharing() {
+  int shared = 0;
+  DJINN_CHECK(
+      judge("ask for MPS", api_.device_get_attribute(&shared, Attribute::kMpsEnabled, device_)));
+  if (shared == 0) return {};
+  return Error{
+      ErrorCode::kUnsupported,
+      fmt::format("{} is shared by NVIDIA's MPS, where a fault of one process ends all others', "
+                  "and djinnd does not use it: end MPS ('echo quit | nvidia-cuda-mps-control', as "
+                  "root)",
+                  properties_.name)};
 }
 
 // A worker for each user and the mover have a context each.
@@ -127,8 +154,8 @@ Status CudaPal::check_compute_mode() {
                   properties_.name, mode == ComputeMode::kProhibited ? "prohibited" : "exclusive")};
 }
 
-Status CudaPal::open(int ordinal) {
-  DJINN_CHECK(start_driver());
+Status CudaPal::open(int ordinal, const std::string& nodes) {
+  DJINN_CHECK(start_driver(nodes));
   int version = 0, has_memory_management = 0, has_descriptors = 0;
   DJINN_CHECK(judge("ask the driver's version", api_.driver_get_version(&version)));
   if (version < kDriverVersionMin)
@@ -138,6 +165,8 @@ Status CudaPal::open(int ordinal) {
                              version / 1000, version % 1000 / 10, kDriverVersionMin / 1000,
                              kDriverVersionMin % 1000 / 10)};
   DJINN_CHECK(judge("find the device", api_.device_get(&device_, ordinal)));
+  DJINN_CHECK(check_whole());
+  DJINN_CHECK(check_sharing());
   DJINN_CHECK(judge("ask for memory management",
                     api_.device_get_attribute(&has_memory_management,
                                               Attribute::kVirtualMemoryManagement, device_)));

@@ -44,10 +44,12 @@ struct DeviceMemory {
 class CudaPal final : public DevicePal, private Reservation::Owner {
  public:
   // The driver's device of this ordinal, with its primary context, which this process shares with
-  // whatever else computes in it. Errors: kNotFound, kUnsupported (an old driver, a device without
-  // virtual memory management), kBusy (a compute mode that refuses a second process),
-  // kOutOfMemory, kSystem, kDeviceLost.
-  static Result<std::unique_ptr<CudaPal>> make(const DriverApi& api, int ordinal);
+  // whatever else computes in it. nodes: where the driver's are, for what they tell where it does
+  // not start. Errors: kNotFound, kPermissionDenied, kUnsupported (an old driver, a device without
+  // virtual memory management, a part of one, MPS), kBusy (a compute mode that refuses a second
+  // process), kOutOfMemory, kSystem, kDeviceLost.
+  static Result<std::unique_ptr<CudaPal>> make(const DriverApi& api, int ordinal,
+                                               const std::string& nodes = "/dev");
   ~CudaPal() override;
   CudaPal(const CudaPal&) = delete;  // reservations point here
   CudaPal& operator=(const CudaPal&) = delete;
@@ -83,8 +85,10 @@ class CudaPal final : public DevicePal, private Reservation::Owner {
   class Handle;
 
   CudaPal(const DriverApi& api, int ordinal);
-  Status open(int ordinal);
-  Status start_driver();
+  Status open(int ordinal, const std::string& nodes);
+  Status start_driver(const std::string& nodes);
+  Status check_whole();
+  Status check_sharing();
   Status check_compute_mode();
   void release(std::byte* data, uint64_t bytes,
                const Reservation::Mappings& mapped) noexcept override;

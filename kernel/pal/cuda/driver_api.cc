@@ -37,10 +37,12 @@ ErrorCode code_for(Code code) {
 Result<DriverApi> load_driver() {
   void* const library = ::dlopen(kLibrary, RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr)
-    return Error{ErrorCode::kNotFound,
-                 fmt::format("no NVIDIA driver: {} does not open ({}). Install the driver's CUDA "
-                             "library, or leave cuda devices out",
-                             kLibrary, ::dlerror())};
+    return Error{
+        ErrorCode::kNotFound,
+        fmt::format("no NVIDIA driver: {} does not open ({}). Install version 580 or newer "
+                    "(Debian's name for its library is libcuda1), or leave cuda devices "
+                    "out",
+                    kLibrary, ::dlerror())};
   DriverApi api;
 #define DJINN_CUDA_FIND(name, symbol, arguments)                                              \
   api.name = reinterpret_cast<decltype(api.name)>(::dlsym(library, #symbol));                 \

@@ -66,6 +66,7 @@ enum class Attribute : int {
   kComputeMode = 20,
   kVirtualMemoryManagement = 102,
   kPosixFileDescriptors = 103,
+  kMpsEnabled = 133,
 };
 
 // CUcomputemode
