@@ -94,17 +94,22 @@ function(djinn_on_fake_cuda name)
   endif()
 endfunction()
 
-# Kernels of CUDA C++ become a part of the test NAME, where tests/fake_cuda/emulator runs them and a
+# Kernels of CUDA C++ become a part of the target, where tests/fake_cuda/emulator runs them and a
 # launch finds them by their names. They read elements of any type by whole vectors; the host's
 # compiler is told so, and that it knows nothing of loops to be unrolled.
+function(djinn_kernels_for_the_host target)
+  set_source_files_properties(${ARGN} PROPERTIES LANGUAGE CXX
+    COMPILE_OPTIONS "-O2;-fno-strict-aliasing;-Wno-unknown-pragmas"
+    INCLUDE_DIRECTORIES ${CMAKE_SOURCE_DIR}/tests/fake_cuda/emulator/device
+    SKIP_PRECOMPILE_HEADERS ON SKIP_UNITY_BUILD_INCLUSION ON)
+  target_sources(${target} PRIVATE ${ARGN})
+  target_link_libraries(${target} PUBLIC cuda-emulator ${CMAKE_DL_LIBS})
+endfunction()
+
+# Likewise of the test NAME, whose own names they then are.
 function(djinn_emulated_kernels name)
   if(TARGET ${name}-test)
-    set_source_files_properties(${ARGN} PROPERTIES LANGUAGE CXX
-      COMPILE_OPTIONS "-O2;-fno-strict-aliasing;-Wno-unknown-pragmas"
-      INCLUDE_DIRECTORIES ${CMAKE_SOURCE_DIR}/tests/fake_cuda/emulator/device
-      SKIP_PRECOMPILE_HEADERS ON SKIP_UNITY_BUILD_INCLUSION ON)
-    target_sources(${name}-test PRIVATE ${ARGN})
-    target_link_libraries(${name}-test PUBLIC cuda-emulator ${CMAKE_DL_LIBS})
+    djinn_kernels_for_the_host(${name}-test ${ARGN})
     set_target_properties(${name}-test PROPERTIES ENABLE_EXPORTS ON DEFINE_SYMBOL "")
   endif()
 endfunction()

@@ -454,7 +454,9 @@ void take_form(AdmittedGraph& program, AdmittedGraph form, const srg::Rewriting&
 Status make_fast(AdmittedGraph& program, const WeightTable& weights,
                  const AdmissionLimits& limits) {
   const bool needs_fast = reads_forms(program.graph, weights);
-  srg::Rewriting rewriting = srg::rewrite(program.graph, formed_weights(program.graph, weights));
+  const srg::Target target = program.device.is_cpu() ? srg::Target::kHost : srg::Target::kGpu;
+  srg::Rewriting rewriting =
+      srg::rewrite(program.graph, formed_weights(program.graph, weights), target);
   if (!rewriting.left_with_forms.empty()) return unreadable(rewriting.left_with_forms);
   if (rewriting.made > 0) {
     auto fast = admit_form(program, rewriting, weights, limits);
@@ -471,8 +473,8 @@ Status make_fast(AdmittedGraph& program, const WeightTable& weights,
   return {};
 }
 
-// Of a device for which we have no kernels of our own: casts are launched as PyTorch launches them.
-// Likewise where a form is not admitted. The host's programs stay as clients wrote them.
+// Of exact programs of a GPU: casts are launched as PyTorch launches them. Likewise where a form is
+// not admitted. The host's programs stay as clients wrote them.
 Status make_native(AdmittedGraph& program, const WeightTable& weights,
                    const AdmissionLimits& limits) {
   srg::Rewriting rewriting = srg::restore_casts(program.graph);
@@ -486,6 +488,13 @@ Status make_native(AdmittedGraph& program, const WeightTable& weights,
     program.passes = std::move(rewriting.passes);
   }
   return {};
+}
+
+// Of a program that was to be fast, and stays as it is.
+srg::PassReport without_kernels() {
+  srg::PassReport report{"kernels", 0, {}};
+  report.leave("this device has no kernels of djinn's, so PyTorch's compute all of it");
+  return report;
 }
 
 bool is_fast(const AdmittedGraph& program) {
@@ -511,12 +520,12 @@ Error not_fast(const AdmittedGraph& program) {
 
 Result<std::unique_ptr<Program>> CpuExecutor::admit(srg::Graph graph, const WeightTable& weights,
                                                     const AdmissionLimits& limits) {
-  return admit_on(c10::kCPU, std::move(graph), weights, limits);
+  return admit_on(c10::kCPU, std::move(graph), weights, limits, OwnKernels::kThere);
 }
 
 Result<std::unique_ptr<Program>> admit_on(c10::Device device, srg::Graph graph,
-                                          const WeightTable& weights,
-                                          const AdmissionLimits& limits) {
+                                          const WeightTable& weights, const AdmissionLimits& limits,
+                                          OwnKernels kernels) {
   const srg::Numerics numerics = graph.numerics;
   if (!device.is_cpu() && reads_forms(graph, weights)) {
     return Error{ErrorCode::kUnsupported,
@@ -531,10 +540,11 @@ Result<std::unique_ptr<Program>> admit_on(c10::Device device, srg::Graph graph,
   }
   DJINN_TRY(AdmittedGraph admitted,
             admit_graph(device, std::move(graph), weights, limits, Author::kClient));
-  if (!device.is_cpu()) {
-    DJINN_CHECK(make_native(admitted, weights, limits));
-  } else if (numerics != srg::Numerics::kExact) {
+  if (numerics != srg::Numerics::kExact && kernels == OwnKernels::kThere) {
     DJINN_CHECK(make_fast(admitted, weights, limits));
+  } else if (!device.is_cpu()) {
+    DJINN_CHECK(make_native(admitted, weights, limits));
+    if (numerics != srg::Numerics::kExact) admitted.passes.push_back(without_kernels());
   }
   if (numerics == srg::Numerics::kFastOnly && !is_fast(admitted)) return not_fast(admitted);
   return std::unique_ptr<Program>(new CpuProgram(std::move(admitted)));

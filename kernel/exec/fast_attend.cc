@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// djinn::attend(Tensor query, Tensor key, Tensor value, Tensor? mask, float? scale, bool grouped)
-//     -> Tensor
+// djinn::attend(Tensor query, Tensor key, Tensor value, Tensor? mask, float? scale, bool grouped,
+//     bool causal=False) -> Tensor
 //
 // An internal operator: what kernel/srg/rewrite makes of attention over the buffers of a sequence
 // group. query is [rows, heads, tokens, width], key and value are [rows, heads or fewer that are
 // shared, keys, width], mask is bool, [rows, 1, tokens, keys], or added to the scores, [rows,
 // heads, tokens, keys], or broadcast. Our own kernels compute that, but for many tokens in bfloat16
-// where the machine multiplies that itself; all else is aten::scaled_dot_product_attention, as the
-// graph said before.
+// where the machine multiplies that itself; all else, causal attention among it, is
+// aten::scaled_dot_product_attention, as the graph said before.
 //
 // djinn::attend_biased(Tensor query, Tensor key, Tensor value, Tensor[] biases, float[] factors,
 //     Tensor? seen, Tensor? instead, float scale, bool merged, Tensor? sinks, bool turned)
@@ -42,6 +42,7 @@
 #include <limits>
 #include <optional>
 
+#include "kernel/exec/as_before.h"
 #include "kernel/exec/fast_rows.h"
 #include "kernel/exec/joint_products.h"
 #include "kernel/exec/own_operators.h"
@@ -55,12 +56,6 @@ namespace {
 constexpr int64_t kFewTokens = 32;
 
 using Mask = std::optional<at::Tensor>;
-
-at::Tensor as_before(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
-                     const Mask& mask, std::optional<double> scale, bool grouped) {
-  take_leave();
-  return at::scaled_dot_product_attention(query, key, value, mask, 0.0, false, scale, grouped);
-}
 
 bool is_ours(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value) {
   if (query.dim() != 4 || key.dim() != 4 || key.sizes() != value.sizes()) return false;
@@ -338,11 +333,11 @@ void attend_few(const Attention& it) {
 }
 
 at::Tensor attend(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
-                  const Mask& mask, std::optional<double> scale, bool grouped) {
-  if (!is_ours(query, key, value) || query.scalar_type() != key.scalar_type() ||
+                  const Mask& mask, std::optional<double> scale, bool grouped, bool causal) {
+  if (causal || !is_ours(query, key, value) || query.scalar_type() != key.scalar_type() ||
       !is_ours(mask, query, key) || (!grouped && query.size(1) != key.size(1)) ||
       (!are_few(query) && !is_ours_of_many(query, mask))) {
-    return as_before(query, key, value, mask, scale, grouped);
+    return attention_as_before(query, key, value, mask, scale, grouped, causal);
   }
   Attention it{query,
                key,
@@ -352,7 +347,7 @@ at::Tensor attend(const at::Tensor& query, const at::Tensor& key, const at::Tens
                {},
                scale_of(query, scale)};
   if (it.out.stride(3) != 1 && it.out.size(3) > 1) {
-    return as_before(query, key, value, mask, scale, grouped);
+    return attention_as_before(query, key, value, mask, scale, grouped, causal);
   }
   const bool is_added = mask && mask->scalar_type() != at::kBool;
   if (is_added) it.bias = sum_of(bias_of(*mask, 1), {}, key.size(2));
@@ -481,17 +476,24 @@ at::Tensor shape_of_biased(const at::Tensor& query, const at::Tensor& key, const
 
 // The shape of the operator that it stands for.
 at::Tensor shape_of(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
-                    const Mask& mask, std::optional<double> scale, bool grouped) {
+                    const Mask& mask, std::optional<double> scale, bool grouped, bool causal) {
   static const ShapeRule rule = shape_rule_of("aten::scaled_dot_product_attention");
-  return rule({query, key, value, mask, 0.0, false, scale, grouped}).at(0);
+  return rule({query, key, value, mask, 0.0, causal, scale, grouped}).at(0);
 }
 
 }  // namespace
 
+at::Tensor attention_as_before(const at::Tensor& query, const at::Tensor& key,
+                               const at::Tensor& value, const std::optional<at::Tensor>& mask,
+                               std::optional<double> scale, bool grouped, bool causal) {
+  take_leave();
+  return at::scaled_dot_product_attention(query, key, value, mask, 0.0, causal, scale, grouped);
+}
+
 void define_fast_attend(OwnLibraries& libraries) {
   libraries.definition.def(
-      "attend(Tensor query, Tensor key, Tensor value, Tensor? mask, float? scale, bool grouped) -> "
-      "Tensor");
+      "attend(Tensor query, Tensor key, Tensor value, Tensor? mask, float? scale, bool grouped, "
+      "bool causal=False) -> Tensor");
   libraries.definition.def(
       "attend_biased(Tensor query, Tensor key, Tensor value, Tensor[] biases, float[] factors, "
       "Tensor? seen, Tensor? instead, float scale, bool merged, Tensor? sinks=None, bool "

@@ -32,6 +32,7 @@
 
 #include "kernel/base/assert.h"
 #include "kernel/base/int8_rows.h"
+#include "kernel/exec/as_before.h"
 #include "kernel/exec/fast_rows.h"
 #include "kernel/exec/inner_pulse.h"
 #include "kernel/exec/joint_products.h"
@@ -47,15 +48,6 @@ using Bias = std::optional<at::Tensor>;
 constexpr int64_t kRowsGrain = 16;  // rows of an embedding that are worth a thread
 // Elements that are worth a thread, where they are split.
 constexpr int64_t kSplitGrain = 16 * 1024;
-
-at::Tensor linear_as_before(const at::Tensor& input, const at::Tensor& weight, const Bias& bias,
-                            bool turned) {
-  take_leave();
-  if (!turned) return at::linear(input, weight, bias);
-  if (!bias) return at::matmul(input, weight);
-  // Of more dimensions it was a linear with a weight in int8 that the graph turns.
-  return input.dim() == 2 ? at::addmm(*bias, input, weight) : at::linear(input, weight.t(), bias);
-}
 
 bool lies_inputs_dense(const at::Tensor& weight, bool turned) {
   return weight.stride(turned ? 0 : 1) == 1;
@@ -291,6 +283,15 @@ at::Tensor embedding_on_meta(const at::Tensor& weight, const at::Tensor& indices
 }
 
 }  // namespace
+
+at::Tensor linear_as_before(const at::Tensor& input, const at::Tensor& weight, const Bias& bias,
+                            bool turned) {
+  take_leave();
+  if (!turned) return at::linear(input, weight, bias);
+  if (!bias) return at::matmul(input, weight);
+  // Of more dimensions it was a linear with a weight in int8 that the graph turns.
+  return input.dim() == 2 ? at::addmm(*bias, input, weight) : at::linear(input, weight.t(), bias);
+}
 
 at::Tensor product_by(ProductBy who, const at::Tensor& input, const at::Tensor& weight,
                       bool turned) {

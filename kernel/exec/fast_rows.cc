@@ -32,6 +32,7 @@
 #include <string_view>
 
 #include "kernel/base/isa_level.h"
+#include "kernel/exec/as_before.h"
 #include "kernel/exec/cpu_executor.h"
 #include "kernel/exec/joint_products.h"
 #include "kernel/exec/one_thread.h"
@@ -55,17 +56,6 @@ int64_t rows_of(const at::Tensor& tensor) {
 // LibTorch cannot tell the place of a dimension without a step, be it of one element.
 bool has_no_stride_of_zero(const at::Tensor& tensor) {
   return std::ranges::none_of(tensor.strides(), [](int64_t stride) { return stride == 0; });
-}
-
-at::Tensor on_meta(const at::Tensor& tensor) {
-  return at::empty_strided(tensor.sizes(), tensor.strides(), tensor.options().device(at::kMeta));
-}
-
-// Gives a result that lies as another one, which may be on meta, of the same sizes.
-at::Tensor lying_as(const at::Tensor& other, const at::Tensor& result) {
-  if (result.strides() == other.strides()) return result;
-  const at::Tensor copy = at::empty_strided(other.sizes(), other.strides(), result.options());
-  return copy.copy_(result);
 }
 
 // Before LibTorch computes as many numbers in shares, whose ends have other bits.
@@ -103,17 +93,6 @@ void compute_norm(const Kernel (&kernels)[kernels::kElements], Call& call, const
 
 // --- djinn::rms_norm
 
-at::Tensor rms_norm_as_before(const at::Tensor& x, const Vector& weight, double epsilon,
-                              bool from_one, bool contiguous) {
-  const at::Tensor wide = x.to(at::kFloat);
-  const at::Tensor mean = wide.square().mean(-1, true);
-  const at::Tensor normed = wide * (mean + epsilon).rsqrt();
-  const at::Tensor y = !weight     ? normed.to(x.scalar_type())
-                       : !from_one ? *weight * normed.to(x.scalar_type())
-                                   : (normed * (weight->to(at::kFloat) + 1)).to(x.scalar_type());
-  return contiguous ? y.contiguous() : y;
-}
-
 at::Tensor rms_norm(const at::Tensor& given, const Vector& weight, double epsilon, bool from_one,
                     bool contiguous) {
   if (!has_rows(given) || !is_dense_like(weight, given)) {
@@ -131,11 +110,6 @@ at::Tensor rms_norm(const at::Tensor& given, const Vector& weight, double epsilo
 }
 
 // --- djinn::layer_norm
-
-at::Tensor layer_norm_as_before(const at::Tensor& x, const Vector& weight, const Vector& bias,
-                                double epsilon) {
-  return at::layer_norm(x, {x.size(-1)}, weight, bias, epsilon);
-}
 
 at::Tensor layer_norm(const at::Tensor& given, const Vector& weight, const Vector& bias,
                       double epsilon) {
@@ -183,14 +157,6 @@ at::Tensor composed_gelu(const at::Tensor& x) {
   return (x * 0.5) * (at::tanh((x + at::pow(x, 3.0) * 0.044715) * root) + 1);
 }
 
-at::Tensor gate_as_before(const at::Tensor& x, const std::optional<at::Tensor>& factor,
-                          c10::string_view name, bool factor_first) {
-  if (!factor && !x.is_floating_point()) return composed_gelu(x);
-  const at::Tensor y = activated(x, activation_named(name));
-  if (!factor) return y;
-  return factor_first ? *factor * y : y * *factor;
-}
-
 at::Tensor gate(const at::Tensor& given, const std::optional<at::Tensor>& given_factor,
                 c10::string_view activation, bool factor_first) {
   const auto element = element_of(given.scalar_type());
@@ -226,11 +192,6 @@ at::Tensor turned_pairs(const at::Tensor& x) {
   const at::Tensor first = x.slice(-1, 0, std::nullopt, 2),
                    second = x.slice(-1, 1, std::nullopt, 2);
   return at::stack({-second, first}, -1).view(x.sizes());
-}
-
-at::Tensor rope_as_before(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin,
-                          bool interleaved) {
-  return x * cos + (interleaved ? turned_pairs(x) : turned_halves(x)) * sin;
 }
 
 // Tells whether each row of x, of [rows, heads, tokens, width], has a row of the other, broadcast.
@@ -283,6 +244,45 @@ at::Tensor rope(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& si
 }
 
 }  // namespace
+
+at::Tensor on_meta(const at::Tensor& tensor) {
+  return at::empty_strided(tensor.sizes(), tensor.strides(), tensor.options().device(at::kMeta));
+}
+
+at::Tensor lying_as(const at::Tensor& other, const at::Tensor& result) {
+  if (result.strides() == other.strides()) return result;
+  const at::Tensor copy = at::empty_strided(other.sizes(), other.strides(), result.options());
+  return copy.copy_(result);
+}
+
+at::Tensor rms_norm_as_before(const at::Tensor& x, const Vector& weight, double epsilon,
+                              bool from_one, bool contiguous) {
+  const at::Tensor wide = x.to(at::kFloat);
+  const at::Tensor mean = wide.square().mean(-1, true);
+  const at::Tensor normed = wide * (mean + epsilon).rsqrt();
+  const at::Tensor y = !weight     ? normed.to(x.scalar_type())
+                       : !from_one ? *weight * normed.to(x.scalar_type())
+                                   : (normed * (weight->to(at::kFloat) + 1)).to(x.scalar_type());
+  return contiguous ? y.contiguous() : y;
+}
+
+at::Tensor layer_norm_as_before(const at::Tensor& x, const Vector& weight, const Vector& bias,
+                                double epsilon) {
+  return at::layer_norm(x, {x.size(-1)}, weight, bias, epsilon);
+}
+
+at::Tensor gate_as_before(const at::Tensor& x, const std::optional<at::Tensor>& factor,
+                          c10::string_view name, bool factor_first) {
+  if (!factor && !x.is_floating_point()) return composed_gelu(x);
+  const at::Tensor y = activated(x, activation_named(name));
+  if (!factor) return y;
+  return factor_first ? *factor * y : y * *factor;
+}
+
+at::Tensor rope_as_before(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin,
+                          bool interleaved) {
+  return x * cos + (interleaved ? turned_pairs(x) : turned_halves(x)) * sin;
+}
 
 // Of the process: written before anything computes.
 static std::optional<IsaLevel> taken_isa;

@@ -134,11 +134,15 @@ class CpuProgram final : public Program {
   AdmittedGraph admitted_;
 };
 
+// Whether a device has kernels of our own for internal operators. Where it has none, programs whose
+// numerics are fast are as exact ones are.
+enum class OwnKernels { kNone, kThere };
+
 // As Executor::admit(), of a program whose weights are on this device. Of a device that is not the
 // host only lanes without a plan run one, and what they give is there when its stream is done.
 Result<std::unique_ptr<Program>> admit_on(c10::Device device, srg::Graph graph,
-                                          const WeightTable& weights,
-                                          const AdmissionLimits& limits);
+                                          const WeightTable& weights, const AdmissionLimits& limits,
+                                          OwnKernels kernels = OwnKernels::kNone);
 
 class PieceRunner;
 class Placer;

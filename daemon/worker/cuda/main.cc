@@ -11,8 +11,10 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "daemon/worker/chunks.h"
+#include "daemon/worker/cuda/kernels_image.h"
 #include "daemon/worker/worker.h"
 #include "ipc/build_identity.h"
 #include "kernel/base/device_id.h"
@@ -71,6 +73,10 @@ Result<std::unique_ptr<Device>> open(DeviceId device, Grants& grants) {
   DJINN_TRY(auto executor, exec::CudaExecutor::make(heap, [](std::string_view notice) {
               fmt::print(stderr, "djinn-cuda-worker: {}\n", notice);
             }));
+  DJINN_TRY(const std::vector<std::byte> image, read_kernels_image());
+  if (const Status loaded = image.empty() ? Status() : executor->load_kernels(image); !loaded) {
+    fmt::print(stderr, "djinn-cuda-worker: {} Programs run without.\n", loaded.error().message);
+  }
   // Somebody else may have freed some meanwhile.
   DJINN_TRY(const pal::cuda::DeviceMemory now, pal.memory());
   const uint64_t taken = before.free_bytes - std::min(before.free_bytes, now.free_bytes);

@@ -18,7 +18,9 @@
 #include "kernel/exec/cpu_executor.h"
 #include "kernel/exec/cuda/capture_cache.h"
 #include "kernel/exec/cuda/cuda_allocator.h"
+#include "kernel/exec/cuda/fast_operators.h"
 #include "kernel/exec/cuda/only_device.h"
+#include "kernel/exec/cuda/own_kernels.h"
 #include "kernel/exec/lane_device.h"
 #include "kernel/exec/program.h"
 #include "kernel/srg/allowed.h"
@@ -172,10 +174,17 @@ Result<std::unique_ptr<CudaExecutor>> CudaExecutor::make(
   });
 }
 
+Status CudaExecutor::load_kernels(std::span<const std::byte> image) {
+  DJINN_CHECK(load_own_kernels(image));
+  register_cuda_operators();
+  return {};
+}
+
 Result<std::unique_ptr<Program>> CudaExecutor::admit(srg::Graph graph, const WeightTable& weights,
                                                      const AdmissionLimits& limits) {
   for (const srg::Node& node : graph.nodes) DJINN_CHECK(check_operator(node));
-  return admit_on(c10::Device(c10::kCUDA, kOnlyDevice), std::move(graph), weights, limits);
+  return admit_on(c10::Device(c10::kCUDA, kOnlyDevice), std::move(graph), weights, limits,
+                  are_own_kernels_loaded() ? OwnKernels::kThere : OwnKernels::kNone);
 }
 
 std::vector<srg::StorageIndex> CudaExecutor::inputs_written(const srg::Graph& graph) const {

@@ -6,14 +6,15 @@
 // is free at once, and another stream would be given it too early. A run has ended when that stream
 // has: outputs are there once copy_out() or wait() returns.
 //
-// All is exact: there are no kernels of our own yet, and weights in int8 are
-// refused. Guards that would read a tensor's bytes see none (guard_checks.h), so a graph has the
-// operators of srg::allowed_on_gpu() alone, whose kernels check indices themselves: a wrong one is
-// the process's end.
+// Programs whose numerics are fast have kernels of our own where load_kernels() was given them, and
+// are as exact ones where not. Weights in int8 are refused. Guards that would read a tensor's bytes
+// see none (guard_checks.h), so a graph has the operators of srg::allowed_on_gpu() alone, whose
+// kernels check indices themselves: a wrong one is the process's end.
 #pragma once
 
 #include <functional>
 #include <memory>
+#include <span>
 #include <string_view>
 
 #include "kernel/exec/allocator_hook.h"
@@ -32,6 +33,10 @@ class CudaExecutor final : public Executor {
   static Result<std::unique_ptr<CudaExecutor>> make(DeviceMemory& memory,
                                                     std::function<void(std::string_view)> notice);
 
+  // Our own kernels, of the image that NVIDIA's compiler makes of cuda/kernels, which may go when
+  // this returns. Once a process, before the first program. Errors: kUnsupported where CUDA does
+  // not take it.
+  Status load_kernels(std::span<const std::byte> image);
 
   Result<std::unique_ptr<Program>> admit(srg::Graph graph, const WeightTable& weights,
                                          const AdmissionLimits& limits) override;

@@ -20,9 +20,10 @@ bool writes_an_argument(std::string_view op) {
   return base.ends_with('_') || std::ranges::find(kOthers, op) != kOthers.end();
 }
 
-Draft::Draft(Graph graph, FormedWeights formed)
+Draft::Draft(Graph graph, FormedWeights formed, Target target)
     : graph_(std::move(graph)),
       formed_(std::move(formed)),
+      target_(target),
       makers_(graph_.values.size()),
       readers_(graph_.values.size()),
       uses_(graph_.values.size()),

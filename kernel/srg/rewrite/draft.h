@@ -32,13 +32,17 @@ struct FormedWeight {
 // By storage of the graph; or empty: there are none.
 using FormedWeights = std::vector<std::optional<FormedWeight>>;
 
+// Whose kernels compute internal operators: the host's, or those of kernel/exec/cuda/kernels.
+enum class Target : uint8_t { kHost, kGpu };
+
 // Whether the operator writes one of its arguments: told by its name, for there is no schema here.
 [[nodiscard]] bool writes_an_argument(std::string_view op);
 
 class Draft {
  public:
-  explicit Draft(Graph graph, FormedWeights formed = {});
+  explicit Draft(Graph graph, FormedWeights formed = {}, Target target = Target::kHost);
 
+  [[nodiscard]] Target target() const noexcept { return target_; }
   [[nodiscard]] const Graph& graph() const noexcept { return graph_; }
   [[nodiscard]] NodeIndex node_count() const noexcept {
     return static_cast<NodeIndex>(graph_.nodes.size());
@@ -93,6 +97,7 @@ class Draft {
 
   Graph graph_;
   FormedWeights formed_;
+  Target target_;
   std::vector<std::optional<NodeIndex>> makers_;  // by value
   std::vector<std::vector<NodeIndex>> readers_;   // by value
   std::vector<uint32_t> uses_;                    // by value

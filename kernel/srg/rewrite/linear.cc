@@ -6,7 +6,8 @@
 //   aten::addmm(bias, x, w)     w is [inputs, outputs]
 //   aten::mm(x, w), aten::matmul(x, w)
 //
-// The kernel reads a matrix whose outputs or whose inputs lie side by side.
+// The kernel reads a matrix whose outputs or whose inputs lie side by side; a GPU's reads 16 bytes
+// of it at once.
 #include <algorithm>
 #include <array>
 #include <optional>
@@ -101,9 +102,16 @@ bool has_bias_of_rows(const Graph& graph, const Product& product) {
   return bias != nullptr && graph.values[bias->id].sizes.size() > 1;
 }
 
+// Whether each row of what lies side by side begins at a multiple of 16 bytes, as weights do.
+bool has_vectors(const ConstantMatrix& matrix) {
+  const int64_t stride = matrix.column_stride == 1 ? matrix.row_stride : matrix.column_stride;
+  return stride * static_cast<int64_t>(size_of(matrix.dtype)) % 16 == 0;
+}
+
 // Gives why the product stays as it is, or nothing.
-std::string_view why_not(const Graph& graph, const Product& product,
+std::string_view why_not(const Draft& draft, const Product& product,
                          const std::optional<ConstantMatrix>& matrix) {
+  const Graph& graph = draft.graph();
   if (!matrix) {
     return is_of_the_model(graph, product.weight) ? "its weight has other than two dimensions"
                                                   : "its weight is computed or an input";
@@ -114,7 +122,9 @@ std::string_view why_not(const Graph& graph, const Product& product,
   }
   if (!is_computable(matrix->dtype)) return "its dtype has no kernel";
   if (matrix->row_stride != 1 && matrix->column_stride != 1) return "its weight has gaps";
-  if (matrix->dtype != DType::kFloat32 && has_many_rows(graph.values[product.input])) {
+  if (draft.target() == Target::kGpu) {
+    if (!has_vectors(*matrix)) return "its weight has rows of no multiple of 16 bytes";
+  } else if (matrix->dtype != DType::kFloat32 && has_many_rows(graph.values[product.input])) {
     return "it has more than 32 rows";
   }
   if (product.input == product.weight) return "it multiplies the weight by itself";
@@ -144,7 +154,7 @@ PassReport rewrite_linear(Draft& draft) {
       continue;
     }
     const auto matrix = matrices.find(product->weight);
-    const std::string_view reason = why_not(draft.graph(), *product, matrix);
+    const std::string_view reason = why_not(draft, *product, matrix);
     if (!reason.empty()) {
       report.leave(reason);
       report.missed += matrix ? 1 : 0;

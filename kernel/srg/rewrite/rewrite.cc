@@ -29,10 +29,10 @@ FormedWeights formed_weights(const Graph& graph, std::span<const TensorEntry> mo
   return formed;
 }
 
-Rewriting rewrite(Graph graph, FormedWeights formed) {
+Rewriting rewrite(Graph graph, FormedWeights formed, Target target) {
   const bool has_forms =
       std::ranges::any_of(formed, [](const auto& weight) { return weight.has_value(); });
-  Draft draft(std::move(graph), std::move(formed));
+  Draft draft(std::move(graph), std::move(formed), target);
   std::vector<PassReport> passes;
   for (const auto pass : {&rewrite_casts, &rewrite_linear, &rewrite_linears, &rewrite_norms,
                           &rewrite_gates, &rewrite_ropes, &rewrite_attention}) {

@@ -38,8 +38,10 @@ struct Rewriting {
   std::string left_with_forms;
 };
 
-// Precondition: verify() accepts the graph, and admission has.
-[[nodiscard]] Rewriting rewrite(Graph graph, FormedWeights formed = {});
+// Precondition: verify() accepts the graph, and admission has. A GPU has no kernels for weights in
+// another form: none is named to it.
+[[nodiscard]] Rewriting rewrite(Graph graph, FormedWeights formed = {},
+                                Target target = Target::kHost);
 // Casts alone, of a graph whose numerics may be exact: what was recorded as zeros and a copy into
 // them is PyTorch's cast again, which has the copy's bits and fills nothing before. Nothing is made
 // that our own kernels compute. Precondition: as above.

@@ -121,7 +121,7 @@ def source(functions: list[Function], effects: set[str]) -> str:
 def exports(library: str) -> str:
     """A version script: what the real one exports, and of ours what the other two call."""
     ours = ' extern "C++" { djinn::fake_runtime::*; };' if library == LIBRARIES[0] else ""
-    names = "__cuda*; cuda*; djinn_fake_*;" if library == LIBRARIES[0] else "cublas*;"
+    names = "__cuda*; cuda*; djinn_*;" if library == LIBRARIES[0] else "cublas*;"
     return f"{library} {{ global: {names}{ours} local: *; }};\n"
 
 

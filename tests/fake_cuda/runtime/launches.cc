@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Launches, and the registration of kernels that precedes main(). A launch is recorded and not run;
-// all ways to launch give the same line.
+// Launches, and the registration of kernels that precedes main(). A launch is recorded and, but for
+// our own kernels, not run; all ways to launch give the same line.
 
 #include <fmt/format.h>
 
 #include "tests/fake_cuda/runtime/call.h"
+#include "tests/fake_cuda/runtime/own_kernels.h"
 #include "tests/fake_cuda/runtime/streams.h"
 
 namespace djinn::fake_runtime {
@@ -28,7 +29,15 @@ bool is_possible(const Shape& shape) {
   return blocks != 0 && threads != 0 && threads <= kThreadsPerBlockMost;
 }
 
-cudaError_t launch(std::string_view function, const void* kernel, const Shape& shape) {
+cudaError_t start_own(const void* kernel, const Shape& shape, void** arguments) {
+  const emulator::Launch launch{{shape.grid.x, shape.grid.y, shape.grid.z},
+                                {shape.block.x, shape.block.y, shape.block.z},
+                                shape.shared};
+  return enqueue(shape.stream, work_of_own(kernel, launch, arguments));
+}
+
+cudaError_t launch(std::string_view function, const void* kernel, const Shape& shape,
+                   void** arguments = nullptr) {
   Call call(function);
   call.show("kernel", kernel);
   call.show("grid", shape.grid);
@@ -37,7 +46,9 @@ cudaError_t launch(std::string_view function, const void* kernel, const Shape& s
   call.show("stream", shape.stream);
   return call.run([&] {
     if (!world().kernels.contains(kernel)) return cudaErrorInvalidDeviceFunction;
-    return is_possible(shape) ? enqueue(shape.stream) : cudaErrorInvalidConfiguration;
+    if (!is_possible(shape)) return cudaErrorInvalidConfiguration;
+    if (arguments != nullptr && is_own(kernel)) return start_own(kernel, shape, arguments);
+    return enqueue(shape.stream);
   });
 }
 
@@ -59,9 +70,10 @@ extern "C" cudaError_t cudaLaunchCooperativeKernel(const void* kernel, dim3 grid
 }
 
 extern "C" cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* config, const void* kernel,
-                                           void**) {
+                                           void** arguments) {
   return launch("cudaLaunchKernelExC", kernel,
-                {config->gridDim, config->blockDim, config->dynamicSmemBytes, config->stream});
+                {config->gridDim, config->blockDim, config->dynamicSmemBytes, config->stream},
+                arguments);
 }
 
 // What nvcc makes of <<<>>> calls these.
