@@ -616,4 +616,51 @@ Result<ReorderBlock> decode_reorder(std::span<const std::byte> bytes) {
   return block;
 }
 
+namespace {
+
+Result<StagingUse> use_of_run(std::span<const std::byte> block) {
+  DJINN_TRY(const RunBlock run, decode_run(block));
+  StagingUse use;
+  for (const InputBinding& input : run.inputs) {
+    if (input.kind == InputKind::kStaging) use.read.push_back(input.staging);
+  }
+  for (const OutputBinding& output : run.outputs) {
+    if (output.kind == OutputKind::kStaging) use.written.push_back(output.staging);
+  }
+  if (run.result.bytes != 0) use.written.push_back(run.result);
+  return use;
+}
+
+}  // namespace
+
+Result<StagingUse> staging_of(const Submission& submission, std::span<const std::byte> block) {
+  switch (static_cast<Operation>(submission.operation)) {
+    case Operation::kRun:
+      return use_of_run(block);
+    case Operation::kRunOnce: {
+      DJINN_TRY(StagingUse use, use_of_run(block));
+      use.read.push_back({submission.graph_offset, submission.graph_bytes});
+      return use;
+    }
+    case Operation::kGenerate: {
+      DJINN_TRY(const GenerateBlock generate, decode_generate(block));
+      return StagingUse{{generate.prompt}, {}};
+    }
+    case Operation::kReadRef: {
+      DJINN_TRY(const ReadBlock read, decode_read(block));
+      return StagingUse{{}, {read.staging}};
+    }
+    case Operation::kWriteRef: {
+      DJINN_TRY(const WriteBlock write, decode_write(block));
+      return StagingUse{{write.staging}, {}};
+    }
+    case Operation::kNop:
+    case Operation::kReleaseRefs:
+    case Operation::kCropSequence:
+    case Operation::kReorderSequence:
+      return StagingUse{};
+  }
+  return Error{ErrorCode::kUnsupported, "There is no such operation."};
+}
+
 }  // namespace djinn::ipc

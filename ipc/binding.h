@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "ipc/limits.h"
+#include "ipc/session_memory.h"
 #include "kernel/base/dtype.h"
 #include "kernel/base/ids.h"
 #include "kernel/base/result.h"
@@ -180,5 +181,16 @@ Result<WriteBlock> decode_write(std::span<const std::byte> bytes);
 Result<ReleaseBlock> decode_release(std::span<const std::byte> bytes);
 Result<CropBlock> decode_crop(std::span<const std::byte> bytes);
 Result<ReorderBlock> decode_reorder(std::span<const std::byte> bytes);
+
+// What of staging a submission is about, but for its block.
+struct StagingUse {
+  std::vector<StagingRange> read;     // holds its arguments
+  std::vector<StagingRange> written;  // by its worker before it is complete, or less of it
+  friend bool operator==(const StagingUse&, const StagingUse&) = default;
+};
+// A pure function, for who keeps a copy of staging elsewhere. block: the submission's, copied. The
+// ranges are as the block has them: they may overlap, and lie outside of staging. Errors: those of
+// the decoders, kUnsupported for an unknown operation.
+Result<StagingUse> staging_of(const Submission& submission, std::span<const std::byte> block);
 
 }  // namespace djinn::ipc

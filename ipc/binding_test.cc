@@ -465,5 +465,64 @@ TEST(Binding, the_blocks_of_the_fault_table_are_good_without_their_fault) {
   EXPECT_TRUE(decode_reorder(encode(ReorderBlock{{1, 1}, {1, 0}})));
 }
 
+// --- what of staging a submission is about
+
+Submission of(Operation operation) {
+  Submission submission;
+  submission.operation = static_cast<uint16_t>(operation);
+  return submission;
+}
+
+std::vector<StagingRange> staged(const std::vector<InputBinding>& inputs) {
+  std::vector<StagingRange> ranges;
+  for (const InputBinding& input : inputs) {
+    if (input.kind == InputKind::kStaging) ranges.push_back(input.staging);
+  }
+  return ranges;
+}
+
+TEST(StagingOf, a_run_reads_its_inputs_and_writes_its_outputs_and_their_descriptions) {
+  Random random(11);
+  for (int round = 0; round < 200; ++round) {
+    const RunBlock block = random_run(random);
+    StagingUse expected{staged(block.inputs), {}};
+    for (const OutputBinding& output : block.outputs) {
+      if (output.kind == OutputKind::kStaging) expected.written.push_back(output.staging);
+    }
+    if (block.result.bytes != 0) expected.written.push_back(block.result);
+    EXPECT_EQ(staging_of(of(Operation::kRun), encode(block)).value(), expected);
+    Submission once = of(Operation::kRunOnce);
+    once.graph_offset = 8192;
+    once.graph_bytes = 100;
+    expected.read.push_back({8192, 100});
+    EXPECT_EQ(staging_of(once, encode(block)).value(), expected);
+  }
+}
+
+TEST(StagingOf, other_operations_read_or_write_the_range_that_they_have) {
+  Random random(12);
+  for (int round = 0; round < 200; ++round) {
+    const GenerateBlock generate = random_generate(random);
+    EXPECT_EQ(staging_of(of(Operation::kGenerate), encode(generate)).value(),
+              (StagingUse{{generate.prompt}, {}}));
+    const ReadBlock read = random_read(random);
+    EXPECT_EQ(staging_of(of(Operation::kReadRef), encode(read)).value(),
+              (StagingUse{{}, {read.staging}}));
+    const WriteBlock write = random_write(random);
+    EXPECT_EQ(staging_of(of(Operation::kWriteRef), encode(write)).value(),
+              (StagingUse{{write.staging}, {}}));
+  }
+  for (const auto none : {Operation::kNop, Operation::kReleaseRefs, Operation::kCropSequence,
+                          Operation::kReorderSequence}) {
+    EXPECT_EQ(staging_of(of(none), {}).value(), StagingUse());
+  }
+}
+
+TEST(StagingOf, what_is_no_block_or_no_operation_is_an_error) {
+  EXPECT_FALSE(staging_of(of(Operation::kRun), std::vector<std::byte>(3)));
+  EXPECT_EQ(staging_of(of(static_cast<Operation>(kOperations)), {}).error().code,
+            ErrorCode::kUnsupported);
+}
+
 }  // namespace
 }  // namespace djinn::ipc

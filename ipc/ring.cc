@@ -99,24 +99,34 @@ bool ClientRing::worker_must_be_woken() const {
 }
 
 Result<std::optional<Completion>> ClientRing::take() {
+  DJINN_TRY(const std::optional<Completion> completion, look_at(consumed_));
+  if (completion) consume_through(consumed_ + 1);
+  return completion;
+}
+
+Result<std::optional<Completion>> ClientRing::look_at(uint64_t index) const {
+  DJINN_ASSERT(index >= consumed_);
   const uint64_t published = read_word(view_.control().completions_published);
-  if (published < consumed_ || published - consumed_ > limits::kCompletionSlots) {
+  if (published < index || published - consumed_ > limits::kCompletionSlots) {
     return breach("The daemon's completion index is out of range.");
   }
-  if (published == consumed_) return std::optional<Completion>();
-  const Completion completion = view_.completion(consumed_);
-  write_word(view_.control().completions_consumed, ++consumed_);
-  DJINN_ASSERT(consumed_ <= published);
-  return std::optional<Completion>(completion);
+  if (published == index) return std::optional<Completion>();
+  return std::optional<Completion>(view_.completion(index));
+}
+
+void ClientRing::consume_through(uint64_t index) {
+  DJINN_ASSERT(index >= consumed_);
+  consumed_ = index;
+  write_word(view_.control().completions_consumed, consumed_);
 }
 
 bool ClientRing::worker_is_blocked() const {
   return is_raised(view_.control().worker_blocked);
 }
 
-bool ClientRing::prepare_to_sleep() {
+bool ClientRing::prepare_to_sleep(uint64_t seen) {
   raise(view_.control().client_waiting);
-  if (read_word(view_.control().completions_published) == consumed_) return true;
+  if (read_word(view_.control().completions_published) == seen) return true;
   finish_sleep();
   return false;
 }
@@ -163,11 +173,11 @@ Result<bool> WorkerRing::has_submission() {
   return published != completed_;
 }
 
-Submission WorkerRing::copy_submission() const {
-  DJINN_ASSERT(completed_ < found_);
+Submission WorkerRing::copy_submission(uint64_t index) const {
+  DJINN_ASSERT(completed_ <= index && index < found_);
   Submission copy;
   // The bytes are copied. A client that writes the slot at the same time fools only itself.
-  memcpy(&copy, &view_.submission(completed_), sizeof copy);
+  memcpy(&copy, &view_.submission(index), sizeof copy);
   return copy;
 }
 
@@ -224,9 +234,9 @@ void WorkerRing::set_error_text(uint64_t submission_index, std::string_view text
   area[length] = '\0';
 }
 
-bool WorkerRing::prepare_to_sleep() {
+bool WorkerRing::prepare_to_sleep(uint64_t seen) {
   raise(view_.control().worker_waiting);
-  if (read_word(view_.control().submissions_published) == completed_) return true;
+  if (read_word(view_.control().submissions_published) == seen) return true;
   finish_sleep();
   return false;
 }
@@ -236,6 +246,17 @@ void WorkerRing::finish_sleep() {
 
 uint64_t WorkerRing::cancelled_through() const {
   return read_word(view_.control().cancelled_through);
+}
+
+ClientStatement WorkerRing::statement() const {
+  ClientStatement& shared = view_.control().statement;
+  const auto get = [](uint64_t& word) {
+    return std::atomic_ref(word).load(std::memory_order_relaxed);
+  };
+  ClientStatement statement;
+  for (size_t i = 0; i < statement.calls.size(); ++i) statement.calls[i] = get(shared.calls[i]);
+  statement.local_models = get(shared.local_models);
+  return statement;
 }
 
 }  // namespace djinn::ipc

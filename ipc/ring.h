@@ -48,12 +48,21 @@ class ClientRing {
   // True if the worker sleeps and its bell must be rung. Call after publish().
   [[nodiscard]] bool worker_must_be_woken() const;
 
-  // The next completion, if there is one. Errors: kProtocolViolation.
+  // The next completion, if there is one; its slot is free from then on. Errors:
+  // kProtocolViolation.
   Result<std::optional<Completion>> take();
+  // Completion number `index`, if it is there; its slot stays taken until consume_through().
+  // Precondition: it was not consumed. Errors: kProtocolViolation.
+  Result<std::optional<Completion>> look_at(uint64_t index) const;
+  // Frees the slots of completions [0, index), which look_at() has found.
+  void consume_through(uint64_t index);
+  [[nodiscard]] uint64_t consumed() const { return consumed_; }
   // True if the worker waits for the slots that take() freed: ring its bell.
   [[nodiscard]] bool worker_is_blocked() const;
   // Before sleeping on the bell: true when there is nothing to take, and the worker will ring.
-  [[nodiscard]] bool prepare_to_sleep();
+  [[nodiscard]] bool prepare_to_sleep() { return prepare_to_sleep(consumed_); }
+  // The same for who has looked at completions [0, seen).
+  [[nodiscard]] bool prepare_to_sleep(uint64_t seen);
   void finish_sleep();
 
   void cancel_through(uint64_t run);
@@ -74,8 +83,12 @@ class WorkerRing {
   // client that takes one back that was found breaks the protocol. Errors: kProtocolViolation.
   Result<bool> has_submission();
   // A private copy of submission number completed(), which has_submission() has found.
-  [[nodiscard]] Submission copy_submission() const;
-  // How many there were that are not complete, when has_submission() last looked.
+  [[nodiscard]] Submission copy_submission() const { return copy_submission(completed_); }
+  // Of submission number `index`. Precondition: completed() <= index < found().
+  [[nodiscard]] Submission copy_submission(uint64_t index) const;
+  // Submissions [0, found()) were published when has_submission() last looked.
+  [[nodiscard]] uint64_t found() const { return found_; }
+  // How many of those are not complete.
   [[nodiscard]] uint64_t open() const { return found_ - completed_; }
   void complete_one();  // frees the slot
   [[nodiscard]] uint64_t completed() const { return completed_; }
@@ -94,10 +107,13 @@ class WorkerRing {
   [[nodiscard]] bool publish();
   void set_error_text(uint64_t submission_index, std::string_view text);
 
-  [[nodiscard]] bool
-  prepare_to_sleep();  // true when there is nothing to do, and the client will ring
+  // True when there is nothing to do, and the client will ring.
+  [[nodiscard]] bool prepare_to_sleep() { return prepare_to_sleep(completed_); }
+  // The same for who has copied submissions [0, seen).
+  [[nodiscard]] bool prepare_to_sleep(uint64_t seen);
   void finish_sleep();
   [[nodiscard]] uint64_t cancelled_through() const;
+  [[nodiscard]] ClientStatement statement() const;
 
  private:
   void unblock();

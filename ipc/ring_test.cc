@@ -120,6 +120,42 @@ TEST(Ring, a_full_completion_ring_blocks_its_worker_until_the_client_took_enough
   EXPECT_FALSE(session.client.worker_is_blocked());
 }
 
+TEST(Ring, submissions_that_are_not_complete_can_be_copied_ahead) {
+  Session session;
+  for (uint64_t run = 1; run <= 3; ++run) ASSERT_TRUE(session.client.publish(numbered(run)));
+  ASSERT_TRUE(session.worker.has_submission().value());
+  EXPECT_EQ(session.worker.found(), 3u);
+  EXPECT_EQ(session.worker.copy_submission(2).run, 3u);
+  EXPECT_EQ(session.worker.copy_submission(0).run, 1u);
+  EXPECT_FALSE(session.worker.prepare_to_sleep(2)) << "one was not copied";
+  EXPECT_TRUE(session.worker.prepare_to_sleep(3));
+  ASSERT_TRUE(session.client.publish(numbered(4)));
+  EXPECT_TRUE(session.client.worker_must_be_woken());
+}
+
+TEST(Ring, completions_that_are_looked_at_keep_their_slots) {
+  Session session;
+  for (uint32_t i = 0; i < limits::kCompletionSlots; ++i) session.worker.push(done(numbered(i)));
+  (void)session.worker.publish();
+  for (uint64_t i = 0; i < limits::kCompletionSlots; ++i) {
+    EXPECT_EQ(session.client.look_at(i).value()->run, i);
+  }
+  EXPECT_FALSE(session.client.look_at(limits::kCompletionSlots).value());
+  EXPECT_EQ(session.worker.free_completions().value(), 0u);
+  EXPECT_TRUE(session.client.prepare_to_sleep(limits::kCompletionSlots));
+  EXPECT_FALSE(session.client.prepare_to_sleep(3));
+  session.client.consume_through(3);
+  EXPECT_EQ(session.worker.free_completions().value(), 3u);
+  EXPECT_EQ(session.client.take().value()->run, 3u);
+}
+
+TEST(Ring, a_worker_reads_what_its_client_has_stated) {
+  Session session;
+  ClientStatement statement{{1, 2, 3}, 4};
+  session.client.state(statement);
+  EXPECT_EQ(session.worker.statement(), statement);
+}
+
 TEST(Ring, who_is_about_to_sleep_is_woken_and_who_is_awake_is_not) {
   Session session;
   ASSERT_TRUE(session.client.publish(numbered(1)));
