@@ -3,8 +3,6 @@
 #include "libdjinn-client/client.h"
 
 #include <poll.h>
-#include <stdlib.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <utility>
@@ -16,6 +14,7 @@
 #include "kernel/base/bytes.h"
 #include "kernel/base/checked.h"
 #include "libdjinn-client/connect_advice.h"
+#include "libdjinn-client/host.h"
 #include "libdjinn-client/lease_socket.h"
 #include "libdjinn-client/place.h"
 #include "libdjinn-client/regular_file.h"
@@ -44,7 +43,6 @@ constexpr uint64_t kBlockBytes = 4096;
 // After it was given up, a run ends with the operator that runs. One that takes longer is left to
 // itself, and so is a run whose worker does not come to it.
 constexpr uint64_t kGivenUpMs = 2000;
-constexpr std::string_view kScheme = "unix:";
 
 // A list that changes while its pages are read has at most this many items.
 constexpr size_t kSessionsListed = size_t{2} * limits::kSessions;
@@ -100,37 +98,17 @@ Result<std::vector<std::byte>> whole_of(const PartSizes& sizes, const Error& ove
 
 }  // namespace
 
-Result<std::string> resolve_host(const std::string& host) {
-  const char* const from_environment = ::getenv("DJINN_HOST");
-  const std::string given = !host.empty() ? host : from_environment ? from_environment : "";
-  const bool has_scheme = given.starts_with(kScheme);
-  if (has_scheme && given.size() > kScheme.size()) return given.substr(kScheme.size());
-  if (given.starts_with('/')) return given;
-  if (!given.empty()) {
-    return Error{ErrorCode::kInvalidArgument,
-                 (host.empty() ? "DJINN_HOST, '" : "The host '") + given +
-                     (host.empty() ? "'," : "'") +
-                     " is neither of the form unix:PATH nor a path from /."};
-  }
-  const char* const runtime = ::getenv("XDG_RUNTIME_DIR");
-  const std::string of_user = runtime ? std::string(runtime) + "/djinn/djinnd.sock" : "";
-  if (!of_user.empty() && ::access(of_user.c_str(), F_OK) == 0) return of_user;
-  // If there is no socket of either, the host is the service's if systemd would start it.
-  const bool is_there = ::access(kServiceSocket, F_OK) == 0 || service_is_installed();
-  return of_user.empty() || is_there ? kServiceSocket : of_user;
-}
-
 bool Client::is_served(const ConnectOptions& options) {
-  const auto path = resolve_host(options.host);
-  return path && LeaseSocket::connect(*path);
+  const auto host = resolve_host(options.host);
+  return host && (host->is_far() || LeaseSocket::connect(host->path));
 }
 
 Result<std::unique_ptr<Client>> Client::connect(const ConnectOptions& options,
                                                 const Deadline* deadline) {
   DJINN_TRY(const ServiceClass service, service_of(options.service_class));
-  DJINN_TRY(const std::string path, resolve_host(options.host));
+  DJINN_TRY(const Host host, resolve_host(options.host));
   if (options.interrupt != nullptr) DJINN_CHECK(options.interrupt->open());
-  DJINN_TRY(Control control, Control::connect(path, deadline));
+  DJINN_TRY(Control control, Control::connect(host, deadline));
   control.set_interrupt(options.interrupt);
   if (options.observer) control.set_observer();
   ipc::Hello hello;

@@ -43,7 +43,7 @@
 namespace djinn::client {
 
 struct ConnectOptions {
-  // "unix:PATH" or "/PATH"; empty: DJINN_HOST, else the user's daemon, else the system's
+  // As host.h says; empty: DJINN_HOST, else the user's daemon, else the system's
   std::string host;
   std::string name;    // for people, shown by djinnctl sessions
   std::string device;  // "cpu:0": where it is to run; empty: djinnd's first
@@ -64,10 +64,6 @@ struct ConnectOptions {
   // submitted. Empty: nobody is asked.
   CancelPredicate given_up;
 };
-
-// The socket path where options or the environment say that djinnd listens. Errors:
-// kInvalidArgument.
-Result<std::string> resolve_host(const std::string& host);
 
 struct OpenedModel {
   ModelId id;
@@ -128,7 +124,8 @@ struct Retention {
 
 class Client {
  public:
-  // Whether a djinnd takes connections where connect() would look for it; makes no session.
+  // Whether a djinnd takes connections where connect() would look for it; makes no session. On
+  // another machine one is taken to.
   [[nodiscard]] static bool is_served(const ConnectOptions& options);
   // deadline: how long djinnd may take to answer; nullptr: as long as it takes. Errors: those of
   // Control::connect() and what djinnd answers (kBusy while it is drained), and the deadline's.

@@ -9,12 +9,15 @@
 #include <utility>
 
 #include "kernel/base/clock.h"
+#include "libdjinn-client/host.h"
 #include "libdjinn-client/wait.h"
 
 namespace djinn::client {
 namespace {
 
-constexpr uint64_t kPauseMostMs = 500;
+// Another machine is asked by a login of its own each time.
+constexpr uint64_t kFarPauseFirstMs = 1000;
+constexpr uint64_t kFarPauseMostMs = 5000;
 // A djinnd that has a worker answers within milliseconds.
 constexpr uint64_t kAnswerLeastMs = 1000;
 // Generations begin anew well before they run out. A ref that is so old cannot be told from a new
@@ -31,8 +34,8 @@ bool may_pass(ErrorCode code) {
 }  // namespace
 
 uint64_t Backoff::next_ms() {
-  const uint64_t half = most_ms_ / 2;
-  most_ms_ = std::min(2 * most_ms_, kPauseMostMs);
+  const uint64_t half = now_ms_ / 2;
+  now_ms_ = std::min(2 * now_ms_, most_ms_);
   return half + random_.below(half + 1);
 }
 
@@ -100,7 +103,10 @@ Status Connection::reconnect(uint64_t wait_ms, const CancelPredicate& given_up) 
 
 Status Connection::try_again(uint64_t wait_ms, const CancelPredicate& given_up) {
   const Deadline deadline(clock_, wait_ms, given_up);
-  Backoff backoff(clock_.monotonic_ns() ^ static_cast<uint64_t>(::getpid()));
+  const uint64_t seed = clock_.monotonic_ns() ^ static_cast<uint64_t>(::getpid());
+  const auto host = resolve_host(options_.host);
+  const bool is_far = host && host->is_far();
+  Backoff backoff = is_far ? Backoff(seed, kFarPauseFirstMs, kFarPauseMostMs) : Backoff(seed);
   for (;;) {
     const uint64_t left_ms = deadline.left_ms();
     Status made = try_once(left_ms, given_up);
@@ -124,8 +130,8 @@ Result<std::unique_ptr<Client>> Connection::attempt(const Deadline& deadline) {
   ConnectOptions options = options_;
   const bool named = !options.host.empty() || ::getenv("DJINN_HOST") != nullptr;
   if (!named) options.host = usual_host_;
-  DJINN_TRY(const std::string path, resolve_host(options.host));
-  options.host = "unix:" + path;
+  DJINN_TRY(const Host host, resolve_host(options.host));
+  options.host = host.text();
   DJINN_TRY(auto client, Client::connect(options, &deadline));
   if (!named) usual_host_ = options.host;
   return client;

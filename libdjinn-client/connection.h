@@ -33,12 +33,15 @@ inline constexpr uint64_t kReconnectWaitMs = 10'000;
 // a half, so that the clients of a djinnd that comes back do not all come at once.
 class Backoff {
  public:
-  explicit Backoff(uint64_t seed) : random_(seed) {}
+  // first_ms, most_ms: of the first pause, and of the longest.
+  explicit Backoff(uint64_t seed, uint64_t first_ms = 20, uint64_t most_ms = 500)
+      : random_(seed), now_ms_(first_ms), most_ms_(most_ms) {}
   [[nodiscard]] uint64_t next_ms();
 
  private:
   Random random_;
-  uint64_t most_ms_ = 20;
+  uint64_t now_ms_;
+  uint64_t most_ms_;
 };
 
 class Connection {

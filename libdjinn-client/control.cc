@@ -11,6 +11,7 @@
 #include "ipc/codec/control_codec.h"
 #include "ipc/limits.h"
 #include "libdjinn-client/connect_advice.h"
+#include "libdjinn-client/far_host.h"
 #include "libdjinn-client/wait.h"
 
 namespace djinn::client {
@@ -56,13 +57,25 @@ constexpr const char* kLost =
     "The connection to djinnd is lost, because djinnd was stopped or restarted: this session and "
     "what it held are gone. Start djinnd if it does not run, and load the model again, which "
     "connects anew.";
+constexpr const char* kFarLost =
+    "The connection to djinnd is lost, because djinnd there, djinn-gate, ssh, djinn-reach or the "
+    "network between them stopped: this session and what it held are gone. Load the model again, "
+    "which connects anew.";
+constexpr const char* kFarLostByObserver =
+    "The connection to djinnd is lost, because djinnd there, djinn-gate, ssh, djinn-reach or the "
+    "network between them stopped. Repeat this.";
 constexpr const char* kLostByObserver =
     "The connection to djinnd is lost, because djinnd was stopped or restarted. Start djinnd if it "
     "does not run, and repeat this.";
 
 }  // namespace
 
-Result<Control> Control::connect(const std::string& path, const Deadline* deadline) {
+Result<Control> Control::connect(const Host& host, const Deadline* deadline) {
+  if (host.is_far()) {
+    DJINN_TRY(LeaseSocket far, connect_far(host));
+    return Control(std::move(far), true);
+  }
+  const std::string& path = host.path;
   auto socket = LeaseSocket::connect(path, deadline);
   if (!socket && socket.error().code == ErrorCode::kNotFound) {
     return nobody_answers(path, path == kServiceSocket && service_is_installed());
@@ -71,12 +84,15 @@ Result<Control> Control::connect(const std::string& path, const Deadline* deadli
     return not_allowed(path, stranger_to(path));
   }
   if (!socket) return std::move(socket).error();
-  return Control(*std::move(socket));
+  return Control(*std::move(socket), false);
 }
 
 // Remembers why nothing more comes. A socket that was only closed gave no reason.
 Error Control::end(Error why) {
-  if (why.code == ErrorCode::kDisconnected) why.message = is_observer_ ? kLostByObserver : kLost;
+  if (why.code == ErrorCode::kDisconnected) {
+    const char* const near = is_observer_ ? kLostByObserver : kLost;
+    why.message = is_far_ ? (is_observer_ ? kFarLostByObserver : kFarLost) : near;
+  }
   ended_ = SessionEnd{why};
   return why;
 }

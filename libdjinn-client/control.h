@@ -16,6 +16,7 @@
 #include "kernel/base/result.h"
 #include "libdjinn-client/connect_advice.h"
 #include "libdjinn-client/deadline.h"
+#include "libdjinn-client/host.h"
 #include "libdjinn-client/interrupt.h"
 #include "libdjinn-client/lease_socket.h"
 
@@ -34,8 +35,9 @@ struct Answer {
 
 class Control {
  public:
-  // path: of djinnd's socket. Errors: kNotFound when no daemon listens there, kPermissionDenied.
-  static Result<Control> connect(const std::string& path, const Deadline* deadline = nullptr);
+  // Errors: kNotFound when no daemon listens there, kPermissionDenied; those of connect_far(). That
+  // a far host cannot be reached, the first request tells.
+  static Result<Control> connect(const Host& host, const Deadline* deadline = nullptr);
 
   // Its session only looks, so that nothing of it is lost with the connection.
   void set_observer() { is_observer_ = true; }
@@ -83,7 +85,7 @@ class Control {
   [[nodiscard]] int fd() const { return socket_.get(); }
 
  private:
-  explicit Control(LeaseSocket socket) : socket_(std::move(socket)) {}
+  Control(LeaseSocket socket, bool is_far) : socket_(std::move(socket)), is_far_(is_far) {}
   // An answer that has come and is still wanted; nothing if there is none.
   Result<std::optional<Answer>> receive();
   Result<std::optional<Answer>> receive_any();
@@ -98,6 +100,7 @@ class Control {
   Status send(std::span<const std::byte> bytes, std::span<const int> fds, const Deadline* deadline);
 
   LeaseSocket socket_;
+  bool is_far_;
   uint32_t last_number_ = 0;
   std::optional<SessionEnd> ended_;
   bool is_observer_ = false;

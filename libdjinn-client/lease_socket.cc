@@ -37,6 +37,13 @@ class Sockets {
     return fd;
   }
 
+  Result<ipc::SocketPair> make_pair() {
+    const std::lock_guard lock(mutex_);
+    DJINN_TRY(ipc::SocketPair pair, ipc::make_socket_pair());
+    numbers_.insert({pair.left.get(), pair.right.get()});
+    return pair;
+  }
+
   void close(Fd& fd) {
     const std::lock_guard lock(mutex_);
     numbers_.erase(fd.get());
@@ -78,6 +85,11 @@ Result<LeaseSocket> LeaseSocket::connect(std::string_view path, const Deadline* 
     const bool may_pass = connected.error().code == ErrorCode::kBusy;
     if (!may_pass || !goes_on || waited_ms >= kWaitMs) return connected.error();
   }
+}
+
+Result<LeaseSocket::Pair> LeaseSocket::make_pair() {
+  DJINN_TRY(ipc::SocketPair pair, Sockets::get().make_pair());
+  return Pair{LeaseSocket(std::move(pair.left)), LeaseSocket(std::move(pair.right))};
 }
 
 void LeaseSocket::close() noexcept {

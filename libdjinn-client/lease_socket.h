@@ -22,6 +22,9 @@ class LeaseSocket {
   // Waits for seconds where many connect at once. deadline may be null. Errors: those of
   // ipc::connect_unix(), kCancelled.
   static Result<LeaseSocket> connect(std::string_view path, const Deadline* deadline = nullptr);
+  // Both ends of a connection, for a process that gets one of them.
+  struct Pair;
+  static Result<Pair> make_pair();
   ~LeaseSocket() { close(); }
   LeaseSocket(LeaseSocket&&) noexcept = default;
   LeaseSocket& operator=(LeaseSocket&& other) noexcept {
@@ -37,6 +40,11 @@ class LeaseSocket {
   void close() noexcept;
 
   Fd fd_;
+};
+
+struct LeaseSocket::Pair {
+  LeaseSocket ours;
+  LeaseSocket theirs;
 };
 
 }  // namespace djinn::client

@@ -32,7 +32,7 @@ TOOLS = {"dpkg-buildpackage": "dpkg-dev", "dh": "debhelper", "dh_python3": "dh-p
 TOOLS |= {"scdoc": "scdoc", "ninja": "ninja-build"}
 PACKAGES = (
     *("djinnd", "djinnctl", "libdjinn-client1", "libdjinn-client-dev", "python3-djinn"),
-    *("djinn-cuda", "djinn-torch"),
+    *("djinn-reach", "djinn-gate", "djinn-cuda", "djinn-torch"),
 )
 CUDA_PACKAGE = "djinn-torch-cuda"
 CUDA_LIBRARIES = TREE / "packaging" / "cuda_libraries.txt"

@@ -4,7 +4,8 @@
     run_tests.py [quick|full|TEXT]
 
 What runs:
-* pytest: tests/style, then the other folders of tests/, a folder of many files in two shares;
+* pytest: tests/style, then the other folders of tests/, a folder of many files in two shares, and
+  some of tests/e2e a second time, through djinn-reach and djinn-gate;
 * every test that CMake knows in build/release and build/asan, in the full tier also in build/tsan,
   in the default one the worker's in build/tsan-unity (a GoogleTest program each, or a plain program
   that counts as one test).
@@ -67,6 +68,8 @@ AGAIN = "-again"  # ends the name of a second try
 UNSTEADY_AT_MOST = 2
 CORES = len(os.sched_getaffinity(0))
 FILES_OF_A_SHARE = 30
+# These run a second time with djinnd as if it were on another machine (tests/e2e/README.md).
+REMOTE = ("test_runs.py", "test_encoder.py", "test_byte_model.py")
 FIRST = ("ghosts", "packaging")  # few files of minutes each: begun last, they would end last
 
 SANITIZER_ENVIRONMENT = {
@@ -287,6 +290,7 @@ class Share:
 
     name: str
     paths: Sequence[Path | str]  # folders, files, or the ids of single tests
+    environment: tuple[tuple[str, str], ...] = ()
 
 
 def run_pytest(share: Share, selection: Selection, stream: bool) -> Outcome:
@@ -295,7 +299,7 @@ def run_pytest(share: Share, selection: Selection, stream: bool) -> Outcome:
     report.unlink(missing_ok=True)
     outcome.log = report.with_suffix(".log")
     outcome.again = lambda cases: run_pytest(
-        Share(share.name + AGAIN, cases), selection, stream=False
+        Share(share.name + AGAIN, cases, share.environment), selection, stream=False
     )
     command = [
         *(sys.executable, "-m", "pytest", f"--junitxml={report}", "--tb=short", "-p"),
@@ -307,6 +311,7 @@ def run_pytest(share: Share, selection: Selection, stream: bool) -> Outcome:
         "DJINN_BUILD_DIR": str(ROOT / "build" / "release"),
         "DJINN_TEST_TIER": selection.tier,
         "PYTHONDONTWRITEBYTECODE": "1",
+        **dict(share.environment),
     }
     start = time.monotonic()
     code = tee(command, environment, outcome.log, stream)
@@ -443,7 +448,11 @@ def shares_of_tests() -> list[Share]:
     files = Counter(top / path.relative_to(top).parts[0] for path in top.rglob("test_*.py"))
     del files[STYLE]
     folders = sorted(files, key=lambda folder: (folder.name not in FIRST, -files[folder]))
-    return [share for folder in folders for share in shares_of(folder)]
+    carried = [top / "e2e" / name for name in REMOTE]
+    return [
+        *(share for folder in folders for share in shares_of(folder)),
+        Share("remote", carried, (("DJINN_TEST_CARRIER", "stdio"),)),
+    ]
 
 
 def run_all(selection: Selection) -> list[Outcome]:
@@ -456,7 +465,9 @@ def run_all(selection: Selection) -> list[Outcome]:
             print_outcome(outcome)
 
     pytests = [partial(run_pytest, Share(STYLE.name, [STYLE]), selection, stream=False)]
-    pytests += [partial(run_pytest, share, selection, stream=True) for share in shares_of_tests()]
+    for share in shares_of_tests():
+        if not (selection.text and share.environment):  # a name means the test, once
+            pytests.append(partial(run_pytest, share, selection, stream=True))
     jobs = [Job(run) for run in pytests]
     for one in sorted(programs, key=lambda one: one.preset == "release"):
         jobs.append(Job(partial(run_program, one, selection), serial=one.serial))

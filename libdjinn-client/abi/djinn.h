@@ -131,8 +131,10 @@ typedef struct djinn_client djinn_client;
 #define DJINN_NEVER (UINT64_MAX - 1)
 
 typedef struct djinn_connect_options {
-  const char* host; /* "unix:PATH"; NULL: $DJINN_HOST, else the user's daemon or the system's */
-  const char* name; /* for people, shown by `djinnctl sessions`; NULL: none */
+  /* "unix:PATH", or on another machine "ssh://USER@HOST"; NULL: $DJINN_HOST, else the user's
+     daemon or the system's */
+  const char* host;
+  const char* name;           /* for people, shown by `djinnctl sessions`; NULL: none */
   uint64_t staging_bytes;     /* memory that inputs and outputs pass through; 0: 8 MiB */
   uint64_t reconnect_wait_ms; /* how long calls wait for a djinnd that went, from when the first of
                                * them saw it; 0: ten seconds; DJINN_FOREVER: until it is there;

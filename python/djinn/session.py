@@ -231,10 +231,11 @@ def connect(
     service_class: str = "normal",
     begin_within: float | None = None,
 ) -> Session:
-    """Attaches to djinnd at `host` ("unix:PATH"), else where DJINN_HOST says, else the user's
-    own daemon, else the system's. `name` is what `djinnctl sessions` shows. `staging_bytes` bounds
-    the arrays that cross in one run. An observer can only ask: it has no data path. `device`
-    ("cpu:0") is where models and programs are to be; djinnd's first if it is left out.
+    """Attaches to djinnd at `host` ("unix:PATH", "ssh://USER@HOST"), else where DJINN_HOST says,
+    else the user's own daemon, else the system's. `name` is what `djinnctl sessions` shows.
+    `staging_bytes` bounds the arrays that cross in one run. An observer can only ask: it has no
+    data path. `device` ("cpu:0") is where models and programs are to be; djinnd's first if it is
+    left out.
 
     `service_class` says what the session gets of a busy lane beside the user's other sessions:
     "interactive" twice as much as "normal", and that twice as much as "batch"; "idle" only what

@@ -215,5 +215,5 @@ def test_a_host_that_is_no_address_is_told_with_where_it_stands(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("DJINN_HOST", "unix:")
-    with pytest.raises(djinn.RequestError, match=r"DJINN_HOST, 'unix:', is neither of the form"):
+    with pytest.raises(djinn.RequestError, match=r"In DJINN_HOST: The host 'unix:' has no form"):
         djinn.connect()

@@ -20,6 +20,16 @@ ROOT = Path(__file__).resolve().parents[2]
 BIN = Path(os.environ.get("DJINN_BUILD_DIR", ROOT / "build" / "release")) / "bin"
 THREADS = 2
 DEADLINE_S = 60.0
+# "stdio": all that tests do by Daemon.host goes through djinn-reach and djinn-gate.
+CARRIER = os.environ.get("DJINN_TEST_CARRIER", "")
+
+
+def far_host(host: str, programs: Path = BIN) -> str:
+    """The same djinnd as if it were on another machine."""
+    os.environ["DJINN_ALLOW_EXEC"] = "1"
+    if str(programs) not in os.environ["PATH"].split(os.pathsep):
+        os.environ["PATH"] = f"{programs}{os.pathsep}{os.environ['PATH']}"
+    return f"exec:exec {programs}/djinn-gate --stdio --host {host}"
 
 
 def wait_until(condition: Callable[[], bool], what: str, deadline_s: float = DEADLINE_S) -> None:
@@ -97,7 +107,8 @@ class Daemon:
     ) -> None:
         self.directory = directory
         self.threads = threads
-        self.host = f"unix:{directory}/djinnd.sock"
+        self.near_host = f"unix:{directory}/djinnd.sock"
+        self.host = self.far_host if CARRIER == "stdio" else self.near_host
         self.log = directory / "djinnd.log"
         mode = ("--socket-group", socket_group) if socket_group else ("--user",)
         command = [
@@ -111,6 +122,10 @@ class Daemon:
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT
             )
         wait_until(self._answers, f"djinnd answers; its log: {self.log.read_text()}")
+
+    @property
+    def far_host(self) -> str:
+        return far_host(self.near_host)
 
     def _answers(self) -> bool:
         if self.process.poll() is not None:

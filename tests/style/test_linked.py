@@ -31,12 +31,23 @@ def needed(path: Path) -> list[str]:
 
 @pytest.mark.parametrize(
     "pattern",
-    ["djinnd", "djinn-mover", "djinn-loader", "djinnctl", "libdjinn-client.so*", "_client.*.so"],
+    [
+        *("djinnd", "djinn-mover", "djinn-loader", "djinn-gate", "djinn-reach"),
+        *("djinnctl", "libdjinn-client.so*", "_client.*.so"),
+    ],
 )
 def test_links_neither_torch_nor_cuda(pattern: str) -> None:
     libraries = needed(built(pattern))
     assert any(name.startswith("libc.so") for name in libraries), "readelf said nothing"
     assert not [name for name in libraries if FORBIDDEN.match(name)]
+
+
+@pytest.mark.parametrize(
+    "pattern", ["djinnd", "djinn-worker", "djinnctl", "libdjinn-client.so*", "_client.*.so"]
+)
+def test_nothing_of_the_network_is_in_djinnd_or_a_program(pattern: str) -> None:
+    network = re.compile(r"lib(kj-async|capnp-rpc|ssl)")
+    assert [name for name in needed(built(pattern)) if network.match(name)] == []
 
 
 def test_nothing_is_linked_with_nvidias_driver() -> None:

@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "libdjinn-client/reach/carrier.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <spawn.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <vector>
+
+#include "ipc/codec/control_codec.h"
+#include "kernel/base/fd.h"
+
+namespace djinn::reach {
+namespace {
+
+using client::Host;
+using client::HostKind;
+
+constexpr size_t kSaidBytes = 1024;
+// A machine that does not answer is given up after ten seconds; one that falls silent after
+// fifteen, which is soon enough for memory that is held there.
+constexpr std::array kSshOptions{
+    "-T", "-o", "ConnectTimeout=10", "-o", "ServerAliveInterval=5", "-o", "ServerAliveCountMax=3"};
+
+std::vector<std::string> command_of(const Host& host) {
+  if (host.kind == HostKind::kExec) return {"sh", "-c", host.command};
+  std::vector<std::string> words{"ssh"};
+  words.insert(words.end(), kSshOptions.begin(), kSshOptions.end());
+  if (host.port != 0) {
+    words.emplace_back("-p");
+    words.push_back(std::to_string(host.port));
+  }
+  for (const char* word : {"--", host.destination.c_str(), "djinn-gate", "--stdio"}) {
+    words.emplace_back(word);
+  }
+  return words;
+}
+
+Result<pid_t> spawn(std::vector<std::string> words, const Fd& stream, const Fd& errors) {
+  std::vector<char*> arguments;
+  for (std::string& word : words) arguments.push_back(word.data());
+  arguments.push_back(nullptr);
+  posix_spawn_file_actions_t actions;
+  ::posix_spawn_file_actions_init(&actions);
+  ::posix_spawn_file_actions_adddup2(&actions, stream.get(), STDIN_FILENO);
+  ::posix_spawn_file_actions_adddup2(&actions, stream.get(), STDOUT_FILENO);
+  ::posix_spawn_file_actions_adddup2(&actions, errors.get(), STDERR_FILENO);
+  // KJ has changed what this process does about these two.
+  posix_spawnattr_t attributes;
+  ::posix_spawnattr_init(&attributes);
+  sigset_t none;
+  sigset_t of_kj;
+  ::sigemptyset(&none);
+  ::sigemptyset(&of_kj);
+  ::sigaddset(&of_kj, SIGPIPE);
+  ::sigaddset(&of_kj, SIGUSR1);
+  ::posix_spawnattr_setsigmask(&attributes, &none);
+  ::posix_spawnattr_setsigdefault(&attributes, &of_kj);
+  ::posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
+  pid_t pid = 0;
+  const int failed =
+      ::posix_spawnp(&pid, arguments[0], &actions, &attributes, arguments.data(), environ);
+  ::posix_spawnattr_destroy(&attributes);
+  ::posix_spawn_file_actions_destroy(&actions);
+  if (failed == ENOENT) {
+    return Error{ErrorCode::kNotFound,
+                 "There is no " + words[0] + " in $PATH, which other machines are reached by."};
+  }
+  if (failed != 0) return system_error("start " + words[0], failed);
+  return pid;
+}
+
+std::string last_line_of(std::string_view text) {
+  while (text.ends_with('\n') || text.ends_with('\r')) text.remove_suffix(1);
+  return std::string(text.substr(text.rfind('\n') + 1));
+}
+
+}  // namespace
+
+Result<kj::Own<Carrier>> Carrier::start(kj::LowLevelAsyncIoProvider& io, const Host& host) {
+  int ends[2];
+  if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) {
+    return system_error("make a socket", errno);
+  }
+  Fd ours(ends[0]);
+  const Fd theirs(ends[1]);
+  if (::pipe2(ends, O_CLOEXEC) != 0) return system_error("make a pipe", errno);
+  Fd said(ends[0]);
+  const Fd errors(ends[1]);
+  DJINN_TRY(const pid_t process, spawn(command_of(host), theirs, errors));
+  return kj::heap<Carrier>(io, host, process, std::move(ours), std::move(said));
+}
+
+Carrier::Carrier(kj::LowLevelAsyncIoProvider& io, const Host& host, pid_t process, Fd stream,
+                 Fd said)
+    : host_(host.text()),
+      process_(process),
+      stream_(io.wrapSocketFd(stream.release(), kj::LowLevelAsyncIoProvider::TAKE_OWNERSHIP)),
+      errors_(io.wrapInputFd(said.release(), kj::LowLevelAsyncIoProvider::TAKE_OWNERSHIP)),
+      buffer_(kj::heapArray<char>(kSaidBytes)),
+      listens_(listen().eagerlyEvaluate([](kj::Exception&&) {})) {}
+
+// It may be asking for a password, and would go on.
+Carrier::~Carrier() noexcept {
+  ::kill(process_, SIGTERM);
+}
+
+kj::Promise<void> Carrier::listen() {
+  return errors_->tryRead(buffer_.begin(), 1, buffer_.size()).then([this](size_t bytes) {
+    if (bytes == 0) return kj::Promise<void>(kj::READY_NOW);
+    said_.append(buffer_.begin(), bytes);
+    if (said_.size() > kSaidBytes) said_.erase(0, said_.size() - kSaidBytes);
+    return listen();
+  });
+}
+
+Error Carrier::explain(const Error& failed) const {
+  const std::string host = ipc::showable_name(host_);
+  if (failed.code != ErrorCode::kDisconnected) {
+    return {ErrorCode::kProtocolViolation,
+            "What answers at " + host +
+                " is no djinn-gate of this version: " + ipc::showable_sentence(failed.message) +
+                " Compare 'djinn-reach --version' here and 'djinn-gate --version' there."};
+  }
+  if (has_answered_) return failed;
+  const std::string said = ipc::showable_sentence(last_line_of(said_));
+  return {ErrorCode::kNotFound,
+          "No djinn-gate answers at " + host +
+              (said.empty() ? ". Is the package djinn-gate installed there?" : ": " + said)};
+}
+
+}  // namespace djinn::reach

@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "libdjinn-client/reach/reach.h"
+
+#include <capnp/rpc-twoparty.h>
+#include <kj/async-io.h>
+
+#include <utility>
+
+#include "ipc/codec/control_codec.h"
+#include "ipc/rpc/datagrams.h"
+#include "ipc/rpc/fault.h"
+#include "ipc/rpc/framed_stream.h"
+#include "ipc/rpc/heartbeat.h"
+#include "libdjinn-client/reach/carrier.h"
+#include "libdjinn-client/reach/near_session.h"
+
+namespace djinn::reach {
+namespace {
+
+class Reach final : private kj::TaskSet::ErrorHandler {
+ public:
+  Reach(kj::AsyncIoContext& io, Fd door, kj::Own<Carrier> carrier)
+      : port_(io.unixEventPort),
+        door_(kj::heap<rpc::Datagrams>(port_, std::move(door))),
+        carrier_(kj::mv(carrier)),
+        timer_(io.provider->getTimer()),
+        silence_(timer_, rpc::kSilentForNear),
+        messages_(carrier_->stream(), silence_),
+        network_(messages_, capnp::rpc::twoparty::Side::CLIENT),
+        system_(capnp::makeRpcClient(network_)),
+        gate_(bootstrap()),
+        lost_(network_.onDisconnect()
+                  .exclusiveJoin(listen())
+                  .then([] {
+                    rpc::raise({ErrorCode::kDisconnected, "The host is lost."});
+                  })
+                  .fork()),
+        sessions_(*this) {}
+
+  // Ends when the door is closed and no session is left, or the host is gone and all were told.
+  kj::Promise<void> run() {
+    auto is_lost = lost_.addBranch().catch_([](kj::Exception&&) {});
+    return admit().exclusiveJoin(kj::mv(is_lost)).then([this] {
+      close_door();
+      return sessions_.onEmpty();
+    });
+  }
+
+ private:
+  rpc::Gate::Client bootstrap() {
+    capnp::MallocMessageBuilder message;
+    auto id = message.initRoot<capnp::rpc::twoparty::VatId>();
+    id.setSide(capnp::rpc::twoparty::Side::SERVER);
+    return system_.bootstrap(id).castAs<rpc::Gate>();
+  }
+
+  // Ends when the host has fallen silent. Until it has said something for the first time, somebody
+  // may be typing a password. What is no gate refuses this, and its sessions are told so.
+  kj::Promise<void> listen() {
+    return gate_.pingRequest()
+        .send()
+        .ignoreResult()
+        .then([this] {
+          carrier_->note_answer();
+          return silence_.lasts().exclusiveJoin(ping());
+        })
+        .catch_([](kj::Exception&&) { return kj::Promise<void>(kj::NEVER_DONE); });
+  }
+
+  kj::Promise<void> ping() {
+    return timer_.afterDelay(rpc::kPingEvery).then([this] {
+      return gate_.pingRequest().send().ignoreResult().then([this] { return ping(); });
+    });
+  }
+
+  kj::Promise<void> admit() {
+    return door_->receive().then([this](kj::Maybe<ipc::Datagram>&& received) {
+      KJ_IF_MAYBE (datagram, received) {
+        for (Fd& fd : datagram->fds) begin(std::move(fd));
+        return admit();
+      }
+      return kj::Promise<void>(kj::READY_NOW);
+    });
+  }
+
+  // Whoever has come in is told; who comes later starts another djinn-reach.
+  void close_door() {
+    try {
+      for (kj::Maybe<ipc::Datagram> received = door_->receive_now(); received != nullptr;
+           received = door_->receive_now()) {
+        KJ_IF_MAYBE (datagram, received) {
+          for (Fd& fd : datagram->fds) begin(std::move(fd));
+        }
+      }
+    } catch (const kj::Exception&) {
+      // It is closed on the other side.
+    }
+    door_ = nullptr;
+  }
+
+  // One that cannot begin, for want of descriptors for instance, hears that from its socket's end.
+  void begin(Fd socket) try {
+    auto session =
+        kj::heap<NearSession>(port_, std::move(socket), gate_,
+                              [this](const Error& failed) { return carrier_->explain(failed); });
+    auto runs = session->run(lost_.addBranch());
+    sessions_.add(runs.attach(kj::mv(session)));
+  } catch (const kj::Exception&) {
+  }
+
+  void taskFailed(kj::Exception&&) override {}  // a session ends with its own error
+
+  kj::UnixEventPort& port_;
+  kj::Own<rpc::Datagrams> door_;
+  kj::Own<Carrier> carrier_;
+  kj::Timer& timer_;
+  rpc::Silence silence_;
+  rpc::FramedStream messages_;
+  capnp::TwoPartyVatNetwork network_;
+  capnp::RpcSystem<capnp::rpc::twoparty::VatId> system_;
+  rpc::Gate::Client gate_;
+  kj::ForkedPromise<void> lost_;
+  kj::TaskSet sessions_;
+};
+
+// Tells who comes first that the far side cannot be reached; the next one may find it mended.
+kj::Promise<void> refuse(rpc::Datagrams& door, const Error& why) {
+  return door.receive().then([why](kj::Maybe<ipc::Datagram>&& received) {
+    KJ_IF_MAYBE (datagram, received) {
+      const ipc::DaemonReply reply{0, ipc::Failed{why.code, why.message}};
+      for (const Fd& fd : datagram->fds) {
+        [[maybe_unused]] const Status sent = ipc::send_datagram(fd.get(), ipc::encode(reply));
+      }
+    }
+  });
+}
+
+}  // namespace
+
+void serve(Fd door, const client::Host& host) {
+  auto io = kj::setupAsyncIo();
+  try {
+    auto carrier = Carrier::start(*io.lowLevelProvider, host);
+    if (!carrier) {
+      rpc::Datagrams refused(io.unixEventPort, std::move(door));
+      return refuse(refused, carrier.error()).wait(io.waitScope);
+    }
+    Reach reach(io, std::move(door), *std::move(carrier));
+    reach.run().wait(io.waitScope);
+  } catch (const kj::Exception&) {
+    // The door's other end hears it from the socket.
+  }
+}
+
+}  // namespace djinn::reach
