@@ -257,7 +257,7 @@ def test_the_child_of_a_fork_has_a_connection_of_its_own(daemon: Daemon) -> None
         ("exec:echo no entry >&2", "No djinn-gate answers at .*: no entry"),
         ("exec:cat", "What answers at exec:cat is no djinn-gate"),
         (f"exec:{BIN}/djinn-gate --stdio --host unix:/nonexistent", "No djinnd answers"),
-        ("ssh://127.0.0.1:1", "No djinn-gate answers at ssh://127.0.0.1:1"),
+        ("ssh://127.0.0.1:1", "No djinn-gate answers at ssh://127.0.0.1:1|There is no ssh"),
     ],
 )
 def test_a_host_that_does_not_answer_is_told_with_what_it_said(
