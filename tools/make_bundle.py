@@ -204,6 +204,9 @@ def put_programs(build: Path, root: Path) -> list[Path]:
     modules = modules_of(build)
     for program in built:
         put_program(program, root / "bin" / program.name, root)
+    image = build / "cuda" / "kernels.fatbin"
+    if CUDA_WORKER in programs() and image.is_file():  # that worker looks for it beside itself
+        put(image, root / "bin" / image.name)
     for module in modules:
         put_program(module, root / "python" / module.relative_to(build / "python"), root)
     return built + modules

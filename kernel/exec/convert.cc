@@ -94,10 +94,9 @@ static ErrorCode code_of_runtime(int32_t code) {
 // Likewise of cuBLAS and cublasLt, whose status LibTorch tells by its name. Nothing where the error
 // is not theirs.
 static std::optional<ErrorCode> code_of_cublas(std::string_view why) {
-  constexpr std::string_view kPrefix = "CUBLAS_STATUS_";
-  const size_t at = why.find(kPrefix);
-  if (at == std::string_view::npos) return std::nullopt;
-  const std::string_view status = why.substr(at + kPrefix.size());
+  constexpr std::string_view kPrefix = "CUDA error: CUBLAS_STATUS_";  // within, a graph may say so
+  if (!why.starts_with(kPrefix)) return std::nullopt;
+  const std::string_view status = why.substr(kPrefix.size());
   if (status.starts_with("ALLOC_FAILED")) return ErrorCode::kOutOfMemory;
   if (status.starts_with("INVALID_VALUE")) return ErrorCode::kInvalidArgument;
   if (status.starts_with("NOT_SUPPORTED")) return ErrorCode::kUnsupported;

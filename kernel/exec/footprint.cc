@@ -42,7 +42,8 @@ Footprint::Footprint(const AdmittedGraph& program, const Inference& inference) {
   for (size_t i = 0; i < inference.samples[0].pieces.size(); ++i) {
     pieces_.push_back(piece_of(inference, i));
   }
-  for (size_t i = 0; i < program.steps.size(); ++i) {
+  // What kernels of the host hold; those of a GPU take workspaces of their own.
+  for (size_t i = 0; i < program.steps.size() && program.device.is_cpu(); ++i) {
     for (HeldBeside& one : held_beside(program, inference, program.steps[i])) {
       held_.push_back({inference.samples[0].at_steps[i], std::move(one)});
     }

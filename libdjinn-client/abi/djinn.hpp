@@ -208,7 +208,7 @@ class Generator {
     djinn_error error;
     std::vector<djinn_error> rows(raw.size());
     djinn_generate_options told = options;
-    told.row_errors = rows.data();
+    if (raw.size() > 1) told.row_errors = rows.data();
     const djinn_code code =
         djinn_generator_generate(handle_.get(), raw.data(), raw.size(), &told, &Listener::tell,
                                  static_cast<void*>(&listener), &next, &error);

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "kernel/base/assert.h"
+#include "libdjinn-client/host.h"
 
 namespace djinn::client {
 namespace {
@@ -24,6 +25,9 @@ RowsTogether::RowsTogether(Client& client, BundlePrograms& programs, const Weigh
   Seat& first = seats_.emplace_back();
   first.client = &client;
   first.programs = &programs;
+  // A session of another machine takes a login.
+  const auto host = resolve_host(client.options().host);
+  if (host && host->is_far()) seats_max_ = 1;
 }
 
 Result<Generated> RowsTogether::generate(const Prompts& prompts, uint64_t begin_within_ms) {
@@ -33,7 +37,13 @@ Result<Generated> RowsTogether::generate(const Prompts& prompts, uint64_t begin_
   made_ = RowsMade(prompts.size());
   for (uint32_t row = 0; row < prompts.size(); ++row) waiting_.push_back(row);
   for (begin_rows(); running() > 0; begin_rows()) {
-    if (!take_all() && running() > 0) sleep();
+    // Where tokens come all the time, nothing sleeps, and would hear of it.
+    const Interrupt* const interrupt = seats_.front().client->options().interrupt;
+    if (!is_over_ && interrupt != nullptr && interrupt->is_raised()) {
+      end_all();
+    } else if (!take_all() && running() > 0) {
+      sleep();
+    }
   }
   for (const uint32_t row : waiting_) {
     if (made_.is_given_up()) break;
@@ -127,9 +137,16 @@ void RowsTogether::sleep() {
   if (slept) return;
   const auto has_ended = [](Client* client) { return client->has_ended(); };
   const bool some_have_ended = std::ranges::any_of(clients, has_ended);
-  if (!some_have_ended) is_over_ = true;
+  if (!some_have_ended) return end_all();
   for (Seat& seat : seats_) {
-    if (seat.run && (is_over_ || has_ended(seat.client))) end(seat, seat.run->finish());
+    if (seat.run && has_ended(seat.client)) end(seat, seat.run->finish());
+  }
+}
+
+void RowsTogether::end_all() {
+  is_over_ = true;
+  for (Seat& seat : seats_) {
+    if (seat.run) end(seat, seat.run->finish());
   }
 }
 

@@ -54,6 +54,7 @@ class RowsTogether {
   bool hear(TokenEvent event, uint32_t row);
   bool take_all();
   void sleep();
+  void end_all();
   void end(Seat& seat, Status ended);
   void fail(uint32_t row, Error error);
   void give_up();

@@ -92,7 +92,8 @@ def test_workers_that_are_killed_in_mid_sentence_change_no_token(
             def kill(token: djinn.Token, killed: list[int] = killed) -> None:
                 if token.index not in (2, 7):
                     return
-                (worker,) = workers(gpu)
+                wait_until(lambda: len(set(workers(gpu)) - set(killed)) == 1, "there is another")
+                (worker,) = set(workers(gpu)) - set(killed)
                 os.kill(worker, signal.SIGKILL)
                 killed.append(worker)
 

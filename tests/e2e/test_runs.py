@@ -382,3 +382,20 @@ def test_a_host_that_binds_threads_to_cores_has_workers(
     with running(threads=2) as host, host.connect("bound") as session:
         x = np.ones(1 << 20, np.float32)  # enough for two threads
         assert (session.run_once(DOUBLE, x=x)["y"] == 2).all()
+
+
+def test_a_graph_that_says_what_a_device_says_is_refused_and_ends_no_worker(
+    daemon: Daemon, session: djinn.Session
+) -> None:
+    session.put(np.zeros(1, np.float32)).numpy()
+    before = daemon.worker()["pid"]
+    for text in ("CUBLAS_STATUS_EXECUTION_FAILED", "CUDA error: CUBLAS_STATUS_INTERNAL_ERROR"):
+        source = f"""srg 1 "div"
+        input %x : float32[4]
+        %y = aten::div.Tensor_mode(%x, %x, rounding_mode="{text}")
+        output %y
+        """
+        with pytest.raises(djinn.Error) as refused:
+            session.run_once(source, x=np.ones(4, np.float32))
+        assert refused.value.code == "invalid_argument", refused.value
+    assert daemon.worker()["pid"] == before

@@ -317,8 +317,6 @@ def fast_rows_are_generated_at_the_same_time(scratch: Path) -> None:
 
         assert generator.generate(prompts, on_token=hear, **options).tokens == alone
         assert 1 < max(at_once) <= 8, at_once
-        rows = [token.row for token in told]
-        assert rows != sorted(rows), rows
         for row, tokens in enumerate(alone):
             assert [one.token for one in told if one.row == row] == tokens
         wait_until(lambda: ours() == 1, "the rows' sessions end")

@@ -140,7 +140,8 @@ def test_it_has_the_worker_and_the_tables_libraries_byte_for_byte(made: Made) ->
         assert filecmp.cmp(directory / Path(one.path).name, site / one.path, shallow=False), one
     programs = [path for path in made.listed() if "/usr/share/" not in path]
     libraries = [f"./{(directory / Path(one.path).name).relative_to(made.root)}" for one in TABLE]
-    assert sorted(programs) == sorted([*libraries, "./usr/libexec/djinn/djinn-cuda-worker"])
+    own = [f"./usr/libexec/djinn/{name}" for name in ("djinn-cuda-worker", "kernels.fatbin")]
+    assert sorted(programs) == sorted([*libraries, *own])
 
 
 @pytest.mark.full

@@ -32,6 +32,8 @@ namespace {
 constexpr uint64_t kHeapBytes = uint64_t{64} << 30;
 // What libraries keep: cuBLAS has 32 MiB for the lane's stream on recent GPUs, cublasLt 1 MiB.
 constexpr uint64_t kBaseBytes = uint64_t{48} << 20;
+// No worker has taken so much by itself; what is more is others'.
+constexpr uint64_t kBaseBytesMost = uint64_t{560} << 20;
 
 // Libraries give their memory back as the process ends, after main(): nothing of this is destroyed.
 class CudaDevice final : public Device {
@@ -57,6 +59,14 @@ class CudaDevice final : public Device {
   const uint64_t own_bytes_;
 };
 
+Status load_own_kernels(exec::CudaExecutor& executor) {
+  DJINN_TRY(const std::vector<std::byte> image, read_kernels_image());
+  if (image.empty()) {
+    return Error{ErrorCode::kNotFound, "There is no image of djinn's kernels beside this program."};
+  }
+  return executor.load_kernels(image);
+}
+
 Result<std::unique_ptr<Device>> open(DeviceId device, Grants& grants) {
   if (device.kind != DeviceKind::kCuda) {
     return Error{ErrorCode::kUnsupported, "This worker is for GPUs alone."};
@@ -73,15 +83,15 @@ Result<std::unique_ptr<Device>> open(DeviceId device, Grants& grants) {
   DJINN_TRY(auto executor, exec::CudaExecutor::make(heap, [](std::string_view notice) {
               fmt::print(stderr, "djinn-cuda-worker: {}\n", notice);
             }));
-  DJINN_TRY(const std::vector<std::byte> image, read_kernels_image());
-  if (const Status loaded = image.empty() ? Status() : executor->load_kernels(image); !loaded) {
+  if (const Status loaded = load_own_kernels(*executor); !loaded) {
     fmt::print(stderr, "djinn-cuda-worker: {} Programs run without.\n", loaded.error().message);
   }
-  // Somebody else may have freed some meanwhile.
+  // The driver tells of the whole device: others may have taken or freed some meanwhile.
   DJINN_TRY(const pal::cuda::DeviceMemory now, pal.memory());
   const uint64_t taken = before.free_bytes - std::min(before.free_bytes, now.free_bytes);
-  return std::unique_ptr<Device>(new CudaDevice(pal, chunks, heap, *executor.release(),
-                                                std::max(taken, uint64_t{kBaseBytes})));
+  return std::unique_ptr<Device>(
+      new CudaDevice(pal, chunks, heap, *executor.release(),
+                     std::clamp(taken, uint64_t{kBaseBytes}, uint64_t{kBaseBytesMost})));
 }
 
 }  // namespace

@@ -114,7 +114,7 @@ struct Int8LinearKernels {                // by Element
 // Some levels multiply bf16 much faster than float32, of which each number is the sum of three. So
 // more rows than a token step has are split once, and weights a few outputs at a time. Sums are as
 // near to the exact ones as those of float32 are, but their order is another than that of few rows:
-// a caller chooses by the form of a product, and not by the rows that happen to be there.
+// a row keeps its bits among up to 32 of them, and among more.
 
 inline constexpr int kSplitParts = 3;
 inline constexpr int64_t kSplitInputs = 32;

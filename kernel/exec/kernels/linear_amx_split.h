@@ -348,7 +348,8 @@ struct SplitBlock {
     const __mmask16 mask = mask_of(outputs);
     if (input_begin > 0) sum = Level::add(_mm512_maskz_loadu_ps(mask, y), sum);
     if (input_end == call.inputs) {
-      const __mmask16 doubtful = static_cast<__mmask16>(mask & doubtful_of(sum));
+      __mmask16 doubtful = static_cast<__mmask16>(mask & doubtful_of(sum));
+      if (doubtful != 0 && is_zero(row)) doubtful = static_cast<__mmask16>(mask & not_finite(sum));
       if (doubtful != 0) [[unlikely]] {
         sum = _mm512_mask_mov_ps(sum, doubtful, summed_again(row, n, outputs));
       }
@@ -365,6 +366,20 @@ struct SplitBlock {
     const __m512i range = _mm512_set1_epi32((kAllOnes - kBias + 60) << kMantissaBits);
     const __m512i size = _mm512_and_si512(_mm512_castps_si512(sum), _mm512_set1_epi32(0x7fffffff));
     return _mm512_cmpge_epu32_mask(_mm512_sub_epi32(size, least), range);
+  }
+  static __mmask16 not_finite(Vector sum) {
+    const __m512i size = _mm512_and_si512(_mm512_castps_si512(sum), _mm512_set1_epi32(0x7fffffff));
+    return _mm512_cmpge_epu32_mask(size, _mm512_set1_epi32(0x7f800000));
+  }
+  // Padding often is: its sums are zero, and right.
+  [[gnu::noinline]] bool is_zero(const LinearRow& row) const {
+    const float* const x = static_cast<const float*>(row.given);
+    __mmask16 any = 0;
+    for (int64_t k = 0; k < call.inputs && any == 0; k += kLanes) {
+      const Vector part = _mm512_maskz_loadu_ps(mask_of(call.inputs - k), x + k);
+      any = _mm512_cmp_ps_mask(part, Level::zero(), _CMP_NEQ_UQ);
+    }
+    return any == 0;
   }
   [[gnu::noinline]] Vector summed_again(const LinearRow& row, int64_t n, int64_t outputs) const {
     const float* const x = static_cast<const float*>(row.given);
