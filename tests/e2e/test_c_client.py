@@ -539,7 +539,7 @@ def test_nothing_stands_for_null_and_what_is_reserved_is_zero(
     def encode(batch: Batch, out: object = room) -> None:
         library("djinn_encoder_encode", encoder, byref(batch), out, None)
 
-    odd = GenerateOptions(reserved=(c_uint64 * 4)(0, 0, 0, 1))
+    odd = GenerateOptions(reserved=(c_uint64 * 3)(0, 0, 1))
     whole = {"rows": 1, "tokens": 3, "ids": ids}
     for action, code, said in (
         (lambda: generate(None, 1, hear), 100, "is NULL"),
