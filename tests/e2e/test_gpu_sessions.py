@@ -299,8 +299,10 @@ def test_a_gpu_that_fails_in_a_step_ends_its_worker_and_the_step_is_done_again(
             assert not once.exists()
             assert again.numpy().tobytes() == first.numpy().tobytes() == numbers.tobytes()
             assert workers(gpu) not in ([], [before])
+        # In a step, or before djinnd knew it: how often it waits until then differs.
+        failed = ("The GPU has failed, and this process can use it no more", "before it was needed")
         log = gpu.log.read_text()
-        assert "The GPU has failed, and this process can use it no more" in log
+        assert any(text in log for text in failed), log
 
 
 def test_a_sequence_group_has_the_memory_of_its_capacity_there(gpu: Daemon) -> None:
