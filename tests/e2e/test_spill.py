@@ -28,13 +28,17 @@ def spilled_files(host: Daemon) -> int:
 
 
 def take_turns(
-    host: Daemon, model: Path, between: Callable[[], None] = lambda: None
+    host: Daemon,
+    model: Path,
+    between: Callable[[], None] = lambda: None,
+    asks_again: bool = False,
 ) -> tuple[Said, int, int]:
     """What two conversations say in turns, and the bytes of all and of their groups."""
     said: Said = []
     with ExitStack() as stack:
         talks = [stack.enter_context(talk_to(host, model, name)) for name in ("one", "two")]
         for talk in talks * TURNS:
+            talk.asks_again = asks_again
             said.append(talk.turn())
             between()
         sessions = ctl(host, "mem", "-j").items()
@@ -100,7 +104,8 @@ def test_workers_that_are_killed_at_any_moment_change_no_token(
     with short_of_memory(needed, both // 2, directory) as host:
         seen: list[Said] = []
         talk = threading.Thread(
-            target=lambda: seen.append(take_turns(host, byte_model)[0]), daemon=True
+            target=lambda: seen.append(take_turns(host, byte_model, asks_again=True)[0]),
+            daemon=True,
         )
         talk.start()
         killed, met = 0, 0
