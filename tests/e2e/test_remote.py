@@ -160,7 +160,7 @@ def test_text_is_generated_as_it_is_here(daemon: Daemon, byte_model: Path) -> No
 def test_a_run_that_is_cancelled_ends(daemon: Daemon) -> None:
     """Else the next one of its session could not begin in time."""
     with djinn.connect(daemon.far_host, "cancelled", begin_within=20) as far:
-        program, double = far.define(matmuls(40_000)), far.define(DOUBLE)
+        program, double = far.define(matmuls(10_000)), far.define(DOUBLE)
         busy = threading.Event()
 
         def interrupt() -> None:
@@ -301,12 +301,13 @@ djinn.connect(sys.argv[1], "waits")
 
 
 def test_a_program_that_dies_while_it_connects_leaves_nothing(tmp_path: Path) -> None:
-    host = f"exec:exec sleep 600 {tmp_path}"  # as an ssh that asks for a password
+    os.mkfifo(tmp_path / "nobody")
+    host = f"exec:exec cat {tmp_path}/nobody"  # waits, as an ssh that asks for a password
     with subprocess.Popen([sys.executable, "-c", CONNECTS, host], stdout=subprocess.PIPE) as child:
         assert child.stdout is not None and child.stdout.readline() == b"begins\n"
-        wait_until(lambda: processes("sleep", str(tmp_path)) != [], "it is asked for a password")
+        wait_until(lambda: processes("cat", str(tmp_path)) != [], "it is asked for a password")
         child.kill()
-    for name in ("sleep", "djinn-reach"):
+    for name in ("cat", "djinn-reach"):
         wait_until(lambda name=name: processes(name, str(tmp_path)) == [], f"{name} ends")
 
 

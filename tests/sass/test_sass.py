@@ -20,12 +20,18 @@ ELEMENTS = ("float32", "bfloat16", "float16")
 KERNEL_NAMES = {
     "djinn_checksum",
     "djinn_draw",
-    *(f"djinn_gemv_{element}_{rows}" for element in ELEMENTS for rows in (1, 2, 4, 8)),
+    "djinn_attend_rows",
+    *(
+        f"djinn_{kernel}_{element}_{rows}"
+        for kernel in ("gemv", "turned_gemv")
+        for element in ELEMENTS
+        for rows in (1, 2, 4, 8)
+    ),
     *(f"djinn_attend_{element}_{heads}" for element in ELEMENTS for heads in (1, 4, 8)),
     *(
         f"djinn_{kernel}_{element}"
         for element in ELEMENTS
-        for kernel in ("attend_combine", "norm", "rope_append")
+        for kernel in ("attend_combine", "norm", "rope_append", "turn", "gate")
     ),
 }
 LOAD = re.compile(r"\bLDG\.E[.\w]*")
@@ -123,7 +129,7 @@ def test_no_instruction_reads_or_writes_local_memory(device: str) -> None:
 def test_what_is_read_once_is_read_by_whole_vectors(device: str) -> None:
     for kernel, instructions in code(device).items():
         streamed = {load for load in loads(instructions) if ".EF" in load}
-        reads_once = re.match(r"djinn_(gemv|checksum|attend_\w+_\d)", kernel)
+        reads_once = re.match(r"djinn_((turned_)?gemv|checksum|attend_\w+_\d)", kernel)
         assert streamed == ({STREAMED} if reads_once else set()), kernel
         if kernel.startswith("djinn_norm"):
             assert set(loads(instructions)) == {"LDG.E.128"}, kernel
