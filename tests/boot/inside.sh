@@ -369,7 +369,8 @@ check "nothing runs" refuses 3 systemctl is-active djinnd.socket djinnd.service
 check "no program is left" is_gone /usr/bin/djinnd /usr/libexec/djinn /run/djinn/djinnd.sock
 check "state is" is_left /var/lib/djinn
 check "configuration is" is_left /etc/djinn/djinnd.conf
-check "they are purged" apt purge djinnd djinnctl python3-djinn djinn-torch djinn-reach libdjinn-client1
+check "they are purged" \
+  apt purge djinnd djinnctl python3-djinn djinn-torch djinn-reach libdjinn-client1
 check "state is gone" is_gone /var/lib/djinn /var/cache/djinn /etc/djinn
 check "and the models of its start" is_gone /etc/systemd/system/djinnd.service.wants
 check "no package is left" says_nothing bash -c "dpkg-query -W | grep djinn"

@@ -164,7 +164,6 @@ def test_a_run_that_is_cancelled_ends(daemon: Daemon) -> None:
         busy = threading.Event()
 
         def interrupt() -> None:
-            wait_until(lambda: daemon.worker()["state"] == "ready", "its worker")
             session = next(s for s in daemon.observer.sessions() if s["name"] == "cancelled")
             wait_until(lambda: is_running(daemon, session["id"]), "it runs")
             busy.set()
