@@ -135,6 +135,10 @@ TEST_F(MappingsTest, who_has_no_worker_has_let_go_of_the_bytes) {
 TEST_F(MappingsTest, a_dead_worker_wants_and_maps_nothing_but_keeps_its_place) {
   added();
   mappings_.on_model_wanted(kFirstWorker, {model().id});
+  EXPECT_FALSE(Mappings::is_wanted(model())) << "it has the bytes";
+  become(ModelPhase::kEvicting);
+  mappings_.park(model());
+  mappings_.on_model_wanted(kFirstWorker, {model().id});
   EXPECT_TRUE(Mappings::is_wanted(model()));
   EXPECT_FALSE(mappings_.worker_died(model(), kFirstWorker, {}));
   EXPECT_FALSE(Mappings::is_wanted(model()));
@@ -155,7 +159,10 @@ TEST_F(MappingsTest, a_model_that_kills_each_worker_that_takes_it_in_is_given_up
 }
 
 TEST_F(MappingsTest, runs_that_were_told_that_a_model_stays_away_wait_no_longer) {
+  become(ModelPhase::kEvicting);
+  mappings_.park(model());
   mappings_.on_model_wanted(kFirstWorker, {model().id});
+  EXPECT_TRUE(Mappings::is_wanted(model()));
   become(ModelPhase::kOnDisk);
   mappings_.refuse_runs(model(), {{ErrorCode::kIo, "no"}, kFirstUser, {}, {}});
   EXPECT_FALSE(Mappings::is_wanted(model()));
