@@ -282,6 +282,8 @@ def test_a_copy_that_somebody_wrote_to_is_made_anew_and_never_under_who_maps_it(
             os.close(fd)
 
 
+# Which of a worker's waits are before djinnd knows it differs, and on a busy machine deaths add up.
+@pytest.mark.full
 def test_a_gpu_that_fails_in_a_step_ends_its_worker_and_the_step_is_done_again(
     gpu: Daemon, tmp_path: Path
 ) -> None:

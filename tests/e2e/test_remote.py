@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,7 +14,6 @@ import numpy as np
 import pytest
 import torch
 from command_line import ctl
-from long_runs import X, matmuls
 from private_daemon import BIN, Daemon, running, wait_until
 from safetensors.torch import save_file
 
@@ -79,11 +77,6 @@ def processes(name: str, host: str) -> list[int]:
         if Path(line.split(b"\0")[0].decode()).name == name and host.encode() in line:
             found.append(int(one.name))
     return found
-
-
-def is_running(daemon: Daemon, session: str) -> bool:
-    (one,) = [one for one in daemon.observer.sessions() if one["id"] == session]
-    return bool(one["running"])
 
 
 def sessions_named(daemon: Daemon, *names: str) -> int:
@@ -155,27 +148,6 @@ def test_text_is_generated_as_it_is_here(daemon: Daemon, byte_model: Path) -> No
     there = ctl(daemon, "--host", daemon.far_host, *arguments)
     assert here.code == there.code == 0, there
     assert there.out == here.out
-
-
-def test_a_run_that_is_cancelled_ends(daemon: Daemon) -> None:
-    """Else the next one of its session could not begin in time."""
-    with djinn.connect(daemon.far_host, "cancelled", begin_within=20) as far:
-        program, double = far.define(matmuls(10_000)), far.define(DOUBLE)
-        busy = threading.Event()
-
-        def interrupt() -> None:
-            session = next(s for s in daemon.observer.sessions() if s["name"] == "cancelled")
-            wait_until(lambda: is_running(daemon, session["id"]), "it runs")
-            busy.set()
-            os.kill(os.getpid(), signal.SIGINT)
-
-        thread = threading.Thread(target=interrupt)
-        thread.start()
-        with pytest.raises(KeyboardInterrupt):
-            program(x=X)
-        thread.join()
-        assert busy.is_set()
-        assert np.array_equal(double(x=X[0])["y"], 2 * X[0])
 
 
 def test_sessions_of_a_process_share_one_connection_and_it_ends_with_them() -> None:
