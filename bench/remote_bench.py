@@ -19,12 +19,12 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.append(str(ROOT / "tests" / "e2e"))
 
 from ghost_models import generate, gpt2  # noqa: E402
-from private_daemon import BIN, Daemon, running  # noqa: E402
+from private_daemon import Daemon, running  # noqa: E402
 from report import Entry, entry, report, seconds_of, token_seconds_of  # noqa: E402
 from spawned import spawned  # noqa: E402
 
 REPETITIONS = 5
-RELAY = ROOT / "bench" / "counting_relay.py"
+RELAY = ROOT / "tests" / "e2e" / "gate_relay.py"
 CONTEXT = 32
 BYTES_TOKENS = 100  # of a generation whose bytes are counted, less those of one of half as many
 RUNS = 300
@@ -80,7 +80,7 @@ def tokens(daemon: Daemon) -> Iterator[Entry]:
     with tempfile.TemporaryDirectory(prefix="djinn-bench.") as directory, ExitStack() as stack:
         gpt2().save_pretrained(directory)
         counts = Path(directory) / "counts"
-        relay = f"exec:exec {sys.executable} {RELAY} {counts} {BIN}/djinn-gate {daemon.near_host}"
+        relay = f"exec:exec {sys.executable} {RELAY} {daemon.near_host} --counts {counts}"
         hosts = {"near": daemon.near_host, "far": daemon.far_host, "counted": relay}
         arms = {name: spawned(stack, generator, host, directory) for name, host in hosts.items()}
         for arm in arms.values():

@@ -137,6 +137,7 @@ class Client {
   Client& operator=(const Client&) = delete;
 
   [[nodiscard]] const ipc::Welcome& welcome() const { return welcome_; }
+  [[nodiscard]] bool is_far() const { return control_.is_far(); }
   // What it was connected with: who connects so again has another session of the same kind.
   [[nodiscard]] const ConnectOptions& options() const { return options_; }
   // Whether the session lives; a system call that doesn't wait. Errors: why it has ended.

@@ -83,6 +83,8 @@ class Control {
   // Likewise: whether it has because somebody ended it.
   [[nodiscard]] bool was_terminated() const { return ended_ && ended_->was_terminated; }
   [[nodiscard]] int fd() const { return socket_.get(); }
+  // Whether its djinnd is on another machine.
+  [[nodiscard]] bool is_far() const { return is_far_; }
 
  private:
   Control(LeaseSocket socket, bool is_far) : socket_(std::move(socket)), is_far_(is_far) {}

@@ -5,17 +5,17 @@
 #include <errno.h>
 #include <poll.h>
 #include <signal.h>
-#include <spawn.h>
 #include <sys/wait.h>
-#include <unistd.h>
 
 #include <array>
 #include <map>
 #include <mutex>
+#include <span>
 #include <string>
 #include <utility>
 
 #include "ipc/socket.h"
+#include "libdjinn-client/spawn.h"
 
 namespace djinn::client {
 namespace {
@@ -76,57 +76,23 @@ class Doors {
   std::map<std::string, LeaseSocket> doors_;
 };
 
-// The attributes and actions of a posix_spawn().
-class Spawning {
- public:
-  explicit Spawning(int door) {
-    ::posix_spawnattr_init(&attributes_);
-    ::posix_spawn_file_actions_init(&actions_);
-    sigset_t none;
-    sigset_t all;
-    ::sigemptyset(&none);
-    ::sigfillset(&all);
-    ::posix_spawnattr_setsigmask(&attributes_, &none);
-    ::posix_spawnattr_setsigdefault(&attributes_, &all);
-    ::posix_spawnattr_setflags(&attributes_, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
-    ::posix_spawn_file_actions_adddup2(&actions_, door, kDoorNumber);
-  }
-  ~Spawning() {
-    ::posix_spawn_file_actions_destroy(&actions_);
-    ::posix_spawnattr_destroy(&attributes_);
-  }
-  Spawning(const Spawning&) = delete;
-  Spawning& operator=(const Spawning&) = delete;
-
-  int start(pid_t& pid, char* const* arguments) const {
-    return ::posix_spawnp(&pid, kProgram, &actions_, &attributes_, arguments, environ);
-  }
-
- private:
-  posix_spawnattr_t attributes_;
-  posix_spawn_file_actions_t actions_;
-};
-
 // What is started forks at once and ends, so the program has no child of ours but for a moment.
 Result<LeaseSocket> start_reach(const Host& host) {
   DJINN_TRY(LeaseSocket::Pair door, LeaseSocket::make_pair());
-  std::string program = kProgram;
-  std::string option = "--door-fd";
-  std::string number = std::to_string(kDoorNumber);
-  std::string text = host.text();
-  const std::array<char*, 5> arguments{program.data(), option.data(), number.data(), text.data(),
-                                       nullptr};
-  pid_t pid = 0;
-  const int failed = Spawning(door.theirs.get()).start(pid, arguments.data());
-  if (failed == ENOENT) {
+  sigset_t all;
+  ::sigfillset(&all);
+  const Inherited inherited{door.theirs.get(), kDoorNumber};
+  const auto pid = spawn({kProgram, "--door-fd", std::to_string(kDoorNumber), host.text()},
+                         std::span(&inherited, 1), all);
+  if (!pid && pid.error().code == ErrorCode::kNotFound) {
     return Error{
         ErrorCode::kNotFound,
         "djinn-reach, which speaks to other machines, is not in $PATH. Install the package "
         "djinn-reach, or name a djinnd of this machine."};
   }
-  if (failed != 0) return system_error("start djinn-reach", failed);
+  if (!pid) return pid.error();
   int status = 0;  // of a program that waits for any child, somebody else may have it
-  while (::waitpid(pid, &status, 0) < 0 && errno == EINTR) {
+  while (::waitpid(*pid, &status, 0) < 0 && errno == EINTR) {
   }
   if (status != 0) {
     return Error{ErrorCode::kSystem, "djinn-reach could not start, with status " +

@@ -44,14 +44,6 @@ FarMemory::FarMemory(kj::UnixEventPort& port, rpc::MirroredMemory memory, Fd bel
 
 // --- from the near side
 
-void FarMemory::stage(rpc::Piece::Reader piece) {
-  const auto bytes = rpc::bytes_of(piece.getData());
-  if (!memory_.has({piece.getOffset(), bytes.size()})) {
-    raise(breach("A piece lies outside of the staging slab."));
-  }
-  require(memory_.write(piece.getOffset(), bytes));
-}
-
 void FarMemory::submit(rpc::Session::SubmitParams::Reader params) {
   const auto bytes = params.getSubmission();
   ipc::Submission submission;
@@ -61,19 +53,11 @@ void FarMemory::submit(rpc::Session::SubmitParams::Reader params) {
   for (const auto piece : params.getPieces()) stage(piece);
   const uint64_t within = params.getBeginWithin();
   submission.begin_by_ns = within == 0 ? 0 : checked_add(within, clock_.monotonic_ns()).value_or(0);
-  auto written = written_by(submission);
+  auto written = require(memory_.use_of(submission)).written;
   require(ring_.publish(submission));
   open_.push_back({submitted_, submission.run, std::move(written)});
   ++submitted_;
   if (ring_.worker_must_be_woken()) ipc::ring_submission_bell(bell_);
-}
-
-// What cannot be read the worker refuses, and writes nothing.
-std::vector<ipc::StagingRange> FarMemory::written_by(const ipc::Submission& submission) const {
-  const ipc::StagingRange at{submission.binding_offset, submission.binding_bytes};
-  if (at.bytes > limits::kBindingTableBytes || !memory_.has(at)) return {};
-  const auto use = ipc::staging_of(submission, require(memory_.read(at)));
-  return use ? use->written : std::vector<ipc::StagingRange>();
 }
 
 void FarMemory::cancel_through(uint64_t run) {
@@ -113,11 +97,9 @@ kj::Promise<void> FarMemory::drain() {
     send(batch);
     return kj::evalLater([this] { return drain(); });
   }
-  auto kept = kj::heap(kj::mv(batch));
-  auto sent = send_large(*kept);
-  return sent.then([this, kept = kj::mv(kept)]() mutable {
-    kept->written.clear();
-    send(*kept);
+  auto staged = rpc::stage_each(near_, memory_, std::exchange(batch.written, {}));
+  return staged.then([this, batch = std::move(batch)] {
+    send(batch);
     return drain();
   });
 }
@@ -153,24 +135,12 @@ void FarMemory::note_done(Batch& batch, const ipc::Completion& completion) {
   batch.texts.emplace_back(done.index, std::string(text.begin(), std::ranges::find(text, '\0')));
 }
 
-kj::Promise<void> FarMemory::send_large(Batch& batch) {
-  if (batch.written.empty()) return kj::READY_NOW;
-  const ipc::StagingRange next = batch.written.back();
-  batch.written.pop_back();
-  const std::vector<std::byte> bytes = require(memory_.read(next));
-  auto request = near_.stageRequest();
-  rpc::set(request.initPiece(), next.offset, bytes);
-  return request.send().then([this, &batch] { return send_large(batch); });
-}
-
 void FarMemory::send(const Batch& batch) {
   auto request = near_.completeRequest();
   request.setFirst(batch.first);
   request.setCompletions(rpc::data_of(std::as_bytes(std::span(batch.completions))));
-  auto pieces = request.initPieces(static_cast<unsigned>(batch.written.size()));
-  for (unsigned i = 0; i < batch.written.size(); ++i) {
-    rpc::set(pieces[i], batch.written[i].offset, require(memory_.read(batch.written[i])));
-  }
+  rpc::fill(request.initPieces(static_cast<unsigned>(batch.written.size())), memory_,
+            batch.written);
   auto texts = request.initTexts(static_cast<unsigned>(batch.texts.size()));
   for (unsigned i = 0; i < batch.texts.size(); ++i) {
     texts[i].setSubmission(batch.texts[i].first);

@@ -18,19 +18,20 @@
 #include "ipc/ring.h"
 #include "ipc/rpc/gate.capnp.h"
 #include "ipc/rpc/mirrored_memory.h"
+#include "ipc/rpc/pieces.h"
 #include "kernel/base/clock.h"
 
 namespace djinn::gate {
 
 class FarMemory : private kj::TaskSet::ErrorHandler {
  public:
-  // bell, listener: the client's ends, as Welcome has them. on_end: called once, with what ended
-  // it.
+  // bell, listener: the client's ends, as Welcome has them. on_end: hears what ended it, and
+  // perhaps what came of that.
   FarMemory(kj::UnixEventPort& port, rpc::MirroredMemory memory, Fd bell, Fd listener,
             rpc::Near::Client near, kj::Function<void(kj::Exception&&)> on_end);
 
   // The calls of rpc::Session of these names. They throw kj::Exception.
-  void stage(rpc::Piece::Reader piece);
+  void stage(rpc::Piece::Reader piece) { rpc::put(memory_, piece); }
   void submit(rpc::Session::SubmitParams::Reader params);
   void cancel_through(uint64_t run);
   void state(capnp::List<uint64_t>::Reader words);
@@ -54,10 +55,8 @@ class FarMemory : private kj::TaskSet::ErrorHandler {
   kj::Promise<void> drain();
   Batch collect();
   void note_done(Batch& batch, const ipc::Completion& completion);
-  kj::Promise<void> send_large(Batch& batch);
   void send(const Batch& batch);
   void consume_through(uint64_t index);
-  [[nodiscard]] std::vector<ipc::StagingRange> written_by(const ipc::Submission& submission) const;
   void taskFailed(kj::Exception&& exception) override { on_end_(kj::mv(exception)); }
 
   rpc::MirroredMemory memory_;

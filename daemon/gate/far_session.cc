@@ -2,8 +2,6 @@
 
 #include "daemon/gate/far_session.h"
 
-#include <kj/debug.h>
-
 #include <utility>
 
 #include "daemon/gate/payloads.h"

@@ -17,54 +17,52 @@ constexpr size_t kPackedBytesMax = 16 * 1024;
 // A round trip of 40 ms at 50 MB/s; what is on its way is memory of both sides.
 constexpr int kWindowBytes = 2 << 20;
 
-// Packed words, with what they are read from.
+// Packed words, which lie elsewhere.
 class PackedFrame final : private kj::ArrayInputStream, public capnp::PackedMessageReader {
  public:
-  PackedFrame(kj::Array<kj::byte> bytes, capnp::ReaderOptions limits)
+  PackedFrame(kj::ArrayPtr<const kj::byte> bytes, capnp::ReaderOptions limits)
       : ArrayInputStream(bytes),
-        PackedMessageReader(static_cast<kj::ArrayInputStream&>(*this), limits),
-        bytes_(kj::mv(bytes)) {}
-
- private:
-  kj::Array<kj::byte> bytes_;
+        PackedMessageReader(static_cast<kj::ArrayInputStream&>(*this), limits) {}
 };
 
-kj::Own<capnp::MessageReader> read_frame(kj::Array<kj::byte> bytes, uint32_t words,
+// memory: begins with the frame's bytes.
+kj::Own<capnp::MessageReader> read_frame(kj::Array<capnp::word> memory, const uint32_t (&head)[2],
                                          capnp::ReaderOptions options) {
-  if (bytes.size() != words * sizeof(capnp::word)) {
-    if (capnp::computeUnpackedSizeInWords(bytes) != words) {
-      raise(breach("A message is not as long as was said."));
-    }
-    return kj::heap<PackedFrame>(kj::mv(bytes), options);
+  const auto [bytes, words] = head;
+  if (bytes == words * sizeof(capnp::word)) {
+    return kj::heap<capnp::FlatArrayMessageReader>(memory, options).attach(kj::mv(memory));
   }
-  auto copy = kj::heapArray<capnp::word>(words);  // aligned
-  memcpy(copy.begin(), bytes.begin(), bytes.size());
-  auto reader = kj::heap<capnp::FlatArrayMessageReader>(copy, options);
-  return reader.attach(kj::mv(copy));
+  const auto packed = memory.asBytes().slice(0, bytes);
+  if (capnp::computeUnpackedSizeInWords(packed) != words) {
+    raise(breach("A message is not as long as was said."));
+  }
+  return kj::heap<PackedFrame>(packed, options).attach(kj::mv(memory));
 }
 
-kj::Array<kj::byte> frame_of(kj::ArrayPtr<const kj::ArrayPtr<const capnp::word>> segments) {
+using Frame = kj::Own<kj::VectorOutputStream>;
+
+// A frame with what write() puts into it.
+template <typename Write>
+Frame frame_with(size_t words, const Write& write) {
+  auto frame = kj::heap<kj::VectorOutputStream>(kHeadBytes + words * sizeof(capnp::word));
+  uint32_t head[2] = {0, static_cast<uint32_t>(words)};
+  frame->write(head, sizeof head);
+  write(*frame);
+  head[0] = static_cast<uint32_t>(frame->getArray().size() - kHeadBytes);
+  memcpy(frame->getArray().begin(), head, sizeof head);
+  return frame;
+}
+
+Frame frame_of(kj::ArrayPtr<const kj::ArrayPtr<const capnp::word>> segments) {
   const size_t words = capnp::computeSerializedSizeInWords(segments);
   const size_t bytes = words * sizeof(capnp::word);
   if (bytes > kFrameBytesMax) raise(breach("A message is longer than one may be."));
-  kj::VectorOutputStream out(kHeadBytes + bytes);
-  uint32_t head[2] = {0, static_cast<uint32_t>(words)};
-  out.write(head, sizeof head);
-  if (bytes <= kPackedBytesMax) capnp::writePackedMessage(out, segments);
-  // Packed, what has no zeros is longer.
-  if (bytes > kPackedBytesMax || out.getArray().size() - kHeadBytes >= bytes) {
-    kj::VectorOutputStream raw(kHeadBytes + bytes);
-    raw.write(head, sizeof head);
-    capnp::writeMessage(raw, segments);
-    auto frame = kj::heapArray<kj::byte>(raw.getArray());
-    head[0] = static_cast<uint32_t>(bytes);
-    memcpy(frame.begin(), head, sizeof head);
-    return frame;
+  if (bytes <= kPackedBytesMax) {
+    Frame packed = frame_with(words, [&](auto& out) { capnp::writePackedMessage(out, segments); });
+    // What has no zeros is longer so.
+    if (packed->getArray().size() < kHeadBytes + bytes) return packed;
   }
-  auto frame = kj::heapArray<kj::byte>(out.getArray());
-  head[0] = static_cast<uint32_t>(frame.size() - kHeadBytes);
-  memcpy(frame.begin(), head, sizeof head);
-  return frame;
+  return frame_with(words, [&](auto& out) { capnp::writeMessage(out, segments); });
 }
 
 }  // namespace
@@ -81,10 +79,11 @@ kj::Promise<kj::Maybe<capnp::MessageReaderAndFds>> FramedStream::tryReadMessage(
         if (unpacked > kFrameBytesMax || head_[0] > unpacked || head_[0] == 0) {
           raise(breach("A message is longer than one may be."));
         }
-        auto bytes = kj::heapArray<kj::byte>(head_[0]);
-        auto all = read(bytes);
-        return all.then([bytes = kj::mv(bytes), words = head_[1], options]() mutable -> Read {
-          return capnp::MessageReaderAndFds{read_frame(kj::mv(bytes), words, options), nullptr};
+        constexpr size_t kWord = sizeof(capnp::word);
+        auto memory = kj::heapArray<capnp::word>((head_[0] + kWord - 1) / kWord);
+        auto all = read(memory.asBytes().slice(0, head_[0]));
+        return all.then([this, memory = kj::mv(memory), options]() mutable -> Read {
+          return capnp::MessageReaderAndFds{read_frame(kj::mv(memory), head_, options), nullptr};
         });
       });
 }
@@ -101,16 +100,16 @@ kj::Promise<void> FramedStream::read(kj::ArrayPtr<kj::byte> bytes) {
 
 kj::Promise<void> FramedStream::writeMessage(
     kj::ArrayPtr<const int>, kj::ArrayPtr<const kj::ArrayPtr<const capnp::word>> segments) {
-  auto frame = frame_of(segments);
-  auto written = stream_.write(frame.begin(), frame.size());
-  return written.attach(kj::mv(frame));
+  Frame frame = frame_of(segments);
+  const auto bytes = frame->getArray();
+  return stream_.write(bytes.begin(), bytes.size()).attach(kj::mv(frame));
 }
 
 kj::Promise<void> FramedStream::writeMessages(
     kj::ArrayPtr<kj::ArrayPtr<const kj::ArrayPtr<const capnp::word>>> messages) {
   if (messages.size() == 0) return kj::READY_NOW;
   kj::Vector<kj::byte> frames;
-  for (const auto& segments : messages) frames.addAll(frame_of(segments));
+  for (const auto& segments : messages) frames.addAll(frame_of(segments)->getArray());
   auto all = frames.releaseAsArray();
   auto written = stream_.write(all.begin(), all.size());
   return written.attach(kj::mv(all));

@@ -42,6 +42,16 @@ Result<std::vector<std::byte>> MirroredMemory::read(const StagingRange& range) c
   return pal::read_memfd(fd_, range.bytes, SessionLayout::kStagingOffset + range.offset);
 }
 
+Result<ipc::StagingUse> MirroredMemory::use_of(const ipc::Submission& submission) const {
+  const StagingRange block{submission.binding_offset, submission.binding_bytes};
+  if (block.bytes > limits::kBindingTableBytes || !has(block)) return ipc::StagingUse();
+  DJINN_TRY(const std::vector<std::byte> bytes, read(block));
+  auto use = ipc::staging_of(submission, bytes);
+  if (!use) return ipc::StagingUse{{block}, {}};
+  use->read.push_back(block);
+  return use;
+}
+
 Status MirroredMemory::write(uint64_t offset, std::span<const std::byte> bytes) {
   DJINN_ASSERT(has({offset, bytes.size()}));
   for (uint64_t at = SessionLayout::kStagingOffset + offset; !bytes.empty();) {

@@ -32,6 +32,9 @@ class MirroredMemory {
   Result<std::vector<std::byte>> read(const ipc::StagingRange& range) const;
   Status write(uint64_t offset, std::span<const std::byte> bytes);
   [[nodiscard]] bool has(const ipc::StagingRange& range) const;
+  // What of the slab a submission is about, its block among what it reads; nothing where that lies
+  // elsewhere, and the block alone where it cannot be read. Errors: those of read().
+  Result<ipc::StagingUse> use_of(const ipc::Submission& submission) const;
 
  private:
   MirroredMemory(Fd fd, pal::Mapping head, ipc::SessionView view, uint64_t staging_bytes)

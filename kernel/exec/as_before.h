@@ -35,4 +35,13 @@ namespace djinn::exec {
 // Gives a result that lies as another one, which may be on meta, of the same sizes.
 [[nodiscard]] at::Tensor lying_as(const at::Tensor& other, const at::Tensor& result);
 
+// What a kernel computed, contiguous in y, lying as the operator's result lies. Arguments are the
+// operator's.
+[[nodiscard]] at::Tensor laid_out_norm(const at::Tensor& y, const at::Tensor& x,
+                                       const std::optional<at::Tensor>& weight, double epsilon,
+                                       bool from_one, bool contiguous);
+[[nodiscard]] at::Tensor laid_out_gate(const at::Tensor& y, const at::Tensor& x,
+                                       const std::optional<at::Tensor>& factor,
+                                       c10::string_view activation, bool factor_first);
+
 }  // namespace djinn::exec

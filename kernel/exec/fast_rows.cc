@@ -66,11 +66,6 @@ void leave_if_it_splits(const at::Tensor& tensor) {
 // A weight or a bias of a norm.
 using Vector = std::optional<at::Tensor>;
 
-bool is_dense_like(const Vector& vector, const at::Tensor& x) {
-  return !vector || (vector->scalar_type() == x.scalar_type() && vector->dim() == 1 &&
-                     vector->size(0) == x.size(-1) && vector->stride(0) == 1);
-}
-
 bool has_rows(const at::Tensor& x) {
   return element_of(x.scalar_type()) && x.dim() >= 1 && x.numel() > 0;
 }
@@ -104,9 +99,7 @@ at::Tensor rms_norm(const at::Tensor& given, const Vector& weight, double epsilo
   kernels::RmsNorm call;
   call.weight_offset = from_one ? 1.0f : 0.0f;
   compute_norm(fast_kernels().rows.rms_norm, call, x, y, weight, epsilon);
-  if (contiguous || lies_in_order(given)) return y;
-  const Vector weight_on_meta = weight ? Vector(on_meta(*weight)) : std::nullopt;
-  return lying_as(rms_norm_as_before(on_meta(given), weight_on_meta, epsilon, from_one, false), y);
+  return laid_out_norm(y, given, weight, epsilon, from_one, contiguous);
 }
 
 // --- djinn::layer_norm
@@ -176,9 +169,7 @@ at::Tensor gate(const at::Tensor& given, const std::optional<at::Tensor>& given_
   const kernels::GateKernel kernel = fast_kernels().rows.gate[static_cast<size_t>(*element)];
   at::parallel_for(0, x.numel(), kGrain,
                    [&](int64_t begin, int64_t end) { kernel(call, begin, end); });
-  if (lies_in_order(given) && (!given_factor || lies_in_order(*given_factor))) return y;
-  const auto factor_on_meta = given_factor ? std::optional(on_meta(*given_factor)) : std::nullopt;
-  return lying_as(gate_as_before(on_meta(given), factor_on_meta, activation, factor_first), y);
+  return laid_out_gate(y, given, given_factor, activation, factor_first);
 }
 
 // --- djinn::rope
@@ -192,16 +183,6 @@ at::Tensor turned_pairs(const at::Tensor& x) {
   const at::Tensor first = x.slice(-1, 0, std::nullopt, 2),
                    second = x.slice(-1, 1, std::nullopt, 2);
   return at::stack({-second, first}, -1).view(x.sizes());
-}
-
-// Tells whether each row of x, of [rows, heads, tokens, width], has a row of the other, broadcast.
-bool has_row_for_each(const at::Tensor& x, const at::Tensor& other) {
-  if (other.dim() != 4 || other.scalar_type() != x.scalar_type()) return false;
-  if (other.size(3) != x.size(3) || other.stride(3) != 1) return false;
-  for (int64_t d = 0; d < 3; ++d) {
-    if (other.size(d) != x.size(d) && other.size(d) != 1) return false;
-  }
-  return true;
 }
 
 // Tells whether what is computed of x, element by element, lies as it does.
@@ -244,6 +225,35 @@ at::Tensor rope(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& si
 }
 
 }  // namespace
+
+bool is_dense_like(const Vector& vector, const at::Tensor& x) {
+  return !vector || (vector->scalar_type() == x.scalar_type() && vector->dim() == 1 &&
+                     vector->size(0) == x.size(-1) && vector->stride(0) == 1);
+}
+
+bool has_row_for_each(const at::Tensor& x, const at::Tensor& other) {
+  if (other.dim() != 4 || other.scalar_type() != x.scalar_type()) return false;
+  if (other.size(3) != x.size(3) || other.stride(3) != 1) return false;
+  for (int64_t d = 0; d < 3; ++d) {
+    if (other.size(d) != x.size(d) && other.size(d) != 1) return false;
+  }
+  return true;
+}
+
+at::Tensor laid_out_norm(const at::Tensor& y, const at::Tensor& x, const Vector& weight,
+                         double epsilon, bool from_one, bool contiguous) {
+  if (contiguous || lies_in_order(x)) return y;
+  const Vector weight_on_meta = weight ? Vector(on_meta(*weight)) : std::nullopt;
+  return lying_as(rms_norm_as_before(on_meta(x), weight_on_meta, epsilon, from_one, false), y);
+}
+
+at::Tensor laid_out_gate(const at::Tensor& y, const at::Tensor& x,
+                         const std::optional<at::Tensor>& factor, c10::string_view activation,
+                         bool factor_first) {
+  if (lies_in_order(x) && (!factor || lies_in_order(*factor))) return y;
+  const auto factor_on_meta = factor ? std::optional(on_meta(*factor)) : std::nullopt;
+  return lying_as(gate_as_before(on_meta(x), factor_on_meta, activation, factor_first), y);
+}
 
 at::Tensor on_meta(const at::Tensor& tensor) {
   return at::empty_strided(tensor.sizes(), tensor.strides(), tensor.options().device(at::kMeta));

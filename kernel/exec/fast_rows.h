@@ -39,6 +39,13 @@ namespace djinn::exec {
 // element by element, is contiguous.
 [[nodiscard]] bool lies_in_order(const at::Tensor& tensor);
 
+// Whether a norm's weight or bias, if there is one, is dense, and has a number of x's type for each
+// of a row's.
+[[nodiscard]] bool is_dense_like(const std::optional<at::Tensor>& vector, const at::Tensor& x);
+
+// Whether each row of x, of [rows, heads, tokens, width], has a row of the other, broadcast.
+[[nodiscard]] bool has_row_for_each(const at::Tensor& x, const at::Tensor& other);
+
 // Calls f(i, thread) for each i of [0, count), each once, on this lane's threads, of which no two
 // have one number below at::get_num_threads(): who is done takes the next one, since a share takes
 // as long as memory takes, and threads wait for each other at the end.

@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "kernel/base/assert.h"
-#include "libdjinn-client/host.h"
 
 namespace djinn::client {
 namespace {
@@ -26,8 +25,7 @@ RowsTogether::RowsTogether(Client& client, BundlePrograms& programs, const Weigh
   first.client = &client;
   first.programs = &programs;
   // A session of another machine takes a login.
-  const auto host = resolve_host(client.options().host);
-  if (host && host->is_far()) seats_max_ = 1;
+  if (client.is_far()) seats_max_ = 1;
 }
 
 Result<Generated> RowsTogether::generate(const Prompts& prompts, uint64_t begin_within_ms) {

@@ -5,7 +5,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
-#include <spawn.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -15,6 +14,7 @@
 
 #include "ipc/codec/control_codec.h"
 #include "kernel/base/fd.h"
+#include "libdjinn-client/spawn.h"
 
 namespace djinn::reach {
 namespace {
@@ -42,40 +42,6 @@ std::vector<std::string> command_of(const Host& host) {
   return words;
 }
 
-Result<pid_t> spawn(std::vector<std::string> words, const Fd& stream, const Fd& errors) {
-  std::vector<char*> arguments;
-  for (std::string& word : words) arguments.push_back(word.data());
-  arguments.push_back(nullptr);
-  posix_spawn_file_actions_t actions;
-  ::posix_spawn_file_actions_init(&actions);
-  ::posix_spawn_file_actions_adddup2(&actions, stream.get(), STDIN_FILENO);
-  ::posix_spawn_file_actions_adddup2(&actions, stream.get(), STDOUT_FILENO);
-  ::posix_spawn_file_actions_adddup2(&actions, errors.get(), STDERR_FILENO);
-  // KJ has changed what this process does about these two.
-  posix_spawnattr_t attributes;
-  ::posix_spawnattr_init(&attributes);
-  sigset_t none;
-  sigset_t of_kj;
-  ::sigemptyset(&none);
-  ::sigemptyset(&of_kj);
-  ::sigaddset(&of_kj, SIGPIPE);
-  ::sigaddset(&of_kj, SIGUSR1);
-  ::posix_spawnattr_setsigmask(&attributes, &none);
-  ::posix_spawnattr_setsigdefault(&attributes, &of_kj);
-  ::posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
-  pid_t pid = 0;
-  const int failed =
-      ::posix_spawnp(&pid, arguments[0], &actions, &attributes, arguments.data(), environ);
-  ::posix_spawnattr_destroy(&attributes);
-  ::posix_spawn_file_actions_destroy(&actions);
-  if (failed == ENOENT) {
-    return Error{ErrorCode::kNotFound,
-                 "There is no " + words[0] + " in $PATH, which other machines are reached by."};
-  }
-  if (failed != 0) return system_error("start " + words[0], failed);
-  return pid;
-}
-
 std::string last_line_of(std::string_view text) {
   while (text.ends_with('\n') || text.ends_with('\r')) text.remove_suffix(1);
   return std::string(text.substr(text.rfind('\n') + 1));
@@ -93,8 +59,21 @@ Result<kj::Own<Carrier>> Carrier::start(kj::LowLevelAsyncIoProvider& io, const H
   if (::pipe2(ends, O_CLOEXEC) != 0) return system_error("make a pipe", errno);
   Fd said(ends[0]);
   const Fd errors(ends[1]);
-  DJINN_TRY(const pid_t process, spawn(command_of(host), theirs, errors));
-  return kj::heap<Carrier>(io, host, process, std::move(ours), std::move(said));
+  // KJ has changed what this process does about these two.
+  sigset_t of_kj;
+  ::sigemptyset(&of_kj);
+  ::sigaddset(&of_kj, SIGPIPE);
+  ::sigaddset(&of_kj, SIGUSR1);
+  const std::array<client::Inherited, 3> inherited{
+      {{theirs.get(), STDIN_FILENO}, {theirs.get(), STDOUT_FILENO}, {errors.get(), STDERR_FILENO}}};
+  const std::vector<std::string> command = command_of(host);
+  const auto process = client::spawn(command, inherited, of_kj);
+  if (!process && process.error().code == ErrorCode::kNotFound) {
+    return Error{ErrorCode::kNotFound,
+                 "There is no " + command[0] + " in $PATH, which other machines are reached by."};
+  }
+  if (!process) return process.error();
+  return kj::heap<Carrier>(io, host, *process, std::move(ours), std::move(said));
 }
 
 Carrier::Carrier(kj::LowLevelAsyncIoProvider& io, const Host& host, pid_t process, Fd stream,

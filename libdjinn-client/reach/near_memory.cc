@@ -91,35 +91,15 @@ kj::Promise<void> NearMemory::tell_changes() {
   return request.send();
 }
 
-// The block and what it names. What lies outside of staging, or in a block that cannot be read, the
-// worker refuses: it gets the submission without it.
-std::vector<ipc::StagingRange> NearMemory::read_by(const ipc::Submission& submission) const {
-  const ipc::StagingRange block{submission.binding_offset, submission.binding_bytes};
-  if (block.bytes > limits::kBindingTableBytes || !memory_.has(block)) return {};
-  std::vector<ipc::StagingRange> ranges{block};
-  if (const auto use = ipc::staging_of(submission, require(memory_.read(block)))) {
-    std::ranges::copy(use->read, std::back_inserter(ranges));
-  }
-  return rpc::pieces_of(std::move(ranges), memory_.staging_bytes(), rpc::PIECE_BYTES);
-}
-
 kj::Promise<void> NearMemory::submit(uint64_t index) {
   const ipc::Submission submission = ring_.copy_submission(index);
   open_.push_back(submission.run);
-  std::vector<ipc::StagingRange> pieces = read_by(submission);
+  // What cannot be read the worker refuses: it gets the submission without it.
+  auto pieces = rpc::pieces_of(require(memory_.use_of(submission)).read, memory_.staging_bytes(),
+                               rpc::PIECE_BYTES);
   if (rpc::bytes_of(pieces) <= rpc::PIECE_BYTES) return submit_with(index, submission, pieces);
-  return stage_then_submit(index, submission, std::move(pieces));
-}
-
-kj::Promise<void> NearMemory::stage_then_submit(uint64_t index, const ipc::Submission& submission,
-                                                std::vector<ipc::StagingRange> pieces) {
-  if (pieces.empty()) return submit_with(index, submission, {});
-  const ipc::StagingRange next = pieces.back();
-  pieces.pop_back();
-  auto request = far_.stageRequest();
-  rpc::set(request.initPiece(), next.offset, require(memory_.read(next)));
-  return request.send().then([this, index, submission, pieces = std::move(pieces)]() mutable {
-    return stage_then_submit(index, submission, std::move(pieces));
+  return rpc::stage_each(far_, memory_, std::move(pieces)).then([this, index, submission] {
+    return submit_with(index, submission, {});
   });
 }
 
@@ -129,22 +109,11 @@ kj::Promise<void> NearMemory::submit_with(uint64_t index, const ipc::Submission&
   request.setIndex(index);
   request.setSubmission(rpc::data_of(std::as_bytes(std::span(&submission, 1))));
   request.setBeginWithin(left_until(submission.begin_by_ns, clock_.monotonic_ns()));
-  auto list = request.initPieces(static_cast<unsigned>(pieces.size()));
-  for (unsigned i = 0; i < pieces.size(); ++i) {
-    rpc::set(list[i], pieces[i].offset, require(memory_.read(pieces[i])));
-  }
+  rpc::fill(request.initPieces(static_cast<unsigned>(pieces.size())), memory_, pieces);
   return request.send();
 }
 
 // --- from the far side
-
-void NearMemory::stage(rpc::Piece::Reader piece) {
-  const auto bytes = rpc::bytes_of(piece.getData());
-  if (!memory_.has({piece.getOffset(), bytes.size()})) {
-    raise(breach("A piece lies outside of the staging slab."));
-  }
-  require(memory_.write(piece.getOffset(), bytes));
-}
 
 // One after the other: where the program's ring is full, those that come later wait behind it.
 kj::Promise<void> NearMemory::complete(Completing context) {

@@ -20,6 +20,7 @@
 #include "ipc/ring.h"
 #include "ipc/rpc/gate.capnp.h"
 #include "ipc/rpc/mirrored_memory.h"
+#include "ipc/rpc/pieces.h"
 #include "kernel/base/clock.h"
 
 namespace djinn::reach {
@@ -36,7 +37,7 @@ class NearMemory : private kj::TaskSet::ErrorHandler {
              rpc::Session::Client far, kj::Function<void(kj::Exception&&)> on_end);
 
   // The calls of rpc::Near of these names. They throw kj::Exception.
-  void stage(rpc::Piece::Reader piece);
+  void stage(rpc::Piece::Reader piece) { rpc::put(memory_, piece); }
   // Ends when all of them are in the program's ring.
   kj::Promise<void> complete(Completing context);
 
@@ -45,12 +46,9 @@ class NearMemory : private kj::TaskSet::ErrorHandler {
   // Carries over what is published, and ends when there is nothing more and the program will ring.
   kj::Promise<void> pump();
   kj::Promise<void> submit(uint64_t index);
-  kj::Promise<void> stage_then_submit(uint64_t index, const ipc::Submission& submission,
-                                      std::vector<ipc::StagingRange> pieces);
   kj::Promise<void> submit_with(uint64_t index, const ipc::Submission& submission,
                                 std::span<const ipc::StagingRange> pieces);
   kj::Promise<void> tell_changes();
-  [[nodiscard]] std::vector<ipc::StagingRange> read_by(const ipc::Submission& submission) const;
   kj::Promise<void> put(rpc::Near::CompleteParams::Reader params, size_t from);
   void taskFailed(kj::Exception&& exception) override { on_end_(kj::mv(exception)); }
 

@@ -14,31 +14,12 @@ import numpy as np
 import pytest
 import torch
 from command_line import ctl
+from graphs import DOUBLE, REFUSED
+from graphs import LINEAR as LINEAR_OF
 from private_daemon import BIN, Daemon, running, wait_until
 from safetensors.torch import save_file
 
-LINEAR = """srg 1 "one linear"
-symbol rows 1..512 batch
-weight %w "layer.weight" : float32[64, 96]
-weight %b "layer.bias" : float32[64]
-input %x : float32[rows, 96]
-%y = aten::linear(%x, %w, %b)
-output %y
-"""
-
-DOUBLE = """srg 1 "double"
-symbol n 1..4194304
-input %x : float32[n]
-%y = aten::add.Tensor(%x, %x)
-output %y
-"""
-
-REFUSED = """srg 1 "not allowed"
-symbol n 1..1024
-input %x : float32[n]
-%y = aten::rand_like(%x)
-output %y
-"""
+LINEAR = LINEAR_OF.format(dtype="float32")
 
 CHILD = """
 import os, sys
@@ -239,7 +220,7 @@ def test_a_host_that_does_not_answer_is_told_with_what_it_said(
         djinn.connect(host, "lost")
 
 
-CUTTER = Path(__file__).parent / "cutter.py"
+RELAY = Path(__file__).parent / "gate_relay.py"
 CUTS = [1, 7, 40, 150, 333, 600, 1000, 1501, 2500, 4000, 9000, 70_000, 1_100_000]
 
 
@@ -250,7 +231,8 @@ def test_a_connection_that_ends_anywhere_ends_the_session_and_nothing_else(
     large = np.arange(1 << 18, dtype=np.float32)
     ended = 0
     for cut in CUTS:
-        host = f"exec:exec {sys.executable} {CUTTER} {cut} {direction} {daemon.near_host}"
+        relay = f"{sys.executable} {RELAY} {daemon.near_host}"
+        host = f"exec:exec {relay} --cut {cut} {direction}"
         try:
             with djinn.connect(host, "cut", reconnect_wait=None) as session:
                 double = session.define(DOUBLE)

@@ -13,36 +13,14 @@ import djinn
 import numpy as np
 import pytest
 import torch
+from graphs import DOUBLE, LINEAR, REFUSED
 from private_daemon import Daemon, running, wait_until
 from safetensors.torch import save_file
-
-LINEAR = """srg 1 "one linear"
-symbol rows 1..512 batch
-weight %w "layer.weight" : {dtype}[64, 96]
-weight %b "layer.bias" : {dtype}[64]
-input %x : {dtype}[rows, 96]
-%y = aten::linear(%x, %w, %b)
-output %y
-"""
-
-DOUBLE = """srg 1 "double"
-symbol n 1..4194304
-input %x : float32[n]
-%y = aten::add.Tensor(%x, %x)
-output %y
-"""
 
 NONZERO = """srg 1 "nonzero"
 symbol n 1..1024
 input %x : float32[n]
 %y = aten::nonzero(%x)
-output %y
-"""
-
-REFUSED = """srg 1 "not allowed"
-symbol n 1..1024
-input %x : float32[n]
-%y = aten::rand_like(%x)
 output %y
 """
 

@@ -18,10 +18,8 @@ namespace {
 
 using Vector = std::optional<at::Tensor>;
 
-bool is_dense_like(const Vector& vector, const at::Tensor& x) {
-  return !vector ||
-         (vector->scalar_type() == x.scalar_type() && vector->dim() == 1 &&
-          vector->size(0) == x.size(-1) && vector->stride(0) == 1 && is_at_vector(*vector));
+bool is_read_by_vectors(const Vector& vector, const at::Tensor& x) {
+  return is_dense_like(vector, x) && (!vector || is_at_vector(*vector));
 }
 
 bool has_vector_rows(const at::Tensor& x) {
@@ -47,20 +45,19 @@ at::Tensor normed(cuda::Norm call, const at::Tensor& given, const Vector& weight
 
 at::Tensor rms_norm(const at::Tensor& given, const Vector& weight, double epsilon, bool from_one,
                     bool contiguous) {
-  if (!has_vector_rows(given) || !is_dense_like(weight, given)) {
+  if (!has_vector_rows(given) || !is_read_by_vectors(weight, given)) {
     return rms_norm_as_before(given, weight, epsilon, from_one, contiguous);
   }
   cuda::Norm call;
   call.weight_offset = weight && from_one ? 1.0f : 0.0f;
   const at::Tensor y = normed(call, given, weight, std::nullopt, epsilon);
-  if (contiguous || lies_in_order(given)) return y;
-  const Vector weight_on_meta = weight ? Vector(on_meta(*weight)) : std::nullopt;
-  return lying_as(rms_norm_as_before(on_meta(given), weight_on_meta, epsilon, from_one, false), y);
+  return laid_out_norm(y, given, weight, epsilon, from_one, contiguous);
 }
 
 at::Tensor layer_norm(const at::Tensor& given, const Vector& weight, const Vector& bias,
                       double epsilon) {
-  if (!has_vector_rows(given) || !is_dense_like(weight, given) || !is_dense_like(bias, given)) {
+  if (!has_vector_rows(given) || !is_read_by_vectors(weight, given) ||
+      !is_read_by_vectors(bias, given)) {
     return layer_norm_as_before(given, weight, bias, epsilon);
   }
   cuda::Norm call;
@@ -91,19 +88,7 @@ at::Tensor gate(const at::Tensor& given, const std::optional<at::Tensor>& given_
   call.count = x.numel();
   call.activation = activation_named(activation);
   launch_kernel(call, *element);
-  if (lies_in_order(given) && (!given_factor || lies_in_order(*given_factor))) return y;
-  const auto factor_on_meta = given_factor ? std::optional(on_meta(*given_factor)) : std::nullopt;
-  return lying_as(gate_as_before(on_meta(given), factor_on_meta, activation, factor_first), y);
-}
-
-// Tells whether each row of x, of [rows, heads, tokens, width], has a row of the other, broadcast.
-bool has_row_for_each(const at::Tensor& x, const at::Tensor& other) {
-  if (other.dim() != 4 || other.scalar_type() != x.scalar_type()) return false;
-  if (other.size(3) != x.size(3) || other.stride(3) != 1) return false;
-  for (int64_t d = 0; d < 3; ++d) {
-    if (other.size(d) != x.size(d) && other.size(d) != 1) return false;
-  }
-  return true;
+  return laid_out_gate(y, given, given_factor, activation, factor_first);
 }
 
 cuda::TurnSteps steps_of(const at::Tensor& tensor) {

@@ -359,17 +359,19 @@ struct SplitBlock {
     }
     _mm512_mask_storeu_ps(y, mask, sum);
   }
+  // As integers, which are in the order of the numbers.
+  static __m512i magnitude_of(Vector sum) {
+    return _mm512_and_si512(_mm512_castps_si512(sum), _mm512_set1_epi32(0x7fffffff));
+  }
   // Those that are not finite, or below 2^-60.
   static __mmask16 doubtful_of(Vector sum) {
     constexpr int kBias = 127, kAllOnes = 255, kMantissaBits = 23;
     const __m512i least = _mm512_set1_epi32((kBias - 60) << kMantissaBits);
     const __m512i range = _mm512_set1_epi32((kAllOnes - kBias + 60) << kMantissaBits);
-    const __m512i size = _mm512_and_si512(_mm512_castps_si512(sum), _mm512_set1_epi32(0x7fffffff));
-    return _mm512_cmpge_epu32_mask(_mm512_sub_epi32(size, least), range);
+    return _mm512_cmpge_epu32_mask(_mm512_sub_epi32(magnitude_of(sum), least), range);
   }
   static __mmask16 not_finite(Vector sum) {
-    const __m512i size = _mm512_and_si512(_mm512_castps_si512(sum), _mm512_set1_epi32(0x7fffffff));
-    return _mm512_cmpge_epu32_mask(size, _mm512_set1_epi32(0x7f800000));
+    return _mm512_cmpge_epu32_mask(magnitude_of(sum), _mm512_set1_epi32(0x7f800000));
   }
   // Padding often is: its sums are zero, and right.
   [[gnu::noinline]] bool is_zero(const LinearRow& row) const {

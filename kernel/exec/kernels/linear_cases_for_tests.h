@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // What tests of products share, whatever form the weights have. A Case has element, outputs_first,
-// and x; and run(level, begin, end, cuts) gives those rows' outputs, which are shared out at cuts.
+// x, w and bias; and run(level, begin, end, cuts) gives those rows' outputs, which are shared out
+// at cuts.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -21,6 +22,20 @@ using Form = std::tuple<Element, bool>;  // the element type, and whether output
 inline std::string form_name(const ::testing::TestParamInfo<Form>& info) {
   const auto [element, outputs_first] = info.param;
   return std::string(name_of(element)) + (outputs_first ? "_outputs_first" : "_inputs_first");
+}
+
+// The call for rows of the case's x.
+template <typename Case>
+Linear linear_of(Case& it, std::vector<LinearRow>& rows) {
+  Linear call;
+  call.row = rows.data();
+  call.rows = static_cast<int64_t>(rows.size());
+  call.weight = it.w.at(0, 0);
+  call.weight_stride = it.w.stride();
+  call.bias = it.bias.at(0, 0);
+  call.inputs = it.x.columns;
+  call.outputs = it.bias.columns;
+  return call;
 }
 
 // Calls the kernel for the outputs up to each cut, and for the rest.

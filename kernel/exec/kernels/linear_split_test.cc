@@ -73,14 +73,7 @@ struct SplitCase {
       rows.push_back({at, y.at(r, 0), nullptr, 0, x.at(begin + r, 0)});
       at += row_bytes + distances[static_cast<size_t>(r) % distances.size()];
     }
-    Linear call;
-    call.row = rows.data();
-    call.rows = end - begin;
-    call.weight = w.at(0, 0);
-    call.weight_stride = w.stride();
-    call.bias = bias.at(0, 0);
-    call.inputs = x.columns;
-    call.outputs = bias.columns;
+    const Linear call = linear_of(*this, rows);
     share_out(outputs_first ? kernels.outputs_first : kernels.inputs_first, call, std::move(cuts));
     return y;
   }

@@ -36,14 +36,7 @@ struct Case {
     for (int64_t r = 0; r < end - begin; ++r) {
       rows.push_back({x.at(begin + r, 0), y.at(r, 0), parts.data() + r * chunks * padded, padded});
     }
-    Linear call;
-    call.row = rows.data();
-    call.rows = end - begin;
-    call.weight = w.at(0, 0);
-    call.weight_stride = w.stride();
-    call.bias = bias.at(0, 0);
-    call.inputs = x.columns;
-    call.outputs = outputs;
+    Linear call = linear_of(*this, rows);
     const LinearKernels& kernels = kernels_of(level).linear;
     const auto number = static_cast<size_t>(element);
     for (int64_t chunk = chunks; !outputs_first && !turns && chunk > 0; --chunk) {
