@@ -51,15 +51,7 @@ def test_a_client_killed_in_mid_flush_leaves_nothing() -> None:
 
 
 def kill_worker(daemon: Daemon) -> None:
-    """The next one may be on its way still, without a process: 0 would mean ourselves."""
-    pids: list[int] = []
-
-    def is_there() -> bool:
-        pids.append(daemon.worker()["pid"])
-        return pids[-1] > 0
-
-    wait_until(is_there, "a worker is there")
-    os.kill(pids[-1], signal.SIGKILL)
+    os.kill(daemon.worker_pid(), signal.SIGKILL)
 
 
 def test_a_worker_killed_between_flushes_changes_no_value(device_daemon: Daemon) -> None:

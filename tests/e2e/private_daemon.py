@@ -146,9 +146,20 @@ class Daemon:
         (worker,) = self.status()["workers"]
         return worker
 
+    def worker_pid(self) -> int:
+        """Waits while there is none: it is told as 0, and whoever kills 0 kills the tests."""
+        pids: list[int] = []
+
+        def is_there() -> bool:
+            pids.append(self.worker()["pid"])
+            return pids[-1] > 0
+
+        wait_until(is_there, "a worker is there")
+        return pids[-1]
+
     def kill_worker(self) -> None:
         """Returns when there is another one."""
-        before = self.worker()["pid"]
+        before = self.worker_pid()
         os.kill(before, signal.SIGKILL)
         wait_until(lambda: self.worker()["pid"] not in (0, before), "there is another worker")
 

@@ -51,10 +51,10 @@ def test_deaths_in_the_midst_of_a_prompt_change_no_token(talker: Talker) -> None
     expected = talker.generate()
     with ThreadPoolExecutor() as pool:
         for _ in range(6):
-            before = talker.daemon.worker()
+            before = talker.daemon.worker_pid()
             started = pool.submit(talker.generate)
             wait_until(partial(talker.is_under_way, started), "a step")
-            os.kill(before["pid"], signal.SIGKILL)
+            os.kill(before, signal.SIGKILL)
             assert started.result(60) == expected
 
 

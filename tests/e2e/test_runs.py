@@ -163,7 +163,7 @@ def test_a_put_in_parts_outlives_its_worker(daemon: Daemon) -> None:
     array = np.random.default_rng(1).integers(0, 256, 64 << 20, np.uint8)
     with daemon.connect("parts") as session, ThreadPoolExecutor(1) as pool:
         before = daemon.status()["memory_sessions_bytes"]
-        worker = daemon.worker()["pid"]
+        worker = daemon.worker_pid()
         putting = pool.submit(session.put, array)
         grown = before + array.nbytes
         wait_until(lambda: daemon.status()["memory_sessions_bytes"] >= grown, "the first part")

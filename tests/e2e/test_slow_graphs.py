@@ -76,7 +76,7 @@ def test_slow_programs_of_one_session_come_back_behind_the_others() -> None:
         slow = [bad.define(slow_graph(f"slow {i}", 1_000, 64)) for i in range(3)]
         inputs = {f"i{i}": np.ones(1, np.float32) for i in range(64)}
         for _ in range(2):
-            os.kill(host.worker()["pid"], signal.SIGKILL)
+            os.kill(host.worker_pid(), signal.SIGKILL)
             with ThreadPoolExecutor(1) as pool:
                 theirs = pool.submit(
                     slow[2], x=np.ones((4, 4), np.float32), t=np.ones(4, np.float32), **inputs

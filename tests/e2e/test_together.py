@@ -115,9 +115,9 @@ def test_one_that_gives_up_leaves_the_others_as_they_were(fast: Crowd) -> None:
 def test_deaths_of_the_worker_change_nobodys_tokens(fast: Crowd) -> None:
     for _ in range(5):
         started = [fast.start(number) for number in range(SESSIONS)]
-        before = fast.daemon.worker()
+        before = fast.daemon.worker_pid()
         wait_until(partial(fast.is_under_way, started), "a step")
-        os.kill(before["pid"], signal.SIGKILL)
+        os.kill(before, signal.SIGKILL)
         assert [one.result(60) for one in started] == fast.alone
 
 
@@ -221,5 +221,5 @@ def test_deaths_of_the_worker_change_nothing_of_clients_loops(
     with ThreadPoolExecutor(LOOPS) as pool:
         for _ in range(3):
             started = [pool.submit(loop.run) for loop in ours]
-            os.kill(daemon.worker()["pid"], signal.SIGKILL)
+            os.kill(daemon.worker_pid(), signal.SIGKILL)
             assert [one.result(60) for one in started] == alone

@@ -341,7 +341,7 @@ def test_a_group_that_is_made_while_the_next_worker_takes_the_session_in() -> No
     with running() as daemon, daemon.connect("maker") as session:
         geometry = (1, 1, 1, 8, "float32", 16)
         session.sequence(*geometry)
-        first, djinnd = daemon.worker()["pid"], daemon.process.pid
+        first, djinnd = daemon.worker_pid(), daemon.process.pid
 
         def spares() -> list[int]:
             return [one for one in children_named(djinnd, "djinn-worker") if one != first]
