@@ -24,8 +24,8 @@ Error Generated::failure() const {
                           ": " + error.message};
 }
 
-Error not_begun() {
-  return {ErrorCode::kCancelled, "It was not begun, for a row before it failed."};
+Error not_begun(std::string_view why) {
+  return {ErrorCode::kCancelled, "It was not begun, for " + std::string(why) + "."};
 }
 
 bool RowsMade::hear(const TokenEvent& event) {

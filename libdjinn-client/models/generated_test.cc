@@ -14,12 +14,13 @@ TEST(RowsMade, what_rows_said_stands_beside_why_others_failed) {
   EXPECT_TRUE(made.hear({1, 1, 1, 9}));
   made.end(5);
   made.fail(1, {ErrorCode::kOutOfMemory, "There is no more."});
-  made.fail(2, not_begun());
+  made.fail(2, not_begun("row 2 before it failed"));
   const Result<Generated> all = std::move(made).take();
   ASSERT_TRUE(all.ok());
   EXPECT_EQ(all->tokens, (Prompts{{7}, {8, 9}, {}}));
   EXPECT_FALSE(all->errors[0]);
   EXPECT_EQ(all->errors[2]->code, ErrorCode::kCancelled);
+  EXPECT_EQ(all->errors[2]->message, "It was not begun, for row 2 before it failed.");
   ASSERT_EQ(all->failed_row(), 1u);
   EXPECT_EQ(all->failure().code, ErrorCode::kOutOfMemory);
   EXPECT_EQ(all->failure().message, "Row 2 of 3: There is no more.");
@@ -28,7 +29,7 @@ TEST(RowsMade, what_rows_said_stands_beside_why_others_failed) {
 TEST(RowsMade, where_nothing_was_said_the_first_failure_is_all_there_is) {
   RowsMade made(2);
   made.fail(1, {ErrorCode::kQueueFull, "It would wait."});
-  made.fail(0, not_begun());
+  made.fail(0, not_begun("the first would have begun too late"));
   const Result<Generated> all = std::move(made).take();
   ASSERT_FALSE(all.ok());
   EXPECT_EQ(all.error().message, "It would wait.");

@@ -74,7 +74,7 @@ void GenerationRun::take(const TokenEvent& event) {
 
 void GenerationRun::give_up() {
   given_up_ = true;
-  client_->cancel_through(run_);
+  cancel();
 }
 
 Result<bool> GenerationRun::poll() {
@@ -97,6 +97,12 @@ Status GenerationRun::wait() {
 
 Status GenerationRun::finish() {
   return drop_sequence(wait());
+}
+
+Error GenerationRun::leave() {
+  client_->abandon(run_);
+  if (!client_->has_ended()) client_->drop_sequence_later(block_.sequence);
+  return {ErrorCode::kCancelled, "The generation was cancelled, and has not ended yet."};
 }
 
 Status GenerationRun::drop_sequence(Status ended) {

@@ -47,6 +47,11 @@ class GenerationRun {
   Result<bool> poll();
   // It ends soon; what it says from now on is dropped.
   void give_up();
+  // It ends soon, and finish() tells how. Who ends several cancels all before it waits for one.
+  void cancel() { client_->cancel_through(run_); }
+  // In place of finish(), for one that was cancelled and does not end: waits for nothing, and what
+  // it held goes when it ends. Gives kCancelled.
+  Error leave();
 
   [[nodiscard]] Client& client() const { return *client_; }
   // Of each row, up to and with a stop token; padding behind it is dropped.

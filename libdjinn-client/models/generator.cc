@@ -178,7 +178,8 @@ Result<Generated> Generator::generate_in_turn(const Prompts& prompts, GenerateOp
     const Status ended = run ? run->finish() : Status(run.error());
     if (!ended) {
       made.fail(row, ended.error());
-      while (++row < prompts.size()) made.fail(row, not_begun());
+      const std::string why = "row " + std::to_string(row + 1) + " before it failed";
+      while (++row < prompts.size()) made.fail(row, not_begun(why));
       break;
     }
     begin_within_ms = 0;  // the call has begun: it is no more as if it had not been

@@ -6,9 +6,13 @@
 #include <utility>
 
 #include "kernel/base/assert.h"
+#include "kernel/base/clock.h"
+#include "libdjinn-client/deadline.h"
 
 namespace djinn::client {
 namespace {
+
+constexpr uint64_t kEndMs = 2000;  // as long as one that is given up is waited for
 
 // What may fit beside fewer rows.
 bool is_shortage(ErrorCode code) {
@@ -37,7 +41,7 @@ Result<Generated> RowsTogether::generate(const Prompts& prompts, uint64_t begin_
   for (begin_rows(); running() > 0; begin_rows()) {
     // Where tokens come all the time, nothing sleeps, and would hear of it.
     const Interrupt* const interrupt = seats_.front().client->options().interrupt;
-    if (!is_over_ && interrupt != nullptr && interrupt->is_raised()) {
+    if (over_for_.empty() && interrupt != nullptr && interrupt->is_raised()) {
       end_all();
     } else if (!take_all() && running() > 0) {
       sleep();
@@ -45,7 +49,7 @@ Result<Generated> RowsTogether::generate(const Prompts& prompts, uint64_t begin_
   }
   for (const uint32_t row : waiting_) {
     if (made_.is_given_up()) break;
-    made_.fail(row, not_begun());
+    made_.fail(row, not_begun(over_for_));
   }
   return std::move(made_).take();
 }
@@ -56,7 +60,7 @@ size_t RowsTogether::running() const {
 }
 
 void RowsTogether::begin_rows() {
-  while (!waiting_.empty() && !is_over_ && running() < seats_max_) {
+  while (!waiting_.empty() && over_for_.empty() && running() < seats_max_) {
     if (begin_within_ms_ != 0 && running() > 0) {
       if (!made_.has_said()) return;
       begin_within_ms_ = 0;  // the call has begun: it is no more as if it had not been
@@ -141,35 +145,48 @@ void RowsTogether::sleep() {
   }
 }
 
+// All are cancelled before one is waited for, and together they have the time of one.
 void RowsTogether::end_all() {
-  is_over_ = true;
+  begin_no_more("the call was interrupted");
+  const SystemClock clock;
+  const Deadline deadline(clock, kEndMs);
   for (Seat& seat : seats_) {
-    if (seat.run) end(seat, seat.run->finish());
+    if (seat.run) seat.run->cancel();
   }
+  for (Seat& seat : seats_) {
+    if (!seat.run) continue;
+    const auto has_ended = seat.run->poll();
+    const bool waits = has_ended && !*has_ended;
+    end(seat, waits && deadline.left_ms() == 0 ? seat.run->leave() : seat.run->finish());
+  }
+}
+
+void RowsTogether::begin_no_more(std::string_view why) {
+  if (over_for_.empty()) over_for_ = why;
 }
 
 void RowsTogether::end(Seat& seat, Status ended) {
   const uint64_t random_offset = seat.run->random_offset();
   seat.run.reset();
-  if (seats_.front().client->has_ended()) is_over_ = true;
+  if (seats_.front().client->has_ended()) begin_no_more("the session has ended");
   if (!ended) return fail(seat.row, std::move(ended).error());
   made_.end(random_offset);
 }
 
 void RowsTogether::fail(uint32_t row, Error error) {
   const size_t others = running();
-  if (is_shortage(error.code) && others > 0 && !is_over_) {
+  if (is_shortage(error.code) && others > 0 && over_for_.empty()) {
     seats_max_ = others;
     waiting_.push_front(row);
     return;
   }
   // As if it had not been: the others are not begun.
-  if (error.code == ErrorCode::kQueueFull) is_over_ = true;
+  if (error.code == ErrorCode::kQueueFull) begin_no_more("another would have begun too late");
   made_.fail(row, std::move(error));
 }
 
 void RowsTogether::give_up() {
-  is_over_ = true;
+  begin_no_more("the rest was given up");
   made_.give_up();
   for (Seat& seat : seats_) {
     if (seat.run && !seat.run->is_given_up()) seat.run->give_up();

@@ -15,6 +15,7 @@
 #include <deque>
 #include <memory>
 #include <optional>
+#include <string_view>
 
 #include "libdjinn-client/models/bundle.h"
 #include "libdjinn-client/models/bundle_programs.h"
@@ -55,6 +56,7 @@ class RowsTogether {
   bool take_all();
   void sleep();
   void end_all();
+  void begin_no_more(std::string_view why);
   void end(Seat& seat, Status ended);
   void fail(uint32_t row, Error error);
   void give_up();
@@ -67,7 +69,7 @@ class RowsTogether {
   std::deque<uint32_t> waiting_;
   std::deque<Seat> seats_;
   size_t seats_max_ = kSeatsMax;
-  bool is_over_ = false;  // no row begins any more
+  std::string_view over_for_;  // why no row begins any more; empty: they do
   RowsMade made_;
 };
 

@@ -8,13 +8,17 @@ loads.py.
 
 import functools
 import json
+import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import djinn
@@ -379,10 +383,52 @@ def what_rows_said_is_in_the_error_of_one_that_failed(scratch: Path) -> None:
                     assert len(tokens) < len(alone[row])
             if numerics == "exact":
                 assert failed == [1, 2]
-                assert "not begun" in str(made.errors[2])
+                assert "It was not begun, for row 2 before it failed." in str(made.errors[2])
                 assert not made.tokens[2]
             else:
                 assert len(failed) == 1
+
+
+class Alarm(Exception):
+    """What a signal's handler raises."""
+
+
+def ring(_number: int, _frame: FrameType | None) -> None:
+    raise Alarm
+
+
+@case
+def rows_at_the_same_time_end_together_when_the_call_is_interrupted(scratch: Path) -> None:
+    """Beside a worker that stands still, where a row alone is waited for for two seconds."""
+    rows = [[5 + row, 9] for row in range(8)]
+    before = signal.signal(signal.SIGALRM, ring)
+    try:
+        with running() as daemon, daemon.connect("rows") as session:
+            generator = djinn.Generator(session, exported("qwen2", scratch), numerics="fast")
+            pid = session.status()["workers"][0]["pid"]
+            began: set[int] = set()
+            stopped_at: list[float] = []
+
+            def hear(token: djinn.Token) -> None:
+                began.add(token.row)
+                if len(began) == len(rows) and not stopped_at:
+                    stopped_at.append(time.monotonic())
+                    os.kill(pid, signal.SIGSTOP)
+                    signal.setitimer(signal.ITIMER_REAL, 0.2)
+
+            try:
+                generator.generate(rows, max_new_tokens=1000, stop_tokens=[], on_token=hear)
+                raise AssertionError("nothing ended it")
+            except Alarm:
+                waited_s = time.monotonic() - stopped_at[0]
+            finally:
+                os.kill(pid, signal.SIGCONT)
+            assert len(began) == len(rows)
+            assert waited_s < 8, "rows were waited for one after another"
+            made = generator.generate(rows, max_new_tokens=3, stop_tokens=[])
+            assert [len(tokens) for tokens in made.tokens] == [3] * len(rows)
+    finally:
+        signal.signal(signal.SIGALRM, before)
 
 
 @case
