@@ -1,14 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """A conversation with the byte model, a step at a time: what it says, all bits of it."""
 
-from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import djinn
 import numpy as np
-from private_daemon import Daemon, wait_until
+from private_daemon import Daemon
 
 ROWS, PROMPT, STEPS = 4, 9, 3
 VOCABULARY = 257
@@ -29,9 +26,6 @@ class Talk:
         self.sequence = generator.sequence(rows=ROWS, capacity=512, reorderable=True)
         self.random = np.random.default_rng(7)
         self.past = 0
-        # While a worker that has died has no successor yet, no idle group can go to disk, and who
-        # wants memory is refused. Nothing is lost by that: it may be asked for again.
-        self.asks_again = False
 
     def __enter__(self) -> "Talk":
         return self
@@ -39,33 +33,18 @@ class Talk:
     def __exit__(self, *_: object) -> None:
         self.session.close()
 
-    def done(self, call: Callable[[], Any]) -> Any:
-        given: list[Any] = []
-
-        def is_done() -> bool:
-            with suppress(djinn.ResourceError):
-                given.append(call())
-            return bool(given)
-
-        if not self.asks_again:
-            return call()
-        wait_until(is_done, "there is memory for it")
-        return given[0]
-
     def step(self, tokens: int) -> bytes:
         ids = self.random.integers(0, VOCABULARY, (ROWS, tokens))
         program = self.programs["decode" if self.past else "prefill"]
         positions = np.tile(np.arange(self.past, self.past + tokens), (ROWS, 1))
-        logits = self.done(
-            lambda: program(input_ids=ids, position_ids=positions, sequence=self.sequence)
-        )["logits"]
+        logits = program(input_ids=ids, position_ids=positions, sequence=self.sequence)["logits"]
         self.past += tokens
         return bytes(logits.tobytes())
 
     def turn(self) -> list[bytes]:
         """What the model says to some tokens, all bits of it."""
         if self.past:
-            self.done(lambda: self.sequence.reorder([1, 0, 3, 2]))
+            self.sequence.reorder([1, 0, 3, 2])
         return [self.step(1 if self.past else PROMPT) for _ in range(STEPS)]
 
 

@@ -28,17 +28,13 @@ def spilled_files(host: Daemon) -> int:
 
 
 def take_turns(
-    host: Daemon,
-    model: Path,
-    between: Callable[[], None] = lambda: None,
-    asks_again: bool = False,
+    host: Daemon, model: Path, between: Callable[[], None] = lambda: None
 ) -> tuple[Said, int, int]:
     """What two conversations say in turns, and the bytes of all and of their groups."""
     said: Said = []
     with ExitStack() as stack:
         talks = [stack.enter_context(talk_to(host, model, name)) for name in ("one", "two")]
         for talk in talks * TURNS:
-            talk.asks_again = asks_again
             said.append(talk.turn())
             between()
         sessions = ctl(host, "mem", "-j").items()
@@ -104,8 +100,7 @@ def test_workers_that_are_killed_at_any_moment_change_no_token(
     with short_of_memory(needed, both // 2, directory) as host:
         seen: list[Said] = []
         talk = threading.Thread(
-            target=lambda: seen.append(take_turns(host, byte_model, asks_again=True)[0]),
-            daemon=True,
+            target=lambda: seen.append(take_turns(host, byte_model)[0]), daemon=True
         )
         talk.start()
         killed, met = 0, 0
@@ -132,6 +127,26 @@ def test_workers_that_are_killed_at_any_moment_change_no_token(
                     "a group is spilled",
                 )
         assert seen == [expected]
+
+
+def test_who_asks_for_memory_while_no_worker_is_there_waits_for_the_next(
+    undisturbed: tuple[Said, int, int], byte_model: Path, tmp_path: Path
+) -> None:
+    """What fits only where an idle group has gone to disk, which the next worker alone can do."""
+    expected, needed, both = undisturbed
+    directory = tmp_path / "spilled"
+    with (
+        short_of_memory(needed, both // 2, directory) as host,
+        talk_to(host, byte_model, "one") as one,
+    ):
+        assert one.turn() == expected[0]
+        all_else = needed - both // 8 - host.status()["memory_sessions_bytes"]
+        host.kill_worker()  # its successor is warm, and that one's is not
+        os.kill(host.worker_pid(), signal.SIGKILL)
+        wait_until(lambda: host.worker()["state"] == "recovering", "there is no worker")
+        with host.connect("two", staging_bytes=(all_else // 4096 + 1) * 4096):
+            assert len(events_of(host, "sequence-spilled")) == 1
+        assert one.turn() == expected[2]
 
 
 @contextmanager

@@ -72,9 +72,12 @@ bool Reclaimer::make_room(uint64_t bytes) {
   uint64_t coming = coming_bytes();
   IdleMemory& idle = sessions_.idle_memory();
   const IdleMemory::Offer offer = idle.offer(device());
-  const uint64_t possible = coming + offer.bytes() + weights_.evictable_bytes(device()) +
-                            sessions_.sequences().spill().evictable_bytes(device());
-  if (possible < bytes) return false;
+  const uint64_t possible = coming + offer.bytes() + weights_.evictable_bytes(device());
+  const Spill& spill = sessions_.sequences().spill();
+  if (possible + spill.evictable_bytes(device()) < bytes) {
+    // Until a worker has them again that has died, nothing gives way for what may not come.
+    return possible + spill.evictable_soon_bytes(device()) >= bytes;
+  }
   if (coming < bytes) coming += idle.begin(offer, bytes - coming, false);
   if (coming < bytes) {
     coming += weights_.give_way(device(), bytes - coming, Weights::Whose::kNobodyRuns).bytes;

@@ -14,7 +14,8 @@
 //
 // While somebody waits for it, it is looked whether it still comes: what waits for a lane to end a
 // step comes too late for them once that step has taken long (lane_steps.h), and something else
-// gives way, or they are refused.
+// gives way, or they are refused. Groups that nobody can move because their worker has just died
+// count as coming until its successor has them (deaths.h), and all the rest stays until then.
 //
 // After each grant, and when a model falls idle:
 //

@@ -96,12 +96,27 @@ void Deaths::worker_ready(WorkerKey key) {
 bool Deaths::may_have_worker(const Session& session) const {
   const uint64_t now_ns = clock_.monotonic_ns();
   if (now_ns < session.gives_way_until_ns && others_await_turn(session)) return false;
+  return !is_quarantined(session);
+}
+
+bool Deaths::is_quarantined(const Session& session) const {
+  const uint64_t now_ns = clock_.monotonic_ns();
   const bool has_spare = domains_.has_spare(session.device);
-  if (!session.quarantine.is_over(now_ns, has_spare)) return false;
+  if (!session.quarantine.is_over(now_ns, has_spare)) return true;
   const auto others = newcomers_.find(session.worker());
-  if (others == newcomers_.end() || others->second.is_over(now_ns, has_spare)) return true;
+  if (others == newcomers_.end() || others->second.is_over(now_ns, has_spare)) return false;
   const auto progress = session.memory.progress();
-  return progress && progress->commit > 0;
+  return !progress || progress->commit == 0;
+}
+
+bool Deaths::returns_soon(const Session& session) const {
+  if (session.attached) {
+    // A worker that is dead is still theirs until its death was noted of each of its sessions.
+    if (domains_.ready(session.worker())) return false;
+  } else if (clock_.monotonic_ns() - session.lost_worker_ns >= kSuccessorMs * kNsPerMs) {
+    return false;
+  }
+  return domains_.is_to_be_ready(session.worker()) && !is_quarantined(session);
 }
 
 // It is not enough that the worker was told of the other session first: in a new worker its step

@@ -28,6 +28,10 @@ namespace djinn::daemon {
 
 class Deaths {
  public:
+  // Whoever waits for what a dead worker's successor is to let go of waits for so long: on a busy
+  // machine a worker takes seconds to start, and other sessions' turns take kTurnsMs.
+  static constexpr uint64_t kSuccessorMs = 10'000;
+
   struct Verdict {
     bool progressed = false;   // the next worker may come at once, as far as this session tells
     std::optional<Error> end;  // of the session, which cannot go on
@@ -53,6 +57,9 @@ class Deaths {
   // Whether nothing holds the session back from it: deaths of its own, those of its user's other
   // newcomers, or others' turns. To be asked again soon.
   [[nodiscard]] bool may_have_worker(const Session& session) const;
+  // Whether it has lost its worker, and the next one is to be told of it soon: it is not held back
+  // for deaths of its own, and the last one was less than kSuccessorMs ago.
+  [[nodiscard]] bool returns_soon(const Session& session) const;
   // The worker was told of it.
   static void note_attached(Session& session);
 
@@ -60,6 +67,8 @@ class Deaths {
   static constexpr uint64_t kTurnsMs = 1000;
 
   void note_killer(Session& session);
+  // Deaths of its own, or of its user's other newcomers, hold it back.
+  [[nodiscard]] bool is_quarantined(const Session& session) const;
   // Of its worker, sessions that are no killers, have work, and were given no step yet.
   [[nodiscard]] bool others_await_turn(const Session& session) const;
 

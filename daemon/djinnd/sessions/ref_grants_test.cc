@@ -101,7 +101,9 @@ class RefGrantsTest : public ::testing::Test, private LateChunks {
   void freed_late(SessionId, uint64_t bytes) override { freed_late_ += bytes; }
 
   testing::NoWorkers workers_{loop_, clock_};
-  const Spill spill_{clock_, devices_, workers_.domains, sessions_, lane_steps_, {"", 0, 0}};
+  const Deaths deaths_{clock_, workers_.domains, sessions_};
+  const Spill spill_{clock_,      devices_, workers_.domains, sessions_,
+                     lane_steps_, deaths_,  {"", 0, 0}};
   const LaneMemory lanes_{devices_, workers_.domains, workers_.refusals,
                           [](WorkerKey, const Error&) {}};
   IdleMemory idle_memory_{workers_.domains, lanes_, sessions_, lane_steps_, spill_};

@@ -95,7 +95,8 @@ Status check_addresses(const Session& session, uint64_t bytes) {
 
 Sequences::Sequences(const Clock& clock, const Devices& devices, Domains& domains, Events& events,
                      QuotaRefusals& refusals, Replies& replies, WorkQueue& file_work,
-                     const SessionTable& sessions, const LaneSteps& lane_steps, SpillRules rules)
+                     const SessionTable& sessions, const LaneSteps& lane_steps,
+                     const Deaths& deaths, SpillRules rules)
     : clock_(clock),
       devices_(devices),
       domains_(domains),
@@ -104,7 +105,7 @@ Sequences::Sequences(const Clock& clock, const Devices& devices, Domains& domain
       replies_(replies),
       file_work_(file_work),
       sessions_(sessions),
-      spill_(clock, devices, domains, sessions, lane_steps, std::move(rules)) {}
+      spill_(clock, devices, domains, sessions, lane_steps, deaths, std::move(rules)) {}
 
 SequenceGroup* Sequences::find(SessionId id, WorkerKey key, SequenceHandle handle) const {
   Session* const session = sessions_.find(id, key);

@@ -24,6 +24,7 @@
 #include "daemon/djinnd/loop/work_queue.h"
 #include "daemon/djinnd/memory/devices.h"
 #include "daemon/djinnd/memory/quota_refusals.h"
+#include "daemon/djinnd/sessions/deaths.h"
 #include "daemon/djinnd/sessions/lane_steps.h"
 #include "daemon/djinnd/sessions/session.h"
 #include "daemon/djinnd/sessions/spill.h"
@@ -38,7 +39,8 @@ class Sequences {
   // file_work makes and closes files.
   Sequences(const Clock& clock, const Devices& devices, Domains& domains, Events& events,
             QuotaRefusals& refusals, Replies& replies, WorkQueue& file_work,
-            const SessionTable& sessions, const LaneSteps& lane_steps, SpillRules rules);
+            const SessionTable& sessions, const LaneSteps& lane_steps, const Deaths& deaths,
+            SpillRules rules);
 
   // --- requests; they answer the client
   void make(Session& session, uint32_t number, const ipc::SequenceGeometry& geometry);

@@ -71,11 +71,20 @@ class SequencesTest : public ::testing::Test, private Replies {
   void owe(const Waiter&, std::function<ipc::DaemonReply()>) override {}
 
   testing::NoWorkers workers_{loop_, clock_};
+  const Deaths deaths_{clock_, workers_.domains, sessions_};
 
  protected:
-  Sequences sequences_{
-      clock_, two_.devices, workers_.domains, workers_.events, workers_.refusals,
-      *this,  file_work_,   sessions_,        lane_steps_,     {"/nowhere", 0, kDeviceBytes}};
+  Sequences sequences_{clock_,
+                       two_.devices,
+                       workers_.domains,
+                       workers_.events,
+                       workers_.refusals,
+                       *this,
+                       file_work_,
+                       sessions_,
+                       lane_steps_,
+                       deaths_,
+                       {"/nowhere", 0, kDeviceBytes}};
 };
 
 TEST_F(SequencesTest, a_group_whose_extent_cannot_be_made_is_refused_and_takes_no_slot) {

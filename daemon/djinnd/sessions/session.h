@@ -134,9 +134,10 @@ struct Session {
   uint64_t trimming_heap_bytes = 0;         // and of its worker's heap
   std::optional<uint64_t> trimmed_at;       // the commit at which it had given back what could go
   SequenceSlots sequences;
-  bool attached = false;    // the present worker was told of it
-  uint64_t attachment = 0;  // how many workers were
-  uint32_t hello = 0;       // the number of the Hello that waits for Welcome
+  bool attached = false;        // the present worker was told of it
+  uint64_t attachment = 0;      // how many workers were
+  uint64_t lost_worker_ns = 0;  // when the last of them died, by the monotonic clock
+  uint32_t hello = 0;           // the number of the Hello that waits for Welcome
   DeathCount deaths;
   Quarantine quarantine;
   bool has_killed = false;          // a worker ended in a step of it

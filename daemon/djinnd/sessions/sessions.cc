@@ -72,9 +72,9 @@ Sessions::Sessions(const ConnectionHost& host, const Clock& clock, IdSource& ids
       turns_(host.turns),
       listener_(listener),
       lane_steps_(clock, sessions_),
-      sequences_(clock, devices, domains, events, refusals, *this, work.files, sessions_,
-                 lane_steps_, std::move(spill)),
       deaths_(clock, domains, sessions_),
+      sequences_(clock, devices, domains, events, refusals, *this, work.files, sessions_,
+                 lane_steps_, deaths_, std::move(spill)),
       idle_memory_(domains, lanes, sessions_, lane_steps_, sequences_.spill()),
       ref_grants_(devices, domains, refusals, sessions_, idle_memory_, *this),
       departed_(host.loop, work.users, [this] { memory_stays(); }),
@@ -708,6 +708,8 @@ void Sessions::attach_those_that_may(const std::function<bool(const Session&)>& 
       if (waits) attach_or_wait(*session);
     }
   }
+  // Groups that the worker has again may go to disk, and somebody may wait for that.
+  for (const auto& memory : devices_.all()) memory->freed();
 }
 
 void Sessions::attach_or_wait(Session& session) {
@@ -766,6 +768,7 @@ bool Sessions::worker_died(WorkerKey key, const WorkerDeath& death,
 bool Sessions::note_death(Session& session, const WorkerDeath& death, bool shared) {
   DJINN_ASSERT(session.has_memory() && session.phase != SessionPhase::kLeaving);
   const bool was_served = std::exchange(session.attached, false);
+  if (was_served) session.lost_worker_ns = clock_.monotonic_ns();
   memory_of(session).cancel(Memory::of_session(session.id));
   sequences_.worker_died(session, death);
   RefGrants::worker_died(session);

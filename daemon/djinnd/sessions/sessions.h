@@ -230,8 +230,8 @@ class Sessions final : public Replies, private LateChunks {
   std::map<SessionId, Released> released_;  // gone, their memory not yet
   std::vector<InLine> in_line_;
   LaneSteps lane_steps_;
-  Sequences sequences_;
   Deaths deaths_;
+  Sequences sequences_;
   IdleMemory idle_memory_;
   RefGrants ref_grants_;
   Departed departed_;

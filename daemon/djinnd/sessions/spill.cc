@@ -14,6 +14,12 @@ namespace {
 // A group or a directory that failed is not tried again for this long.
 constexpr uint64_t kRetryNs = 10'000 * kNsPerMs;
 
+uint64_t bytes_of(const std::vector<Spill::Candidate>& candidates) {
+  uint64_t bytes = 0;
+  for (const Spill::Candidate& one : candidates) bytes += one.group->held_bytes();
+  return bytes;
+}
+
 }  // namespace
 
 uint64_t Spill::retry_ns() const {
@@ -39,11 +45,14 @@ bool Spill::is_idle(const Session& session) const {
   return now - session.used_ns >= rules_.idle_ms * kNsPerMs;
 }
 
-bool Spill::may_spill(const Session& session) const {
-  return session.phase == SessionPhase::kLive && session.attached &&
-         domains_.ready(session.worker()) && !session.runs() &&
-         !lane_steps_.is_long(session.worker()) &&
+bool Spill::rests(const Session& session) const {
+  return session.phase == SessionPhase::kLive && !session.runs() &&
          !devices_.of(session.device).waits(Memory::of_session(session.id));
+}
+
+bool Spill::may_spill(const Session& session) const {
+  return rests(session) && session.attached && domains_.ready(session.worker()) &&
+         !lane_steps_.is_long(session.worker());
 }
 
 bool Spill::can_spill(DeviceId device) const {
@@ -51,12 +60,17 @@ bool Spill::can_spill(DeviceId device) const {
 }
 
 std::vector<Spill::Candidate> Spill::candidates(DeviceId device, bool idle_only) const {
+  return candidates(device, idle_only, [this](const Session& one) { return may_spill(one); });
+}
+
+std::vector<Spill::Candidate> Spill::candidates(
+    DeviceId device, bool idle_only, const std::function<bool(const Session&)>& may_go) const {
   std::vector<Candidate> found;
   const uint64_t now = clock_.monotonic_ns();
   if (!can_spill(device) || now < not_before_ns_) return found;
   for (const auto& [id, session] : sessions_.all()) {
     if (session->device != device || session->sequences.size() == 0) continue;
-    if (!may_spill(*session)) continue;
+    if (!may_go(*session)) continue;
     if (const auto progress = session->memory.progress()) note_use(*session, *progress);
     if (idle_only && !is_idle(*session)) continue;
     for (auto& [index, group] : session->sequences.all()) {
@@ -77,11 +91,13 @@ std::vector<Spill::Candidate> Spill::candidates(DeviceId device, bool idle_only)
 }
 
 uint64_t Spill::evictable_bytes(DeviceId device) const {
-  uint64_t bytes = 0;
-  for (const Candidate& candidate : candidates(device, false)) {
-    bytes += candidate.group->held_bytes();
-  }
-  return bytes;
+  return bytes_of(candidates(device, false));
+}
+
+uint64_t Spill::evictable_soon_bytes(DeviceId device) const {
+  return bytes_of(candidates(device, false, [this](const Session& one) {
+    return may_spill(one) || (rests(one) && deaths_.returns_soon(one));
+  }));
 }
 
 uint64_t Spill::spilling_bytes() const {

@@ -8,12 +8,14 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "daemon/djinnd/memory/devices.h"
+#include "daemon/djinnd/sessions/deaths.h"
 #include "daemon/djinnd/sessions/lane_steps.h"
 #include "daemon/djinnd/sessions/session.h"
 #include "daemon/djinnd/workers/domains.h"
@@ -36,12 +38,14 @@ class Spill {
   };
 
   Spill(const Clock& clock, const Devices& devices, const Domains& domains,
-        const SessionTable& sessions, const LaneSteps& lane_steps, SpillRules rules)
+        const SessionTable& sessions, const LaneSteps& lane_steps, const Deaths& deaths,
+        SpillRules rules)
       : clock_(clock),
         devices_(devices),
         domains_(domains),
         sessions_(sessions),
         lane_steps_(lane_steps),
+        deaths_(deaths),
         rules_(std::move(rules)) {}
 
   void set_idle_ms(uint64_t ms) { rules_.idle_ms = ms; }
@@ -56,6 +60,8 @@ class Spill {
   [[nodiscard]] bool may_spill(const Session& session) const;
   // The bytes of the device's groups that could go at once.
   [[nodiscard]] uint64_t evictable_bytes(DeviceId device) const;
+  // Likewise, and of those that could as soon as the successor of a dead worker has them.
+  [[nodiscard]] uint64_t evictable_soon_bytes(DeviceId device) const;
   // The bytes of groups that are on disk.
   [[nodiscard]] uint64_t spilled_bytes() const;
   // How long until another group there has been idle for a while; nothing where there is none.
@@ -77,6 +83,11 @@ class Spill {
   [[nodiscard]] uint64_t retry_ns() const;
 
  private:
+  // Whether the session has nothing to do that would use its groups.
+  [[nodiscard]] bool rests(const Session& session) const;
+  // Of sessions whose groups may go.
+  [[nodiscard]] std::vector<Candidate> candidates(
+      DeviceId device, bool idle_only, const std::function<bool(const Session&)>& may_go) const;
   // Whether groups of the device can go to disk at all.
   [[nodiscard]] bool can_spill(DeviceId device) const;
   // The bytes of groups that are on their way to disk.
@@ -87,6 +98,7 @@ class Spill {
   const Domains& domains_;
   const SessionTable& sessions_;
   const LaneSteps& lane_steps_;
+  const Deaths& deaths_;
   SpillRules rules_;
   uint64_t not_before_ns_ = 0;
   std::string fault_;

@@ -104,11 +104,12 @@ class SpillFreeingTest : public ::testing::Test, private Replies {
   bool let_go_ = false;
   testing::NoWorkers workers_{loop_, clock_};
   WorkQueue file_work_{loop_, "files"};
+  const Deaths deaths_{clock_, workers_.domains, sessions_};
 
  protected:
   Sequences sequences_{
-      clock_, devices_,   workers_.domains, workers_.events, workers_.refusals,
-      *this,  file_work_, sessions_,        lane_steps_,     {"/nowhere", 0, kDevice}};
+      clock_,     devices_,  workers_.domains, workers_.events, workers_.refusals,       *this,
+      file_work_, sessions_, lane_steps_,      deaths_,         {"/nowhere", 0, kDevice}};
 };
 
 TEST_F(SpillFreeingTest, memory_counts_until_it_is_free_and_is_known_to_be_coming) {

@@ -64,6 +64,12 @@ bool Domains::ready(WorkerKey key) const {
   return worker != nullptr && worker->ready();
 }
 
+bool Domains::is_to_be_ready(WorkerKey key) const {
+  const WorkerSupervisor* const worker = find(key);
+  if (worker == nullptr) return false;
+  return worker->ready() || (worker->is_coming() && !spares_fail(key.device));
+}
+
 std::vector<std::pair<WorkerKey, WorkerSupervisor*>> Domains::all() const {
   std::vector<std::pair<WorkerKey, WorkerSupervisor*>> list;
   for (const auto& [key, worker] : workers_) list.emplace_back(key, worker.get());

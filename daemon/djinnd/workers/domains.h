@@ -40,6 +40,8 @@ class Domains {
   // Wakes the lane as WorkerSupervisor does.
   void wake_lane(WorkerKey key);
   [[nodiscard]] bool ready(WorkerKey key) const;
+  // Whether there is one, or one is to come and workers of its device start.
+  [[nodiscard]] bool is_to_be_ready(WorkerKey key) const;
   // Whether another worker of the device is warm, or none can be had.
   [[nodiscard]] bool has_spare(DeviceId device) const {
     return spares_.of(device).has_spare() || spares_fail(device);

@@ -215,6 +215,11 @@ void WorkerSupervisor::abandon(const char* why) {
   kill(why);
 }
 
+bool WorkerSupervisor::is_coming() const {
+  return phase_ == WorkerPhase::kWaiting ||
+         (phase_ == WorkerPhase::kBackingOff && (!dismissed_ || needed_again_));
+}
+
 void WorkerSupervisor::send(const ipc::WorkerCommand& command, std::span<const int> fds) {
   if (!ready()) return;
   DJINN_ASSERT(process_ != nullptr);

@@ -128,6 +128,8 @@ class WorkerSupervisor {
 
   [[nodiscard]] bool ready() const { return phase_ == WorkerPhase::kReady; }
   [[nodiscard]] bool absent() const { return phase_ == WorkerPhase::kAbsent; }
+  // There is none, and one is to follow.
+  [[nodiscard]] bool is_coming() const;
   // Does nothing while there is no ready worker.
   void send(const ipc::WorkerCommand& command, std::span<const int> fds = {});
   void kill(const char* why);
