@@ -42,6 +42,16 @@ struct Llama {
     return g.op("aten::linear", {x, weight(name + ".weight", {out, in}), b});
   }
   Tensor to(Tensor x, DType dtype) { return g.op("aten::to.dtype", {x, dtype}); }
+  // The same between float32 and the model's dtype, as passes look for it.
+  Tensor cast(Tensor x, DType dtype) {
+    if (config.dtype == DType::kFloat32) return x;
+    return g.op("aten::_to_copy", {x}, {{"dtype", dtype}});
+  }
+  // Passes ask for a dtype and sizes that something says.
+  Tensor claimed(Tensor x, int64_t width) {
+    g.claim(x, config.dtype, {batch, tokens, width});
+    return x;
+  }
   Tensor mul(Tensor a, Tensor b) { return g.op("aten::mul.Tensor", {a, b}); }
   Tensor add(Tensor a, Tensor b) { return g.op("aten::add.Tensor", {a, b}); }
 
@@ -49,12 +59,12 @@ struct Llama {
   // first.
   Tensor rms_norm(const std::string& name, Tensor x) {
     const auto scope = g.role("norm");
-    const Tensor wide = to(x, DType::kFloat32);
+    const Tensor wide = cast(x, DType::kFloat32);
     const Tensor squares = g.op("aten::pow.Tensor_Scalar", {wide, 2});
     const Tensor variance = g.op("aten::mean.dim", {squares, srg::ints({-1}), true});
     const Tensor scale =
-        g.op("aten::rsqrt", {g.op("aten::add.Scalar", {variance, config.rms_norm_eps})});
-    return mul(weight(name + ".weight", {config.hidden}), to(mul(wide, scale), config.dtype));
+        g.op("aten::rsqrt", {g.op("aten::add.Tensor", {variance, config.rms_norm_eps})});
+    return mul(weight(name + ".weight", {config.hidden}), cast(mul(wide, scale), config.dtype));
   }
 
   // Computes cos and sin of position * theta^(-2i / head_dim) in float32, rounded to the model's
@@ -75,21 +85,27 @@ struct Llama {
     sin = g.op("aten::unsqueeze", {to(g.op("aten::sin", {both}), config.dtype), 1});
   }
 
-  Tensor rotate(Tensor x) {
-    const int64_t half = config.head_dim / 2;
-    const Tensor low = g.op("aten::slice.Tensor", {x, -1, 0, half, 1});
-    const Tensor high =
-        g.op("aten::slice.Tensor", {x, -1, half, std::numeric_limits<int64_t>::max(), 1});
-    const Tensor turned = g.op("aten::cat", {srg::tensors({g.op("aten::neg", {high}), low}), -1});
-    return add(mul(x, cos), mul(turned, sin));
+  // Gives elements [first, first + width) of each head, as [batch, heads, tokens, width].
+  Tensor view_of(Tensor projected, int64_t heads, int64_t first, int64_t width) {
+    const int64_t row = heads * config.head_dim;
+    return g.op("aten::as_strided", {projected, srg::ints({batch, heads, tokens, width}),
+                                     srg::ints({tokens * row, config.head_dim, row, 1}), first});
   }
 
-  Tensor heads_of(const std::string& name, Tensor x, int64_t heads) {
-    const Tensor projected =
-        linear(name, x, heads * config.head_dim, config.hidden, config.attention_bias);
-    const Tensor split =
-        g.op("aten::view", {projected, srg::ints({batch, tokens, heads, config.head_dim})});
-    return g.op("aten::transpose.int", {split, 1, 2});
+  Tensor project(const std::string& name, Tensor x, int64_t heads) {
+    const int64_t width = heads * config.head_dim;
+    return claimed(linear(name, x, width, config.hidden, config.attention_bias), width);
+  }
+
+  // The halves are views of what x is one of: passes join them to a rotation by that.
+  Tensor rotated(const std::string& name, Tensor x, int64_t heads) {
+    const Tensor projected = project(name, x, heads);
+    const int64_t half = config.head_dim / 2;
+    const Tensor whole = view_of(projected, heads, 0, config.head_dim);
+    const Tensor low = view_of(projected, heads, 0, half);
+    const Tensor high = view_of(projected, heads, half, half);
+    const Tensor turned = g.op("aten::cat", {srg::tensors({g.op("aten::neg", {high}), low}), -1});
+    return add(mul(whole, cos), mul(turned, sin));
   }
 
   // Appends to one buffer of the group, and gives what the buffer holds then.
@@ -103,9 +119,10 @@ struct Llama {
   Tensor attention(const std::string& layer, uint32_t index, Tensor x) {
     const auto scope = g.role("attention");
     const std::string self = layer + ".self_attn.";
-    const Tensor q = rotate(heads_of(self + "q_proj", x, config.heads));
-    const Tensor k = rotate(heads_of(self + "k_proj", x, config.kv_heads));
-    const Tensor v = heads_of(self + "v_proj", x, config.kv_heads);
+    const Tensor q = rotated(self + "q_proj", x, config.heads);
+    const Tensor k = rotated(self + "k_proj", x, config.kv_heads);
+    const Tensor v =
+        view_of(project(self + "v_proj", x, config.kv_heads), config.kv_heads, 0, config.head_dim);
     const Tensor all_k = append(index, srg::SequencePart::kKey, k);
     const Tensor all_v = append(index, srg::SequencePart::kValue, v);
     const bool causal = program.phase == LlamaPhase::kPrefill;
@@ -133,8 +150,10 @@ struct Llama {
   Tensor layer(uint32_t index, Tensor x) {
     const std::string name = "model.layers." + std::to_string(index);
     const auto scope = g.module(name);
-    x = add(x, attention(name, index, rms_norm(name + ".input_layernorm", x)));
-    return add(x, mlp(name, rms_norm(name + ".post_attention_layernorm", x)));
+    x = claimed(add(x, attention(name, index, rms_norm(name + ".input_layernorm", x))),
+                config.hidden);
+    return claimed(add(x, mlp(name, rms_norm(name + ".post_attention_layernorm", x))),
+                   config.hidden);
   }
 
   Tensor logits(Tensor x) {
@@ -258,7 +277,7 @@ Result<srg::Graph> build_llama(const LlamaConfig& config, const LlamaProgram& pr
   }
   const Tensor table =
       llama.weight("model.embed_tokens.weight", {config.vocabulary, config.hidden});
-  Tensor x = g.op("aten::embedding", {table, ids});
+  Tensor x = llama.claimed(g.op("aten::embedding", {table, ids}), config.hidden);
   llama.rotary(positions);
   for (int64_t i = 0; i < config.layers; ++i) x = llama.layer(static_cast<uint32_t>(i), x);
   g.output("logits", llama.logits(llama.rms_norm("model.norm", x)));

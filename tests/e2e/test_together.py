@@ -3,6 +3,7 @@
 their own: their token steps are computed together, and each has what it has alone, whoever comes,
 goes, gives up or loses its worker."""
 
+import json
 import os
 import random
 import signal
@@ -146,6 +147,21 @@ def test_unknown_numerics_and_forms_are_told_with_those_that_there_are(
 
 
 # --- loops of clients, each of whose steps is a run
+
+
+def test_all_norms_and_rotations_of_the_llama_builder_are_djinns_own(
+    daemon: Daemon, session: djinn.Session, byte_model: Path
+) -> None:
+    layers = json.loads((byte_model / "config.json").read_text())["num_hidden_layers"]
+    generator = djinn.Generator(session, byte_model, numerics="fast")
+    generator.generate([[256, 84, 104]], max_new_tokens=2, stop_tokens=[])
+    programs = {one["name"]: one["id"] for one in ctl(daemon, "programs", "-j").items()}
+    assert programs.keys() == {"llama.prefill", "llama.decode"}
+    for program in programs.values():
+        shown = ctl(daemon, "show", "--graph", program).text().splitlines()
+        assert f"# norm: {2 * layers + 1} made, 0 left" in shown
+        assert f"# rope: {2 * layers} made, 0 left" in shown
+
 
 STEP = """srg 1 "step" numerics "fast"
 symbol t 1..16 tokens
