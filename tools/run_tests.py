@@ -43,7 +43,7 @@ import time
 import xml.etree.ElementTree as ElementTree
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import IO
@@ -70,6 +70,7 @@ CORES = len(os.sched_getaffinity(0))
 FILES_OF_A_SHARE = 30
 # These run a second time with djinnd as if it were on another machine (tests/e2e/README.md).
 REMOTE = ("test_runs.py", "test_encoder.py", "test_byte_model.py")
+REMOTE_FOLDERS = ("device", "ghosts")  # and these whole, in the full tier
 FIRST = ("ghosts", "packaging")  # few files of minutes each: begun last, they would end last
 
 SANITIZER_ENVIRONMENT = {
@@ -440,7 +441,16 @@ def shares_of(folder: Path) -> list[Share]:
     return [Share(f"{folder.name}-{i + 1}", files[i::count]) for i in range(count)]
 
 
-def shares_of_tests() -> list[Share]:
+def shares_through_gate(top: Path, tier: str) -> list[Share]:
+    """What runs once more, as if djinnd were on another machine."""
+    shares = [Share("remote", [top / "e2e" / name for name in REMOTE])]
+    if tier == "full":
+        for folder in REMOTE_FOLDERS:
+            shares += [replace(one, name=f"remote-{one.name}") for one in shares_of(top / folder)]
+    return [replace(one, environment=(("DJINN_TEST_CARRIER", "stdio"),)) for one in shares]
+
+
+def shares_of_tests(tier: str) -> list[Share]:
     """Of tests/, the longest folders first; a test that stands elsewhere would never run."""
     top = ROOT / "tests"
     strays = [*top.glob("test_*.py"), *(ROOT / "python").rglob("test_*.py")]
@@ -448,11 +458,8 @@ def shares_of_tests() -> list[Share]:
     files = Counter(top / path.relative_to(top).parts[0] for path in top.rglob("test_*.py"))
     del files[STYLE]
     folders = sorted(files, key=lambda folder: (folder.name not in FIRST, -files[folder]))
-    carried = [top / "e2e" / name for name in REMOTE]
-    return [
-        *(share for folder in folders for share in shares_of(folder)),
-        Share("remote", carried, (("DJINN_TEST_CARRIER", "stdio"),)),
-    ]
+    near = [share for folder in folders for share in shares_of(folder)]
+    return near + shares_through_gate(top, tier)
 
 
 def run_all(selection: Selection) -> list[Outcome]:
@@ -465,7 +472,7 @@ def run_all(selection: Selection) -> list[Outcome]:
             print_outcome(outcome)
 
     pytests = [partial(run_pytest, Share(STYLE.name, [STYLE]), selection, stream=False)]
-    for share in shares_of_tests():
+    for share in shares_of_tests(selection.tier):
         if not (selection.text and share.environment):  # a name means the test, once
             pytests.append(partial(run_pytest, share, selection, stream=True))
     jobs = [Job(run) for run in pytests]

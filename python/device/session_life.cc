@@ -6,6 +6,7 @@
 
 #include <utility>
 
+#include "libdjinn-client/host.h"
 #include "python/device/errors.h"
 #include "python/device/interruption.h"
 
@@ -34,10 +35,19 @@ Link& SessionLife::link() {
 
 Link& SessionLife::link_at_once() {
   const bool had_one = link_ == nullptr && !why_ended_.empty();
-  if (had_one && !client::Client::is_served(Link::connect_options())) {
-    raise({ErrorCode::kDisconnected, why_ended_});
-  }
+  if (had_one && !may_be_served()) raise({ErrorCode::kDisconnected, why_ended_});
   return link();
+}
+
+// What another machine has can be known by trying alone.
+bool SessionLife::may_be_served() {
+  const client::ConnectOptions options = Link::connect_options();
+  const auto host = client::resolve_host(options.host);
+  if (!host || !host->is_far()) return client::Client::is_served(options);
+  Interruption interruption(Interruption::Place::kWithLock);
+  const Status made = connection_.reconnect(0, std::ref(interruption));
+  interruption.raise_again();
+  return static_cast<bool>(made);
 }
 
 Link& SessionLife::link_of(uint64_t session) {

@@ -69,6 +69,8 @@ class SessionLife {
 
  private:
   void state();
+  // Whether a session could be made now; to know it of another machine makes one.
+  bool may_be_served();
 
   const std::function<void()> on_end_;
   client::Connection connection_;

@@ -9,8 +9,10 @@ import sys
 from typing import Any
 
 import pytest
-from private_daemon import running
+from private_daemon import CARRIER, running
 
+# From far away nobody can tell who it was.
+WHY = "because djinnd there, djinn-gate" if CARRIER else "because djinnd was stopped or restarted"
 WAIT_S = 10  # for a djinnd that comes back: what looks must take far less
 
 PROGRAM = """
@@ -78,7 +80,7 @@ def test_what_was_not_computed_yet_shows_why_it_has_no_value(told: dict[str, Any
 def test_who_needs_it_gets_an_error_that_is_pytorch_s_and_ours(told: dict[str, Any]) -> None:
     for name in ("summary", "value", "computed"):
         assert told[name].startswith("LostError, True: "), told
-        assert "because djinnd was stopped or restarted" in told[name], told
+        assert WHY in told[name], told
 
 
 def test_explain_tells_of_the_loss(told: dict[str, Any]) -> None:

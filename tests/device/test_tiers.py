@@ -610,6 +610,7 @@ def test_djinnd_tells_which_tiers_this_process_says_it_took(
     for _ in range(3):
         ghost(**inputs, use_cache=False)
     ghost.generate(**inputs, **GREEDY)
+    (ghost.lm_head.weight[0] + 1).cpu()  # what was stated crosses to another machine with a run
     assert [now - then for now, then in zip(stated(), before, strict=True)] == [0, 3, 1]
 
 

@@ -22,6 +22,8 @@ THREADS = 2
 DEADLINE_S = 60.0
 # "stdio": all that tests do by Daemon.host goes through djinn-reach and djinn-gate.
 CARRIER = os.environ.get("DJINN_TEST_CARRIER", "")
+STARTER = "DJINN_TEST_STARTER"
+os.environ[STARTER] = str(os.getpid())
 
 
 def far_host(host: str, programs: Path = BIN) -> str:
@@ -82,6 +84,19 @@ def children_named(pid: int, name: str) -> list[int]:
         with suppress(FileNotFoundError, ProcessLookupError):  # it ends
             if Path(f"/proc/{child}/comm").read_text().strip() == name:
                 found.append(child)
+    return found
+
+
+def own_pids() -> set[int]:
+    """Of this process' sessions, as djinnd knows them: those on another machine are of gates, which
+    have the environment of who had them started."""
+    own = f"{STARTER}={os.environ[STARTER]}".encode()
+    found = {os.getpid()}
+    for one in Path("/proc").iterdir():
+        with suppress(OSError):  # it is no process, or ends
+            is_gate = (one / "comm").read_text() == "djinn-gate\n"
+            if is_gate and own in (one / "environ").read_bytes().split(b"\0"):
+                found.add(int(one.name))
     return found
 
 

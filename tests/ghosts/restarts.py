@@ -18,7 +18,7 @@ import djinn
 import torch
 import transformers
 import zoo
-from private_daemon import BIN, THREADS, Daemon
+from private_daemon import BIN, CARRIER, THREADS, Daemon
 
 GREEDY: dict[str, Any] = {"max_new_tokens": 6, "do_sample": False, "pad_token_id": 0}
 ids = torch.tensor([[5, 9, 17, 3]])
@@ -45,7 +45,9 @@ def use(model: Any) -> list[torch.Tensor]:
 def expect_gone(function: Any, *arguments: Any) -> None:
     """What happened, why, and what next."""
     text = error_of(function, *arguments)
-    for part in ("gone", "djinnd was stopped or restarted", "Start djinnd", "load the model again"):
+    # From far away nobody can tell who it was.
+    told = ("djinnd there, djinn-gate",) if CARRIER else ("djinnd was stopped", "Start djinnd")
+    for part in ("gone", *told, "oad the model again"):
         assert part in text, text
 
 

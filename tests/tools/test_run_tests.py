@@ -89,7 +89,7 @@ class Runner:
         for name, value in {
             "ROOT": folder,
             "RESULTS": folder / "results",
-            "shares_of_tests": list,
+            "shares_of_tests": lambda tier: [],
             "run_pytest": lambda share, *_, **__: run_tests.Outcome(share.name),
         }.items():
             monkeypatch.setattr(run_tests, name, value)
