@@ -98,8 +98,8 @@ def positions_of(said: Any, cache: Any) -> Positions:
 
 
 def differing(found: Positions, expected: Positions) -> list[int]:
-    """Numbers of positions."""
-    pairs = enumerate(zip(found, expected, strict=False))
+    """Numbers of positions. As many are expected as are found."""
+    pairs = enumerate(zip(found, expected, strict=True))
     return [number for number, (a, b) in pairs if a != b]
 
 
@@ -119,7 +119,9 @@ class Sessions:
         return [
             position < prompt_of(number)
             for tokens in (*order, TOKENS)
-            for position in differing(self.generate(number, tokens), alone[number])
+            for position in differing(
+                self.generate(number, tokens), alone[number][: prompt_of(number) + tokens - 1]
+            )
         ]
 
 

@@ -84,7 +84,8 @@ def decode(measured: Measured, _: Path) -> Any | None:
     for axes, (model, found) in zip(all_axes[:, 0], models.items(), strict=True):
         colours = [OURS if program.startswith("djinn") else OTHERS for program in found]
         bars = axes.barh([PROGRAMS[program] for program in found], found.values(), color=colours)
-        axes.bar_label(bars, fmt="%.2f", padding=3, color=QUIET)
+        behind = {"facecolor": "white", "edgecolor": "none", "pad": 1}  # of what the line crosses
+        axes.bar_label(bars, fmt="%.2f", padding=4, color=QUIET, bbox=behind)
         axes.axvline(1, color=QUIET, linewidth=0.8, linestyle="--")
         axes.invert_yaxis()
         axes.set_title(MODELS[model], loc="left", fontsize=10)
