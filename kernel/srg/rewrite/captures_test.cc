@@ -8,6 +8,8 @@
 #include <array>
 #include <cstdlib>
 #include <map>
+#include <set>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -135,6 +137,74 @@ TEST(captures, nine_of_ten_layers_attend_to_tokens_by_our_kernel) {
     }
   }
   EXPECT_GE(attends * 10, 9 * appends / 2) << attends << " of " << appends / 2;
+}
+
+size_t count_of(const Graph& graph, std::span<const std::string_view> ops) {
+  return static_cast<size_t>(std::ranges::count_if(
+      graph.nodes, [&](const Node& node) { return std::ranges::find(ops, node.op) != ops.end(); }));
+}
+
+// Each is known by an operator that nothing else in these models has.
+TEST(captures, nine_of_ten_norms_are_ours) {
+  constexpr std::array<std::string_view, 2> kNorms{"aten::rsqrt", "aten::layer_norm"};
+  size_t all_norms = 0, left = 0;
+  for (const Rewritten& one : all()) {
+    if (!is_decode(one)) continue;
+    all_norms += count_of(one.capture.graph, kNorms);
+    left += count_of(one.rewriting.graph, kNorms);
+  }
+  EXPECT_GT(all_norms, 1000U);
+  EXPECT_LE(left * 10, all_norms) << left << " of " << all_norms << " are left";
+}
+
+// The half that is negated goes into what joins it with the other one.
+size_t rotations_of(const Graph& graph) {
+  std::set<ValueId> negated;
+  size_t joined = 0;
+  for (const Node& node : graph.nodes) {
+    if (node.op == "aten::neg") negated.insert(node.outputs.begin(), node.outputs.end());
+    if (node.op != "aten::cat" && node.op != "aten::stack") continue;
+    const auto* const list = std::get_if<ValueList>(argument_at(node, 0));
+    if (list == nullptr) continue;
+    joined +=
+        std::ranges::any_of(list->ids, [&](const auto& id) { return id && negated.contains(*id); });
+  }
+  return joined;
+}
+
+// Those of models that negate nothing, which is one of queries and one of keys a layer: as many as
+// there are appends.
+size_t rotations_in_other_forms(const Graph& graph) {
+  constexpr std::array<std::string_view, 2> kAngles{"aten::cos", "aten::polar"};
+  constexpr std::array<std::string_view, 1> kAppends{"djinn::kv_append"};
+  const bool is_turned = count_of(graph, kAngles) > 0;
+  return is_turned && rotations_of(graph) == 0 ? count_of(graph, kAppends) : 0;
+}
+
+TEST(captures, nine_of_ten_rotations_are_ours) {
+  constexpr std::array<std::string_view, 1> kRopes{"djinn::rope"};
+  size_t all_rotations = 0, made = 0;
+  for (const Rewritten& one : all()) {
+    if (!is_decode(one)) continue;
+    const Graph& graph = one.capture.graph;
+    all_rotations += rotations_of(graph) + rotations_in_other_forms(graph);
+    made += count_of(one.rewriting.graph, kRopes);
+  }
+  EXPECT_GE(made * 10, all_rotations * 9) << made << " of " << all_rotations;
+}
+
+// For want of an operator that is theirs alone, by what the passes themselves count.
+TEST(captures, nine_of_ten_gates_and_casts_are_ours) {
+  std::map<std::string, PassReport> sums;
+  for (const Rewritten& one : all()) {
+    if (!is_decode(one)) continue;
+    for (const PassReport& pass : one.rewriting.passes) add(sums[pass.name], pass);
+  }
+  for (const char* const name : {"gated", "casts"}) {
+    const PassReport& pass = sums[name];
+    EXPECT_GT(pass.fired, 100U) << name;
+    EXPECT_GE(pass.fired, 9 * left_by(pass)) << name << ": " << lines_of(pass);
+  }
 }
 
 }  // namespace

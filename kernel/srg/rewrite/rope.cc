@@ -118,6 +118,22 @@ std::optional<Rope> rope_of(const Draft& draft, NodeIndex sum) {
   return rope;
 }
 
+// Why a node is taken for a rotation, or a part of one, that stays as it is; null: it is none.
+const char* why_left(const Draft& draft, const Node& node) {
+  if (node.op == "aten::neg")
+    return "what is negated is no part of a head, or turned in another form";
+  const auto left = value_at(node, 0), right = value_at(node, 1);
+  if (!left || !right) return nullptr;
+  // x1 * cos - x2 * sin
+  if (node.op == "aten::sub.Tensor" && made_by(draft, *left, "aten::mul.Tensor") &&
+      made_by(draft, *right, "aten::mul.Tensor")) {
+    return "its halves are turned one by one, and nothing is negated";
+  }
+  if (node.op == "aten::mul.Tensor" && dtype_of(draft, node.outputs[0]) == DType::kComplex64)
+    return "it is turned as complex numbers";
+  return nullptr;
+}
+
 }  // namespace
 
 PassReport rewrite_ropes(Draft& draft) {
@@ -141,9 +157,8 @@ PassReport rewrite_ropes(Draft& draft) {
     ++report.fired;
   }
   for (NodeIndex i = 0; i < draft.node_count(); ++i) {
-    if (draft.is_there(i) && draft.node(i).op == "aten::neg") {
-      report.leave("what is negated is no part of a head, or turned in another form");
-    }
+    if (!draft.is_there(i)) continue;
+    if (const char* const why = why_left(draft, draft.node(i))) report.leave(why);
   }
   return report;
 }
