@@ -32,8 +32,14 @@ COUNTED = (
     "aten::convolution",
     "aten::scaled_dot_product_attention",
 )
-GENERATING = ("llama", "gpt2", "phi", "cohere", "qwen3", "qwen3_moe", "mixtral", "opt")
-FORWARD = ("bert", "electra", "vit", "convnext", "resnet", "wav2vec2", "clip", "siglip")
+GENERATING = (
+    *("llama", "gpt2", "phi", "cohere", "qwen3", "qwen3_moe", "mixtral", "opt"),
+    *("codegen", "gemma2", "gpt_neox", "olmoe"),
+)
+FORWARD = (
+    *("bert", "electra", "vit", "convnext", "resnet", "wav2vec2", "clip", "siglip"),
+    *("deberta-v2", "hubert", "segformer", "swin"),
+)
 
 
 def counted(run: Any) -> int:
