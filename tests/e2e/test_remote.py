@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 import torch
 from command_line import ctl
-from graphs import DOUBLE, REFUSED
-from graphs import LINEAR as LINEAR_OF
 from private_daemon import BIN, Daemon, running, wait_until
 from safetensors.torch import save_file
+from small_graphs import DOUBLE, REFUSED
+from small_graphs import LINEAR as LINEAR_OF
 
 LINEAR = LINEAR_OF.format(dtype="float32")
 

@@ -13,9 +13,9 @@ import djinn
 import numpy as np
 import pytest
 import torch
-from graphs import DOUBLE, LINEAR, REFUSED
 from private_daemon import Daemon, running, wait_until
 from safetensors.torch import save_file
+from small_graphs import DOUBLE, LINEAR, REFUSED
 
 NONZERO = """srg 1 "nonzero"
 symbol n 1..1024
