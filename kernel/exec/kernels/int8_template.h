@@ -96,7 +96,7 @@ struct Int8Tile {
     if constexpr (M == 1) {
       fetch_ahead(at);
     } else {
-      __builtin_prefetch(at + kPackedAheadBytes, 0, kSecondCache);
+      __builtin_prefetch(at + kPackedAheadBytes<M>, 0, kSecondCache);
     }
   }
 
@@ -280,7 +280,7 @@ void widen_row(const void* row, int64_t columns, void* to) {
   widen_part(row, columns, 0, columns, static_cast<T*>(to));
 }
 
-template <typename T, LinearKernel kOutputsFirst = &outputs_first<T>>
+template <typename T, LinearKernel kOutputsFirst = &in_blocks<T>>
 void int8_turned(const Linear& call, int64_t begin, int64_t end) {
   static_assert(kTurnedOutputs % kInt8Block == 0);
   constexpr int64_t kLine = kLineBytes / sizeof(T);

@@ -14,11 +14,12 @@ namespace djinn::kernels {
 namespace {
 
 // With tiles come processors with two loads and two products a cycle, which three rows of weights
-// keep busier than two (Sapphire Rapids: 1.05 to 1.1 of their rate).
+// keep busier than two (Sapphire Rapids: 1.05 to 1.1 of their rate). And so 16 rows go in one
+// block, for which no second row of weights has a place.
 #ifdef __AMX_TILE__
-constexpr int kWeightsOfLevel = 3;
+constexpr int kWeightsOfLevel = 3, kOneBlockOfLevel = 16;
 #else
-constexpr int kWeightsOfLevel = 2;
+constexpr int kWeightsOfLevel = 2, kOneBlockOfLevel = 8;
 #endif
 
 struct Level {
@@ -27,6 +28,7 @@ struct Level {
   static constexpr int kLanes = 16;
   static constexpr int kRegisters = 32;
   static constexpr int kWeightsMax = kWeightsOfLevel;
+  static constexpr int kRowsInOneBlock = kOneBlockOfLevel;
   static Vector zero() { return _mm512_setzero_ps(); }
   static Vector broadcast(float value) { return _mm512_set1_ps(value); }
   static Vector load_floats(const float* from) { return _mm512_loadu_ps(from); }

@@ -75,8 +75,10 @@ template <int M>
 constexpr int kWeightsAtOnce = M <= 2 || 2 * M > kTileSums ? 1
                                : M == kRowsMax             ? Level::kWeightsMax
                                                            : 2;
-// How far ahead weights are fetched into the second cache, in the order in which they are read.
-constexpr int64_t kPackedAheadBytes = 8192;
+// How far ahead weights are fetched into the second cache, in the order in which they are read: the
+// more rows, the longer each takes.
+template <int M>
+constexpr int64_t kPackedAheadBytes = M > kRowsMax ? 4096 : 8192;
 
 // Elements [begin, end) of M rows, and zeros behind the last.
 template <typename T, int M>
@@ -217,7 +219,7 @@ struct Block {
     for (int64_t k = 0; k < call.inputs; k += at_once) {
       x.pack(row, k, smaller(k + at_once, call.inputs));
       const int64_t bytes = W * (x.end - x.begin) * static_cast<int64_t>(sizeof(T));
-      const int64_t rows_ahead = (kPackedAheadBytes + bytes - 1) / bytes * W;
+      const int64_t rows_ahead = (kPackedAheadBytes<M> + bytes - 1) / bytes * W;
       int64_t n = begin;
       for (; n + W <= end; n += W) compute_tile<W>(n, ahead_of(n + rows_ahead));
       for (; n < end; ++n) compute_tile<1>(n, ahead_of(n + rows_ahead));
@@ -396,23 +398,50 @@ constexpr int kRowsOfMany = smaller(kRowsMax, kTileSums / 2);
 // tile is what of the weights stays in the second cache beside it: on Zen 4 packing for 64 outputs
 // of 384 inputs took 6 % of the products' time.
 constexpr int64_t kTileBytes = 400 * 1024;
-template <typename T>
+template <typename T, int M>
 inline int64_t outputs_at_once(const Linear& call) {
   const int64_t row_bytes = call.inputs * static_cast<int64_t>(sizeof(T));
-  const bool is_whole = call.inputs <= PackedRows<T, kRowsMax>::kStepsMax * Dot<T>::kStep;
+  const bool is_whole = call.inputs <= PackedRows<T, M>::kStepsMax * Dot<T>::kStep;
   if (!is_whole || row_bytes == 0) return kTileOutputs;
   const int64_t tiles = smaller(kTileOutputsMax, kTileBytes / row_bytes) / kTileOutputs;
   return tiles > 1 ? tiles * kTileOutputs : kTileOutputs;
 }
 
 template <typename T>
-void outputs_first(const Linear& call, int64_t begin, int64_t end) {
+void in_blocks(const Linear& call, int64_t begin, int64_t end) {
   static constexpr BlockKernel kBlocks[kRowsMax] = {
       &block_outputs_first<T, 1>, &block_outputs_first<T, 2>, &block_outputs_first<T, 3>,
       &block_outputs_first<T, 4>, &block_outputs_first<T, 5>, &block_outputs_first<T, 6>,
       &block_outputs_first<T, 7>, &block_outputs_first<T, 8>};
   const int64_t most = call.rows > kRowsMax ? kRowsOfMany : kRowsMax;
-  compute_outputs(kBlocks, most, call, begin, end, outputs_at_once<T>(call));
+  compute_outputs(kBlocks, most, call, begin, end, outputs_at_once<T, kRowsMax>(call));
+}
+
+// Of two blocks of rows the first waits for weights, and the second has them from the second cache
+// while memory idles. In one block the one goes on beside the other, although 16 rows leave no
+// registers for a second row of weights, and their products alone take 1.25 of the time.
+template <typename T>
+void in_one_block(const Linear& call, int64_t begin, int64_t end) {
+  static_assert(Level::kRowsInOneBlock <= 2 * kRowsMax);
+  static constexpr BlockKernel kBlocks[kRowsMax] = {
+      &block_outputs_first<T, 9>,  &block_outputs_first<T, 10>, &block_outputs_first<T, 11>,
+      &block_outputs_first<T, 12>, &block_outputs_first<T, 13>, &block_outputs_first<T, 14>,
+      &block_outputs_first<T, 15>, &block_outputs_first<T, 16>};
+  const int64_t at_once = outputs_at_once<T, 2 * kRowsMax>(call);
+  for (int64_t n = begin; n < end; n += at_once) {
+    kBlocks[call.rows - kRowsMax - 1](call, 0, n, smaller(end, n + at_once));
+  }
+}
+
+// Weights are of memory, not of a cache.
+template <typename T>
+void outputs_first(const Linear& call, int64_t begin, int64_t end) {
+  if constexpr (Level::kRowsInOneBlock > kRowsMax && sizeof(T) == sizeof(float)) {
+    if (call.rows > kRowsMax && call.rows <= Level::kRowsInOneBlock) {
+      return in_one_block<T>(call, begin, end);
+    }
+  }
+  in_blocks<T>(call, begin, end);
 }
 
 // --- inputs first, turned
@@ -483,7 +512,7 @@ void turn(const T* from, int64_t from_stride, int64_t inputs, int64_t outputs, T
   }
 }
 
-template <typename T, LinearKernel kOutputsFirst = &outputs_first<T>>
+template <typename T, LinearKernel kOutputsFirst = &in_blocks<T>>
 void turned(const Linear& call, int64_t begin, int64_t end) {
   Linear part = call;
   part.weight = call.scratch;

@@ -10,6 +10,7 @@
 //   Vector, Ints, kLanes  floats and int32_t, vectors of the compiler's
 //   kRegisters            how many vectors the machine holds
 //   kWeightsMax           how many rows of weights a block of rows takes at once
+//   kRowsInOneBlock       up to so many rows of float32 are one block, and weights are read once
 //   zero, broadcast, load_floats, store_floats, add, fma, sum
 //                         sum: of the lanes, in a fixed order
 //   hold(V&)              of a vector that was loaded: it stays in a register, and is not loaded
