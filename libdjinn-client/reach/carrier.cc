@@ -23,6 +23,7 @@ using client::Host;
 using client::HostKind;
 
 constexpr size_t kSaidBytes = 1024;
+constexpr kj::Duration kSaidWithin = 1 * kj::SECONDS;
 // A machine that does not answer is given up after ten seconds; one that falls silent after
 // fifteen, which is soon enough for memory that is held there.
 constexpr std::array kSshOptions{
@@ -83,7 +84,7 @@ Carrier::Carrier(kj::LowLevelAsyncIoProvider& io, const Host& host, pid_t proces
       stream_(io.wrapSocketFd(stream.release(), kj::LowLevelAsyncIoProvider::TAKE_OWNERSHIP)),
       errors_(io.wrapInputFd(said.release(), kj::LowLevelAsyncIoProvider::TAKE_OWNERSHIP)),
       buffer_(kj::heapArray<char>(kSaidBytes)),
-      listens_(listen().eagerlyEvaluate([](kj::Exception&&) {})) {}
+      listens_(listen().catch_([](kj::Exception&&) {}).fork()) {}
 
 // It may be asking for a password, and would go on.
 Carrier::~Carrier() noexcept {
@@ -99,18 +100,24 @@ kj::Promise<void> Carrier::listen() {
   });
 }
 
-Error Carrier::explain(const Error& failed) const {
-  const std::string host = ipc::showable_name(host_);
+kj::Promise<Error> Carrier::explain(const Error& failed, kj::Timer& timer) {
   if (failed.code != ErrorCode::kDisconnected) {
-    return {ErrorCode::kProtocolViolation,
-            "What answers at " + host +
-                " is no djinn-gate of this version: " + ipc::showable_sentence(failed.message) +
-                " Compare 'djinn-reach --version' here and 'djinn-gate --version' there."};
+    return Error{
+        ErrorCode::kProtocolViolation,
+        "What answers at " + ipc::showable_name(host_) +
+            " is no djinn-gate of this version: " + ipc::showable_sentence(failed.message) +
+            " Compare 'djinn-reach --version' here and 'djinn-gate --version' there."};
   }
   if (has_answered_) return failed;
+  return listens_.addBranch().exclusiveJoin(timer.afterDelay(kSaidWithin)).then([this] {
+    return nobody_answers();
+  });
+}
+
+Error Carrier::nobody_answers() const {
   const std::string said = ipc::showable_sentence(last_line_of(said_));
   return {ErrorCode::kNotFound,
-          "No djinn-gate answers at " + host +
+          "No djinn-gate answers at " + ipc::showable_name(host_) +
               (said.empty() ? ". Is the package djinn-gate installed there?" : ": " + said)};
 }
 

@@ -6,6 +6,7 @@
 
 #include <kj/async-io.h>
 #include <kj/async.h>
+#include <kj/timer.h>
 #include <sys/types.h>
 
 #include <string>
@@ -27,9 +28,9 @@ class Carrier {
   // A gate has answered.
   void note_answer() { has_answered_ = true; }
   // What a session that could not begin, or not go on, tells its program. kNotFound where no gate
-  // has answered, with the last that the process has said of it; kProtocolViolation where something
-  // else has.
-  [[nodiscard]] Error explain(const Error& failed) const;
+  // has answered, with the last that the process has said of it, which is waited for until it says
+  // no more, or a second; kProtocolViolation where something else has answered.
+  kj::Promise<Error> explain(const Error& failed, kj::Timer& timer);
 
   Carrier(kj::LowLevelAsyncIoProvider& io, const client::Host& host, pid_t process, Fd stream,
           Fd said);
@@ -37,6 +38,7 @@ class Carrier {
 
  private:
   kj::Promise<void> listen();
+  [[nodiscard]] Error nobody_answers() const;
 
   std::string host_;
   pid_t process_;  // nobody waits for it, so the number stays its own
@@ -45,7 +47,7 @@ class Carrier {
   kj::Own<kj::AsyncInputStream> errors_;  // the process's standard error
   std::string said_;                      // the last of it
   kj::Array<char> buffer_;
-  kj::Promise<void> listens_;
+  kj::ForkedPromise<void> listens_;
 };
 
 }  // namespace djinn::reach

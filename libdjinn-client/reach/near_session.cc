@@ -81,7 +81,7 @@ class NearSession::Callbacks final : public rpc::Near::Server {
 };
 
 NearSession::NearSession(kj::UnixEventPort& port, Fd socket, rpc::Gate::Client gate,
-                         kj::Function<Error(const Error&)> explain)
+                         kj::Function<kj::Promise<Error>(const Error&)> explain)
     : port_(port),
       program_(port, std::move(socket)),
       gate_(kj::mv(gate)),
@@ -99,6 +99,7 @@ NearSession::~NearSession() {
 kj::Promise<void> NearSession::run(kj::Promise<void> lost) {
   auto serves = program_.receive().then([this](kj::Maybe<ipc::Datagram>&& received) {
     KJ_IF_MAYBE (hello, received) {
+      is_greeted_ = true;
       return begin(kj::mv(*hello)).then([this] { return serve(); });
     }
     return kj::Promise<void>(kj::READY_NOW);
@@ -108,9 +109,24 @@ kj::Promise<void> NearSession::run(kj::Promise<void> lost) {
                   .exclusiveJoin(program_.closed());
   return ends.catch_([this](kj::Exception&& why) {
     Error told = rpc::to_error(why);
-    if (told.code == ErrorCode::kDisconnected) told = explain_(told);
-    program_.send_last(ipc::encode(ipc::DaemonReply{0, ipc::Failed{told.code, told.message}}));
+    if (told.code != ErrorCode::kDisconnected) return tell_last(told);
+    return explain_(told).then([this](Error&& explained) { return tell_last(explained); });
   });
+}
+
+kj::Promise<void> NearSession::tell_last(const Error& why) {
+  const auto tell = [this, why](uint32_t number) {
+    program_.send_last(ipc::encode(ipc::DaemonReply{number, ipc::Failed{why.code, why.message}}));
+  };
+  if (is_greeted_) {
+    tell(0);
+    return kj::READY_NOW;
+  }
+  return program_.receive()
+      .then([tell](kj::Maybe<ipc::Datagram>&& received) {
+        KJ_IF_MAYBE (hello, received) tell(ipc::number_of_request(hello->bytes));
+      })
+      .catch_([](kj::Exception&&) {});  // it has gone
 }
 
 void NearSession::taskFailed(kj::Exception&& why) {
@@ -138,8 +154,9 @@ kj::Promise<void> NearSession::begin(ipc::Datagram&& hello) {
         return program_.send({bytes.begin(), bytes.end()});
       },
       [this, number](kj::Exception&& why) {
-        const Error told = explain_(rpc::to_error(why));
-        return answer(number, ipc::Failed{told.code, told.message});
+        return explain_(rpc::to_error(why)).then([this, number](Error&& told) {
+          return answer(number, ipc::Failed{told.code, told.message});
+        });
       });
 }
 

@@ -26,7 +26,7 @@ class NearSession : private kj::TaskSet::ErrorHandler {
   // socket: the program's. gate: where the session is to be. explain: what the program is told
   // where the session could not begin.
   NearSession(kj::UnixEventPort& port, Fd socket, rpc::Gate::Client gate,
-              kj::Function<Error(const Error&)> explain);
+              kj::Function<kj::Promise<Error>(const Error&)> explain);
   ~NearSession();
 
   // Serves the program until it closes the socket, the far side ends the session, or lost fails,
@@ -42,6 +42,9 @@ class NearSession : private kj::TaskSet::ErrorHandler {
   };
 
   kj::Promise<void> begin(ipc::Datagram&& hello);
+  // The answer to the Hello, or a notice behind that. A Hello that is on its way is waited for: who
+  // finds the socket closed asks no more why.
+  kj::Promise<void> tell_last(const Error& why);
   kj::Promise<void> welcome(const ipc::Welcome& welcome, uint32_t number);
   kj::Promise<void> serve();
   // Ends when the request is on its way.
@@ -56,10 +59,11 @@ class NearSession : private kj::TaskSet::ErrorHandler {
   kj::UnixEventPort& port_;
   rpc::Datagrams program_;
   rpc::Gate::Client gate_;
-  kj::Function<Error(const Error&)> explain_;
+  kj::Function<kj::Promise<Error>(const Error&)> explain_;
   Callbacks* callbacks_ = nullptr;  // lives as long as the far side has it
   kj::Maybe<rpc::Session::Client> far_;
   kj::Maybe<kj::Own<NearMemory>> memory_;
+  bool is_greeted_ = false;
   uint64_t payloads_ = 0;  // that were named so far
   kj::Own<kj::PromiseFulfiller<void>> ended_;
   kj::Promise<void> end_ = nullptr;

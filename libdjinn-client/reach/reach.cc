@@ -38,9 +38,12 @@ class Reach final : private kj::TaskSet::ErrorHandler {
                   .fork()),
         sessions_(*this) {}
 
-  // Ends when the door is closed and no session is left, or the host is gone and all were told.
+  // Ends when the door is closed and no session is left, or the host is gone and all were told: at
+  // least whoever had this process started, who may be on the way still.
   kj::Promise<void> run() {
-    auto is_lost = lost_.addBranch().catch_([](kj::Exception&&) {});
+    auto is_lost = lost_.addBranch().catch_([](kj::Exception&&) {}).then([this] {
+      return kj::mv(first_.promise);
+    });
     return admit().exclusiveJoin(kj::mv(is_lost)).then([this] {
       close_door();
       return sessions_.onEmpty();
@@ -78,6 +81,7 @@ class Reach final : private kj::TaskSet::ErrorHandler {
     return door_->receive().then([this](kj::Maybe<ipc::Datagram>&& received) {
       KJ_IF_MAYBE (datagram, received) {
         for (Fd& fd : datagram->fds) begin(std::move(fd));
+        first_.fulfiller->fulfill();
         return admit();
       }
       return kj::Promise<void>(kj::READY_NOW);
@@ -101,9 +105,9 @@ class Reach final : private kj::TaskSet::ErrorHandler {
 
   // One that cannot begin, for want of descriptors for instance, hears that from its socket's end.
   void begin(Fd socket) try {
-    auto session =
-        kj::heap<NearSession>(port_, std::move(socket), gate_,
-                              [this](const Error& failed) { return carrier_->explain(failed); });
+    auto session = kj::heap<NearSession>(
+        port_, std::move(socket), gate_,
+        [this](const Error& failed) { return carrier_->explain(failed, timer_); });
     auto runs = session->run(lost_.addBranch());
     sessions_.add(runs.attach(kj::mv(session)));
   } catch (const kj::Exception&) {
@@ -121,6 +125,7 @@ class Reach final : private kj::TaskSet::ErrorHandler {
   capnp::RpcSystem<capnp::rpc::twoparty::VatId> system_;
   rpc::Gate::Client gate_;
   kj::ForkedPromise<void> lost_;
+  kj::PromiseFulfillerPair<void> first_ = kj::newPromiseAndFulfiller<void>();  // it has come in
   kj::TaskSet sessions_;
 };
 
