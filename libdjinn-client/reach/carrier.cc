@@ -101,23 +101,25 @@ kj::Promise<void> Carrier::listen() {
 }
 
 kj::Promise<Error> Carrier::explain(const Error& failed, kj::Timer& timer) {
-  if (failed.code != ErrorCode::kDisconnected) {
-    return Error{
-        ErrorCode::kProtocolViolation,
-        "What answers at " + ipc::showable_name(host_) +
-            " is no djinn-gate of this version: " + ipc::showable_sentence(failed.message) +
-            " Compare 'djinn-reach --version' here and 'djinn-gate --version' there."};
+  kj::Promise<void> heard = kj::READY_NOW;
+  if (failed.code == ErrorCode::kDisconnected && !has_answered_) {
+    heard = listens_.addBranch().exclusiveJoin(timer.afterDelay(kSaidWithin));
   }
-  if (has_answered_) return failed;
-  return listens_.addBranch().exclusiveJoin(timer.afterDelay(kSaidWithin)).then([this] {
-    return nobody_answers();
-  });
+  return heard.then([this, failed] { return explanation_of(failed); });
 }
 
-Error Carrier::nobody_answers() const {
+Error Carrier::explanation_of(const Error& failed) const {
+  const std::string host = ipc::showable_name(host_);
+  if (failed.code != ErrorCode::kDisconnected) {
+    return {ErrorCode::kProtocolViolation,
+            "What answers at " + host +
+                " is no djinn-gate of this version: " + ipc::showable_sentence(failed.message) +
+                " Compare 'djinn-reach --version' here and 'djinn-gate --version' there."};
+  }
+  if (has_answered_) return failed;
   const std::string said = ipc::showable_sentence(last_line_of(said_));
   return {ErrorCode::kNotFound,
-          "No djinn-gate answers at " + ipc::showable_name(host_) +
+          "No djinn-gate answers at " + host +
               (said.empty() ? ". Is the package djinn-gate installed there?" : ": " + said)};
 }
 

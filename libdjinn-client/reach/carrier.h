@@ -38,7 +38,7 @@ class Carrier {
 
  private:
   kj::Promise<void> listen();
-  [[nodiscard]] Error nobody_answers() const;
+  [[nodiscard]] Error explanation_of(const Error& failed) const;
 
   std::string host_;
   pid_t process_;  // nobody waits for it, so the number stays its own
