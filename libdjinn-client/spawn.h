@@ -21,8 +21,8 @@ struct Inherited {
 };
 
 // words: the program, found in $PATH, and its arguments. It has no signal blocked, and those of
-// defaults are what they are by default. Whoever calls this waits for it. Errors: kNotFound where
-// there is no such program, those of system_error().
+// defaults are what they are by default. It is the caller's to wait for, and until then its number
+// is no other process's. Errors: kNotFound where there is no such program, those of system_error().
 Result<pid_t> spawn(std::vector<std::string> words, std::span<const Inherited> inherited,
                     const sigset_t& defaults);
 

@@ -125,7 +125,7 @@ class Reach final : private kj::TaskSet::ErrorHandler {
   capnp::RpcSystem<capnp::rpc::twoparty::VatId> system_;
   rpc::Gate::Client gate_;
   kj::ForkedPromise<void> lost_;
-  kj::PromiseFulfillerPair<void> first_ = kj::newPromiseAndFulfiller<void>();  // it has come in
+  kj::PromiseFulfillerPair<void> first_ = kj::newPromiseAndFulfiller<void>();  // program came in
   kj::TaskSet sessions_;
 };
 

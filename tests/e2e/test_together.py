@@ -146,9 +146,6 @@ def test_unknown_numerics_and_forms_are_told_with_those_that_there_are(
         assert done.code == 2 and f"'{name}' is not" in done.err and known in done.err
 
 
-# --- loops of clients, each of whose steps is a run
-
-
 def test_all_norms_and_rotations_of_the_llama_builder_are_djinns_own(
     daemon: Daemon, session: djinn.Session, byte_model: Path
 ) -> None:
@@ -162,6 +159,8 @@ def test_all_norms_and_rotations_of_the_llama_builder_are_djinns_own(
         assert f"# norm: {2 * layers + 1} made, 0 left" in shown
         assert f"# rope: {2 * layers} made, 0 left" in shown
 
+
+# --- loops of clients, each of whose steps is a run
 
 STEP = """srg 1 "step" numerics "fast"
 symbol t 1..16 tokens
