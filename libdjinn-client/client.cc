@@ -40,9 +40,6 @@ uint64_t deadline_ns(const Clock& clock, uint64_t within_ms) {
 }
 // has_room() counts this much for a submission's binding block. It is enough for a hundred tensors.
 constexpr uint64_t kBlockBytes = 4096;
-// After it was given up, a run ends with the operator that runs. One that takes longer is left to
-// itself, and so is a run whose worker does not come to it.
-constexpr uint64_t kGivenUpMs = 2000;
 
 // A list that changes while its pages are read has at most this many items.
 constexpr size_t kSessionsListed = size_t{2} * limits::kSessions;

@@ -124,6 +124,10 @@ struct Retention {
 
 class Client {
  public:
+  // After it was given up, a run ends with the operator that runs. One that takes longer is left to
+  // itself, and so is a run whose worker does not come to it.
+  static constexpr uint64_t kGivenUpMs = 2000;
+
   // Whether a djinnd takes connections where connect() would look for it; makes no session. On
   // another machine one is taken to.
   [[nodiscard]] static bool is_served(const ConnectOptions& options);

@@ -12,8 +12,6 @@
 namespace djinn::client {
 namespace {
 
-constexpr uint64_t kEndMs = 2000;  // as long as one that is given up is waited for
-
 // What may fit beside fewer rows.
 bool is_shortage(ErrorCode code) {
   return code == ErrorCode::kOutOfMemory || code == ErrorCode::kQuotaExceeded ||
@@ -149,7 +147,7 @@ void RowsTogether::sleep() {
 void RowsTogether::end_all() {
   begin_no_more("the call was interrupted");
   const SystemClock clock;
-  const Deadline deadline(clock, kEndMs);
+  const Deadline deadline(clock, Client::kGivenUpMs);
   for (Seat& seat : seats_) {
     if (seat.run) seat.run->cancel();
   }
