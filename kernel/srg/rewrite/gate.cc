@@ -48,6 +48,8 @@ std::optional<Gated> activation_at(const Draft& draft, NodeIndex index) {
   const auto* const approximate = given != nullptr ? std::get_if<std::string>(given) : nullptr;
   if (approximate == nullptr && node.arguments.size() > 1) return {};
   const bool has_tanh = approximate != nullptr && *approximate == "tanh";
+  // PyTorch has an error for another word.
+  if (approximate != nullptr && !has_tanh && *approximate != "none") return {};
   return Gated{*x, None{}, has_tanh ? kGeluTanh : kGelu, false, {index}};
 }
 

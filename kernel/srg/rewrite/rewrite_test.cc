@@ -425,6 +425,8 @@ TEST(rewrite_gates, activations_of_floats_need_no_product) {
               HasSubstr("%y = djinn::gate(%x, none, \"silu\", false)"));
   EXPECT_THAT(print_text(all_passes("%y = aten::gelu(%x, approximate=\"none\")\n").graph),
               HasSubstr("%y = djinn::gate(%x, none, \"gelu\", false)"));
+  EXPECT_THAT(print_text(all_passes("%y = aten::gelu(%x, approximate=\"tan\")\n").graph),
+              HasSubstr("aten::gelu"));
   const Rewriting unknown = all_passes("%u = aten::relu(%x)\n%y = aten::gelu(%u)\n");
   EXPECT_EQ(pass(unknown, "gated").reasons.begin()->first,
             "its dtype is not known, or has no kernel");
