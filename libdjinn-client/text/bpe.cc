@@ -8,6 +8,7 @@
 #include <queue>
 #include <utility>
 
+#include "libdjinn-client/text/slot_steps.h"
 #include "libdjinn-client/text/unicode.h"
 
 namespace djinn::text {
@@ -25,6 +26,7 @@ class Merges {
                              const Words& words, size_t prefix_bytes) {
     Merges merges;
     merges.slots_.resize(std::bit_ceil(pairs.size() * 2 + 1));
+    SlotSteps steps(pairs.size());
     for (size_t rank = 0; rank < pairs.size(); ++rank) {
       const auto& [left, right] = pairs[rank];
       const auto left_id = words.id_of(left);
@@ -36,7 +38,11 @@ class Merges {
       }
       // Of a pair that is there twice the last counts.
       const uint64_t key = key_of(*left_id, *right_id);
-      merges.slots_[merges.slot_of(key)] = {key, {static_cast<uint32_t>(rank), *made}};
+      const size_t at = merges.slot_of(key);
+      if (!steps.allow((at - merges.own_slot_of(key)) & (merges.slots_.size() - 1))) {
+        return malformed("its merges are of ids that were chosen to take for ever");
+      }
+      merges.slots_[at] = {key, {static_cast<uint32_t>(rank), *made}};
     }
     return merges;
   }
@@ -57,9 +63,12 @@ class Merges {
   static uint64_t key_of(int32_t left, int32_t right) {
     return static_cast<uint64_t>(static_cast<uint32_t>(left)) << 32 | static_cast<uint32_t>(right);
   }
+  [[nodiscard]] size_t own_slot_of(uint64_t key) const {
+    return (key * 0x9e3779b97f4a7c15) >> 32 & (slots_.size() - 1);
+  }
   // The slot that has the key, or the free one where it belongs.
   [[nodiscard]] size_t slot_of(uint64_t key) const {
-    size_t at = (key * 0x9e3779b97f4a7c15) >> 32 & (slots_.size() - 1);
+    size_t at = own_slot_of(key);
     while (slots_[at].key != key && slots_[at].key != kFree) at = (at + 1) & (slots_.size() - 1);
     return at;
   }

@@ -72,8 +72,7 @@ class Listener : public nlohmann::json_sax<Json> {
     list_depth_ = 0;
     if (list_ == List::kScores) return (texts_.empty() && scored_ == 1) || stray();
     if (texts_.size() != 2) return stray();
-    file_.merges.emplace_back(std::move(texts_[0]), std::move(texts_[1]));
-    return true;
+    return keep(file_.merges, {std::move(texts_[0]), std::move(texts_[1])});
   }
   bool parse_error(size_t position, const std::string&, const Json::exception&) override {
     return fail(malformed("it is no JSON at byte " + std::to_string(position)));
@@ -87,6 +86,19 @@ class Listener : public nlohmann::json_sax<Json> {
     return false;
   }
   bool stray() { return fail(malformed("its vocabulary or merges are none")); }
+  bool too_many(const std::string& what, size_t most) {
+    return fail({ErrorCode::kLimitExceeded,
+                 "tokenizer.json has more than " + std::to_string(most) + " " + what +
+                     ". Another library has to make tokens of text for this model."});
+  }
+  // One more of a list of words or merges.
+  template <typename T>
+  bool keep(std::vector<T>& list, T one) {
+    constexpr auto kMost = static_cast<size_t>(kTokensMax);
+    if (list.size() == kMost) return too_many("words or merges", kMost);
+    list.push_back(std::move(one));
+    return true;
+  }
 
   bool begin(List list, bool is_first) {
     list_ = list;
@@ -104,9 +116,11 @@ class Listener : public nlohmann::json_sax<Json> {
           value != static_cast<double>(static_cast<int64_t>(value))) {
         return fail(malformed("an id is no number below " + std::to_string(kTokensMax)));
       }
-      file_.words.push_back({std::move(texts_[0]), static_cast<int64_t>(value)});
+      if (!keep(file_.words, {std::move(texts_[0]), static_cast<int64_t>(value)})) return false;
     } else if (list_ == List::kScores && list_depth_ == 1) {
-      file_.scores.push_back({std::move(texts_[0]), value});
+      scored_bytes_ += texts_[0].size();
+      if (scored_bytes_ > kScoredBytesMax) return too_many("bytes of words", kScoredBytesMax);
+      if (!keep(file_.scores, {std::move(texts_[0]), value})) return false;
       ++scored_;
     } else {
       return stray();
@@ -129,8 +143,7 @@ class Listener : public nlohmann::json_sax<Json> {
     if (gap == std::string::npos || merge.find(' ', gap + 1) != std::string::npos) {
       return fail(malformed("'" + shown(merge) + "' is no merge of two"));
     }
-    file_.merges.emplace_back(merge.substr(0, gap), merge.substr(gap + 1));
-    return true;
+    return keep(file_.merges, {merge.substr(0, gap), merge.substr(gap + 1)});
   }
 
   // Puts a value where the last key or the innermost list has it, and says where it is now.
@@ -149,10 +162,12 @@ class Listener : public nlohmann::json_sax<Json> {
     return &place;
   }
   bool add(Json value) {
+    if (++settings_ > kSettingsMax) return too_many("settings", kSettingsMax);
     put(std::move(value));
     return true;
   }
   bool open(Json value) {
+    if (++settings_ > kSettingsMax) return too_many("settings", kSettingsMax);
     if (open_.size() >= kDepthMax) return fail(malformed("it is nested too deep"));
     open_.push_back(put(std::move(value)));
     keys_.emplace_back();
@@ -170,6 +185,8 @@ class Listener : public nlohmann::json_sax<Json> {
   List list_ = List::kNone;
   int list_depth_ = 0;
   int scored_ = 0;                  // of the pair that is open
+  size_t scored_bytes_ = 0;         // of all
+  size_t settings_ = 0;             // values in file_.settings
   std::vector<std::string> texts_;  // of a word or a merge, so far
   std::optional<Error> error_;
 };
@@ -187,10 +204,6 @@ Result<TokenizerFile> read_tokenizer_file(std::string_view json) {
   const bool is_read = Json::sax_parse(json.begin(), json.end(), &listener);
   if (listener.error()) return *listener.error();
   if (!is_read || !file.settings.is_object()) return malformed("it is no JSON object");
-  if (file.words.size() > static_cast<size_t>(kTokensMax) ||
-      file.scores.size() > static_cast<size_t>(kTokensMax)) {
-    return malformed("it has more tokens than " + std::to_string(kTokensMax));
-  }
   return file;
 }
 

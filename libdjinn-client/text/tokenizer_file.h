@@ -18,6 +18,12 @@ namespace djinn::text {
 inline constexpr size_t kFileBytesMax = size_t{256} << 20;
 // The largest vocabularies that are published have 262,144 tokens.
 inline constexpr int64_t kTokensMax = int64_t{1} << 22;
+// Values beside vocabulary and merges: a token that was added is some 15, and published files have
+// up to a thousand of these. Each takes up to a hundred bytes.
+inline constexpr size_t kSettingsMax = size_t{4} << 20;
+// Of all words that have scores: each byte may be an edge of a trie, which takes sixty. Published
+// vocabularies have up to 3 MB.
+inline constexpr size_t kScoredBytesMax = size_t{16} << 20;
 
 struct TokenizerFile {
   struct Word {
@@ -31,7 +37,7 @@ struct TokenizerFile {
 
   Json settings;              // all but the model's vocab and merges
   std::vector<Word> words;    // where vocab is an object; ids in [0, kTokensMax)
-  std::vector<Score> scores;  // where it is a list
+  std::vector<Score> scores;  // where it is a list; of kScoredBytesMax together
   std::vector<std::pair<std::string, std::string>> merges;
 };
 

@@ -7,6 +7,8 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <bit>
+#include <functional>
 #include <random>
 
 #include "libdjinn-client/text/regex.h"
@@ -308,6 +310,74 @@ TEST(Tokenizer, what_goes_to_each_word_is_short) {
   for (const Json& file : long_ones) {
     EXPECT_EQ(refusal_of(file).code, ErrorCode::kLimitExceeded) << refusal_of(file).message;
   }
+}
+
+// Of so many pairs of words all belong into one slot of a table: ids beside one another on the
+// left, and for each the first on the right that leads there.
+Json file_of_merges_in_one_slot(uint64_t pairs) {
+  const uint64_t slots = std::bit_ceil(pairs * 2 + 1);
+  const auto slot_of = [&](uint64_t left, uint64_t right) {
+    return ((left << 32 | right) * 0x9e3779b97f4a7c15) >> 32 & (slots - 1);
+  };
+  std::vector<std::vector<uint64_t>> rights(slots);  // by the slot of each behind an id of 0
+  for (uint64_t right = pairs; right < pairs * 16; ++right) {
+    rights[slot_of(0, right)].push_back(right);
+  }
+  Json file = small_file();
+  Json& vocabulary = file["model"]["vocab"] = Json::object();
+  Json& merges = file["model"]["merges"] = Json::array();
+  file["added_tokens"] = Json::array();
+  file["post_processor"] = nullptr;
+  for (uint64_t left = 0; left < pairs; ++left) {
+    std::vector<uint64_t>& those = rights[(0 - slot_of(left, 0)) & (slots - 1)];
+    if (those.empty()) continue;
+    const std::string one = "l" + std::to_string(left), other = "r" + std::to_string(left);
+    vocabulary[one] = left;
+    vocabulary[other] = those.back();
+    vocabulary[one + other] = pairs * 16 + left;
+    merges.push_back({one, other});
+    those.pop_back();
+  }
+  return file;
+}
+
+// So many words whose hashes end alike.
+Json file_of_words_in_one_slot(size_t words) {
+  const size_t slots = std::bit_ceil(words * 2 + 1);
+  Json file = small_file();
+  Json& vocabulary = file["model"]["vocab"] = Json::object();
+  file["model"]["merges"] = Json::array();
+  for (uint64_t i = 0; vocabulary.size() < words; ++i) {
+    const std::string word = std::to_string(i);
+    if (std::hash<std::string_view>()(word) % slots == 0) vocabulary[word] = vocabulary.size();
+  }
+  return file;
+}
+
+TEST(Tokenizer, words_and_merges_that_were_chosen_to_take_for_ever_are_refused) {
+  const Json of_merges = file_of_merges_in_one_slot(4000);
+  EXPECT_GT(of_merges["model"]["merges"].size(), 2000u);
+  for (const Json& file : {of_merges, file_of_words_in_one_slot(1000)}) {
+    const Error error = refusal_of(file);
+    EXPECT_EQ(error.code, ErrorCode::kMalformed) << error.message;
+    EXPECT_NE(error.message.find("chosen to take for ever"), std::string::npos) << error.message;
+  }
+}
+
+TEST(Tokenizer, ci_what_a_file_makes_of_its_bytes_is_bounded) {
+  const auto code_of = [](const std::string& file) { return Tokenizer::read(file).error().code; };
+  std::string settings = "{\"added_tokens\": [";
+  for (size_t i = 0; i < kSettingsMax; ++i) settings += "0,";
+  EXPECT_EQ(code_of(settings + "0]}"), ErrorCode::kLimitExceeded);
+  std::string merges = "{\"model\": {\"merges\": [";
+  for (int64_t i = 0; i < kTokensMax; ++i) merges += "\"a b\",";
+  EXPECT_EQ(code_of(merges + "\"a b\"]}}"), ErrorCode::kLimitExceeded);
+  const std::string word(size_t{1} << 20, 'a');
+  std::string scores = "{\"model\": {\"vocab\": [";
+  for (size_t bytes = 0; bytes < kScoredBytesMax; bytes += word.size()) {
+    scores += "[\"" + word + "\", 0.5],";
+  }
+  EXPECT_EQ(code_of(scores + "[\"a\", 0.5]]}}"), ErrorCode::kLimitExceeded);
 }
 
 TEST(Tokenizer, a_word_that_the_vocabulary_lacks_is_told) {

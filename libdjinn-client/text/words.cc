@@ -9,6 +9,8 @@
 #include <functional>
 #include <utility>
 
+#include "libdjinn-client/text/slot_steps.h"
+
 namespace djinn::text {
 namespace {
 
@@ -22,10 +24,15 @@ Result<Words> Words::make(std::vector<TokenizerFile::Word> words) {
   Words made;
   made.words_ = std::move(words);
   made.slots_.resize(std::bit_ceil(made.words_.size() * 2 + 1));
+  SlotSteps steps(made.words_.size());
   for (size_t i = 0; i < made.words_.size(); ++i) {
     const TokenizerFile::Word& word = made.words_[i];
     const auto id = static_cast<size_t>(word.id);
-    Slot& slot = made.slots_[made.slot_of(word.text)];
+    const size_t at = made.slot_of(word.text);
+    if (!steps.allow((at - hash_of(word.text)) & (made.slots_.size() - 1))) {
+      return malformed("its words were chosen to take for ever");
+    }
+    Slot& slot = made.slots_[at];
     if (slot.place >= 0) {
       return malformed("the word '" + shown(word.text) + "' is in its vocabulary twice");
     }
