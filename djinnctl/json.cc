@@ -147,7 +147,8 @@ Json to_json(const ipc::ModelReport& report) {
           {"path", report.path.empty() ? Json() : Json(report.path)},
           {"plan", report.plan == 0 ? Json() : Json(plan_text(report.plan))},
           {"huge_bytes", report.huge_bytes},
-          {"copies", report.on_gpus == 0 ? Json() : Json(ipc::copies_of(report))}};
+          {"copies", report.on_gpus == 0 ? Json() : Json(ipc::copies_of(report))},
+          {"numerics", report.numerics ? Json(ipc::numerics_text(report)) : Json()}};
 }
 
 Json to_json(const DTypeUse& use) {

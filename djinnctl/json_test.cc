@@ -36,7 +36,9 @@ TEST(Json, a_model_has_raw_bytes_rfc_3339_times_and_null_for_the_unknown) {
             "\"loaded\":\"1970-01-01T00:00:01.000000000Z\",\"device\":\"cpu:0\","
             "\"until\":\"expiry\",\"keep_alive_seconds\":1.5,"
             "\"expires\":\"1970-01-01T00:00:02.000000000Z\",\"path\":\"/srv/bert\",\"plan\":null,"
-            "\"huge_bytes\":2048,\"copies\":[\"cuda:0\",\"cuda:2\"]}]}\n");
+            "\"huge_bytes\":2048,\"copies\":[\"cuda:0\",\"cuda:2\"],\"numerics\":null}]}\n");
+  model.numerics = srg::Numerics::kFastOnly;
+  EXPECT_EQ(to_json(model)["numerics"], "fast-only");
 }
 
 TEST(Json, pretty_is_the_same_in_several_lines) {

@@ -147,6 +147,17 @@ TEST(Tables, two_load_plans_of_one_checkpoint_are_told_apart) {
   EXPECT_NE(text.find("3fa2c011\n"), std::string::npos);
 }
 
+TEST(Tables, the_numerics_of_models_are_told_where_any_were_said) {
+  ipc::ModelReport models[2];
+  EXPECT_EQ(model_table(models, 0).text().find("NUMERICS"), std::string::npos);
+  models[0].numerics = srg::Numerics::kExact;
+  models[1].numerics = srg::Numerics::kFastOnly;
+  const std::string text = model_table(models, 0).text();
+  EXPECT_NE(text.find("  NUMERICS\n"), std::string::npos) << text;
+  EXPECT_NE(text.find("  exact\n"), std::string::npos) << text;
+  EXPECT_NE(text.find("  fast-only\n"), std::string::npos) << text;
+}
+
 TEST(Tables, a_model_that_leaves_does_not_stay_until_memory_is_short) {
   ipc::ModelReport model;
   model.state = ipc::ModelState::kResident;

@@ -52,6 +52,9 @@ Table model_table(std::span<const ipc::ModelReport> models, uint64_t now_ns) {
                                      {"PIN", kLeft, kLeftOutLast},   {"UNTIL"},
                                      {"USER", kLeft, kLeftOutLast}};
   if (with_plans) columns.push_back({"PLAN", kLeft, kOptional});
+  const bool with_numerics = std::ranges::any_of(
+      models, [](const ipc::ModelReport& model) { return model.numerics.has_value(); });
+  if (with_numerics) columns.push_back({"NUMERICS", kLeft, kOptional});
   Table table(std::move(columns));
   for (const ipc::ModelReport& model : models) {
     std::vector<std::string> cells{model.label,
@@ -64,6 +67,7 @@ Table model_table(std::span<const ipc::ModelReport> models, uint64_t now_ns) {
                                    until_text(model, now_ns),
                                    model.owner};
     if (with_plans) cells.push_back(plan_text(model.plan));
+    if (with_numerics) cells.emplace_back(numerics_text(model));
     table.add(std::move(cells));
   }
   return table;

@@ -308,7 +308,8 @@ void add_generate(CommandLine& line) {
               "its share of a busy lane: interactive, normal, batch or idle [normal]")
       .called("CLASS")
       .one_of({kServiceClassNames.begin(), kServiceClassNames.end()});
-  verb.option("--numerics", command->numerics, "how it is computed [as djinnd's lane.numerics]")
+  verb.option("--numerics", command->numerics,
+              "how it is computed [as 'load' said, or djinnd's lane.numerics]")
       .called("NAME")
       .one_of({"exact", "fast", "fast-only"});
   verb.option("--weights", command->weights,

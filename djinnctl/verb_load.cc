@@ -12,7 +12,7 @@
 #include "djinnctl/progress_watch.h"
 #include "djinnctl/text.h"
 #include "kernel/base/device_id.h"
-#include "kernel/srg/weight_form.h"
+#include "kernel/srg/names.h"
 #include "libdjinn-client/models/bundle.h"
 #include "libdjinn-client/models/generator.h"
 
@@ -26,6 +26,7 @@ struct LoadOptions {
   std::string keep_alive;
   std::string device;
   std::string weights;
+  std::string numerics;
 
   // A pinned model stays anyway, so it has no time to stay.
   [[nodiscard]] client::Retention retention() const {
@@ -34,6 +35,18 @@ struct LoadOptions {
     return {pin || !goes, keep_alive_ms, goes};
   }
 };
+
+Result<client::ModelOptions> model_options_of(const LoadOptions& options) {
+  client::ModelOptions how;
+  if (!options.numerics.empty()) {
+    DJINN_TRY(how.numerics, client::numerics_named(options.numerics));
+  }
+  if (!options.weights.empty()) {
+    DJINN_TRY(how.matrices, client::weights_named(options.weights));
+  }
+  DJINN_CHECK(client::check_options(how));
+  return how;
+}
 
 // Gives how far the load of that name is; nothing if no load has the name, or several have it.
 std::optional<ProgressLook> look_at(client::Client& client, const std::string& label) {
@@ -62,26 +75,26 @@ Status check_device(client::Client& client, const std::string& device) {
 }
 
 Result<client::OpenedModel> open(const Invocation& invocation, client::Client& client,
-                                 const client::WeightFiles& directory, const LoadOptions& options) {
+                                 const client::WeightFiles& directory, const LoadOptions& options,
+                                 const client::ModelOptions& how) {
   const ProgressWatch watch(invocation, directory.label, [&](client::Client& watcher) {
     return look_at(watcher, directory.label);
   });
-  std::optional<srg::LoadPlan> formed;
-  if (!options.weights.empty()) {
-    DJINN_TRY(const srg::WeightForm matrices, client::weights_named(options.weights));
-    formed = srg::in_form(directory.plan.value_or(srg::LoadPlan()), matrices);
-  }
+  const auto plan = client::plan_of(directory.plan_or_null(), how.matrices);
+  client::Retention retention = options.retention();
+  retention.numerics = how.numerics;
   return client.open_model({directory.label, directory.numbers(), directory.paths},
-                           formed ? &*formed : directory.plan_or_null(), options.retention());
+                           plan ? &*plan : nullptr, retention);
 }
 
 Status load(const Invocation& invocation, const LoadOptions& options) {
+  DJINN_TRY(const client::ModelOptions how, model_options_of(options));
   DJINN_TRY(const auto directory, client::open_weight_files(options.path));
   // Sessions are on no GPU: a model goes there by the host's memory.
   const bool to_gpu = is_gpu(options.device);
   DJINN_TRY(const auto client, observe(invocation, nullptr, to_gpu ? "" : options.device));
   if (to_gpu) DJINN_CHECK(check_device(*client, options.device));
-  DJINN_TRY(const auto opened, open(invocation, *client, directory, options));
+  DJINN_TRY(const auto opened, open(invocation, *client, directory, options, how));
   std::optional<ipc::ModelPlaced> placed;
   if (to_gpu) {
     DJINN_TRY(placed, client->place_model(opened.id, options.device));
@@ -93,7 +106,8 @@ Status load(const Invocation& invocation, const LoadOptions& options) {
             {"name", directory.label},
             {"bytes", opened.bytes},
             {"was_resident", opened.was_resident},
-            {"pinned", options.retention().pinned}};
+            {"pinned", options.retention().pinned},
+            {"numerics", opened.numerics ? Json(name_of(*opened.numerics)) : Json()}};
   if (placed) {
     item["device"] = options.device;
     item["device_bytes"] = placed->bytes;
@@ -129,6 +143,10 @@ void add_load(CommandLine& line) {
               "form of matrices: int8, 32 of a row and a scale [as the files have them]")
       .called("FORM")
       .one_of({"int8"});
+  verb.option("--numerics", options->numerics,
+              "how your programs of it compute where nobody else says [as said before]")
+      .called("NAME")
+      .one_of({"exact", "fast", "fast-only"});
   verb.option("--device", options->device,
               "whose memory, as 'djinnctl devices' says; a GPU's: for administrators [the first]")
       .called("NAME");

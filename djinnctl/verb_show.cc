@@ -62,7 +62,7 @@ struct Word {
   const char* header;
 };
 // The tables of ps, sessions and programs have their own words for these fields of JSON.
-constexpr std::array<Word, 19> kWords{{{"model", "bytes", "SIZE"},
+constexpr std::array<Word, 20> kWords{{{"model", "bytes", "SIZE"},
                                        {"model", "leases", "REFS"},
                                        {"model", "pinned", "PIN"},
                                        {"session", "name", "APP"},
@@ -80,7 +80,8 @@ constexpr std::array<Word, 19> kWords{{{"model", "bytes", "SIZE"},
                                        {"", "owner", "USER"},
                                        {"", "state", "STATE"},
                                        {"", "device", "DEVICE"},
-                                       {"model", "until", "UNTIL"}}};
+                                       {"model", "until", "UNTIL"},
+                                       {"model", "numerics", "NUMERICS"}}};
 
 // Gives the word that the tables have for the field, or else the field's name in JSON.
 std::string word_for(const std::string& kind, const std::string& field) {

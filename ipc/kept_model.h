@@ -21,6 +21,12 @@ struct KeptKeepAlive {
   friend bool operator==(const KeptKeepAlive&, const KeptKeepAlive&) = default;
 };
 
+struct KeptNumerics {
+  uint64_t user = 0;
+  srg::Numerics numerics = srg::Numerics::kExact;
+  friend bool operator==(const KeptNumerics&, const KeptNumerics&) = default;
+};
+
 struct KeptName {
   uint64_t user = 0;
   std::string label;
@@ -46,6 +52,7 @@ struct KeptModel {
   std::vector<KeptName> names;  // what others call it, at most kModelNamesKept
   std::string device;           // "cpu:0"
   uint64_t huge_bytes = 0;
+  std::vector<KeptNumerics> numerics;  // of programs, where a user has said them
   friend bool operator==(const KeptModel&, const KeptModel&) = default;
 };
 

@@ -73,6 +73,9 @@ struct OpenModel {
   // that user and to administrators.
   std::string path{};
   bool unpin = false;  // ends the user's pin, if there is one; with pin it says nothing
+  // Of the user's programs of the model for which nobody else chooses, in sessions that open it
+  // from now on. Nothing: as the user said before, or else as configured.
+  std::optional<srg::Numerics> numerics{};
   friend bool operator==(const OpenModel&, const OpenModel&) = default;
 };
 
@@ -280,9 +283,10 @@ struct Failed {
 struct ModelOpened {
   ModelId model;
   uint64_t bytes = 0;
-  bool was_resident = false;        // no byte was read for this open
-  uint64_t manifest_bytes = 0;      // of the encoded srg::ModelManifest
-  std::vector<std::byte> manifest;  // its first part; ReadManifest gives the others
+  bool was_resident = false;                // no byte was read for this open
+  uint64_t manifest_bytes = 0;              // of the encoded srg::ModelManifest
+  std::vector<std::byte> manifest;          // its first part; ReadManifest gives the others
+  std::optional<srg::Numerics> numerics{};  // as this or an earlier open of its user's said
   friend bool operator==(const ModelOpened&, const ModelOpened&) = default;
 };
 
@@ -487,6 +491,7 @@ struct ModelReport {
   uint32_t plan = 0;        // of its load plan's hash the first bits; 0: it has none
   uint64_t huge_bytes = 0;  // that lay in huge pages when it had been loaded; 0: not on its device
   uint32_t on_gpus = 0;     // bit n: cuda:n has a copy of it, which was compared with the host's
+  std::optional<srg::Numerics> numerics{};  // OpenModel's: who asks said them, or as with path
   friend bool operator==(const ModelReport&, const ModelReport&) = default;
 };
 

@@ -2,6 +2,8 @@
 
 #include "ipc/report_text.h"
 
+#include "kernel/srg/names.h"
+
 namespace djinn::ipc {
 
 std::string_view state_text(ModelState state) {
@@ -146,6 +148,10 @@ std::vector<std::string> copies_of(const ModelReport& model) {
     if ((model.on_gpus >> index & 1) != 0) names.push_back("cuda:" + std::to_string(index));
   }
   return names;
+}
+
+std::string_view numerics_text(const ModelReport& model) {
+  return model.numerics ? name_of(*model.numerics) : std::string_view();
 }
 
 std::string_view until_text(const ModelReport& model) {

@@ -27,6 +27,9 @@ namespace djinn::ipc {
 // The GPUs that have a copy of the model, like "cuda:0".
 [[nodiscard]] std::vector<std::string> copies_of(const ModelReport& model);
 
+// The numerics that were said of the model; empty where none were.
+[[nodiscard]] std::string_view numerics_text(const ModelReport& model);
+
 // What ends a model's stay: "unload" of a pinned one, "close" of the last session that holds it,
 // "expiry" of its keep-alive time, or, of one that is kept for ever, "pressure" on memory.
 // "leaving": its stay has ended.

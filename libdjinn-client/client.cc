@@ -179,7 +179,8 @@ Result<OpenedModel> Client::open_model(const ModelFiles& from, const srg::LoadPl
     control_.give_back(ipc::CloseModel{opened.model});
     return std::move(manifest).error();
   }
-  return OpenedModel{opened.model, opened.bytes, opened.was_resident, *std::move(manifest)};
+  return OpenedModel{opened.model, opened.bytes, opened.was_resident, *std::move(manifest),
+                     opened.numerics};
 }
 
 Result<ipc::ModelOpened> Client::ask_to_open(const ModelFiles& from, const srg::LoadPlan* plan,
@@ -200,6 +201,7 @@ Result<ipc::ModelOpened> Client::send_open(const ModelFiles& from, const srg::Lo
   request.pin = retention.pinned;
   request.keep_alive_ms = retention.keep_alive_ms;
   request.unpin = retention.unpins;
+  request.numerics = retention.numerics;
   Fd plan_fd;
   if (plan != nullptr) {
     DJINN_TRY(plan_fd, pal::make_sealed_memfd("djinn-plan", ipc::encode(*plan)));

@@ -70,6 +70,7 @@ struct OpenedModel {
   uint64_t bytes = 0;
   bool was_resident = false;
   srg::ModelManifest manifest;
+  std::optional<srg::Numerics> numerics{};  // as ipc::ModelOpened's
 };
 
 struct LeasedProgram {
@@ -115,11 +116,13 @@ struct ModelFiles {
   std::span<const std::string> paths{};  // of those, or none: what errors and djinnctl call them
 };
 
-// How long an opened model stays when nobody uses it.
+// What outlives an open: how long the model stays when nobody uses it, and how its programs compute
+// where nobody else chooses.
 struct Retention {
   bool pinned = false;                      // until somebody unpins or unloads it
   std::optional<uint64_t> keep_alive_ms{};  // as ipc::OpenModel says
   bool unpins = false;                      // ends the user's own pin, from an open before
+  std::optional<srg::Numerics> numerics{};  // as ipc::OpenModel says
 };
 
 class Client {

@@ -1,10 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
 
+#include <optional>
+
 #include "ipc/codec/control_codec.h"
 #include "ipc/codec/control_wire.h"
 
 namespace djinn::ipc::control {
 namespace {
+
+// --- numerics of a model, if anybody has said them
+
+template <typename Builder>
+void write_said(Builder& out, std::optional<srg::Numerics> numerics) {
+  out.setHasNumerics(numerics.has_value());
+  out.setNumerics(static_cast<uint8_t>(numerics.value_or(srg::Numerics::kExact)));
+}
+
+template <typename Reader>
+std::optional<srg::Numerics> read_said(Reader in) {
+  if (!in.getHasNumerics()) return std::nullopt;
+  return read_numerics(in.getNumerics());
+}
 
 // --- ClientRequest
 
@@ -32,6 +48,7 @@ void write(wire::ClientRequest::Builder out, const OpenModel& request) {
   open.setKeepAliveMs(request.keep_alive_ms.value_or(0));
   open.setPath(text(request.path));
   open.setUnpin(request.unpin);
+  write_said(open, request.numerics);
 }
 void write(wire::ClientRequest::Builder out, const CloseModel& request) {
   out.setCloseModel(request.model.value);
@@ -144,6 +161,7 @@ OpenModel read_open(wire::OpenModel::Reader in) {
   if (in.getHasKeepAlive()) open.keep_alive_ms = in.getKeepAliveMs();
   open.path = read_name(in.getPath());
   open.unpin = in.getUnpin();
+  open.numerics = read_said(in);
   return open;
 }
 
@@ -376,6 +394,7 @@ void write_model(wire::ModelReport::Builder out, const ModelReport& report) {
   out.setPlan(report.plan);
   out.setHugeBytes(report.huge_bytes);
   out.setOnGpus(report.on_gpus);
+  write_said(out, report.numerics);
 }
 
 ModelReport read_model(wire::ModelReport::Reader in) {
@@ -399,6 +418,7 @@ ModelReport read_model(wire::ModelReport::Reader in) {
   report.plan = in.getPlan();
   report.huge_bytes = in.getHugeBytes();
   report.on_gpus = in.getOnGpus();
+  report.numerics = read_said(in);
   return report;
 }
 
@@ -571,6 +591,7 @@ void write(wire::DaemonReply::Builder out, const ModelOpened& reply) {
   opened.setWasResident(reply.was_resident);
   opened.setManifestBytes(reply.manifest_bytes);
   opened.setManifest(part(reply.manifest));
+  write_said(opened, reply.numerics);
 }
 void write(wire::DaemonReply::Builder out, const ManifestPart& reply) {
   out.setManifestPart(part(reply.bytes));
@@ -704,7 +725,7 @@ Welcome read_welcome(wire::Welcome::Reader in) {
           in.getStagingBytes(),
           in.getThreads(),
           in.getQuotaBytes(),
-          read_enum(in.getNumerics(), srg::Numerics::kExact, srg::Numerics::kFastOnly)};
+          read_numerics(in.getNumerics())};
 }
 
 ModelOpened read_opened(wire::ModelOpened::Reader in) {
@@ -712,7 +733,8 @@ ModelOpened read_opened(wire::ModelOpened::Reader in) {
           in.getBytes(),
           in.getWasResident(),
           in.getManifestBytes(),
-          read_part(in.getManifest())};
+          read_part(in.getManifest()),
+          read_said(in)};
 }
 
 ProgramDefined read_defined(wire::ProgramDefined::Reader in) {

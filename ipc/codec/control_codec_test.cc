@@ -59,6 +59,8 @@ std::vector<ClientRequest> requests() {
       {16, CancelRun{{17}}},
       {17, TerminateSession{{18}}},
       {18, OpenModel{kName, false, false, kKeepForever, kName}},
+      {31, OpenModel{kName, false, true, 32, kName, true, srg::Numerics::kFastOnly}},
+      {32, OpenModel{kName, false, false, {}, kName, false, srg::Numerics::kExact}},
       {19, EvictModel{{20}, Tier::kHost, true}},
       {24, EvictModel{{25}, Tier::kDisk, false, true}},
       {20, SetDraining{true}},
@@ -108,9 +110,9 @@ SessionReport session_report(const std::string& name) {
           {{17, 18, 19}, 20}};
 }
 ModelReport model_report(const std::string& name) {
-  ModelReport report{{1},  name, name, ModelState::kDisk, 2, 3, 4,    5, true,
-                     true, {},   6,    "cpu:0",           7, 8, name, 9, 10,
-                     11};
+  ModelReport report{
+      {1}, name, name, ModelState::kDisk,   2, 3, 4, 5, true, true, {}, 6, "cpu:0", 7, 8, name,
+      9,   10,   11,   srg::Numerics::kFast};
   report.sha256.fill(0xab);
   return report;
 }
@@ -190,6 +192,7 @@ std::vector<DaemonReply> replies() {
       {2, Failed{static_cast<ErrorCode>(799), "From a newer daemon."}},
       {3, Welcome{{4}, 5, 6, 7, srg::Numerics::kFast}},
       {4, ModelOpened{{5}, 6, true, 7, Bytes(9, std::byte{8})}},
+      {4, ModelOpened{{5}, 6, true, 7, Bytes(9, std::byte{8}), srg::Numerics::kExact}},
       {5, ProgramDefined{{6}, true, {shape("a"), shape("b")}}},
       {6, SequenceMade{{7, 8}}},
       {7, status_report(2, kName)},

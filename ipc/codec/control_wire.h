@@ -70,6 +70,9 @@ Enum read_enum(uint8_t number, Enum first, Enum last) {
 inline DType read_dtype(uint8_t number) {
   return read_enum(number, DType::kInvalid, DType::kComplex128);
 }
+inline srg::Numerics read_numerics(uint8_t number) {
+  return read_enum(number, srg::Numerics::kExact, srg::Numerics::kFastOnly);
+}
 
 // --- lists
 template <typename List, typename Read>

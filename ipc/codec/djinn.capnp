@@ -127,6 +127,8 @@ struct OpenModel {
   keepAliveMs @4 :UInt64;  # all ones: for ever
   path @5 :Text;
   unpin @6 :Bool;
+  hasNumerics @7 :Bool;
+  numerics @8 :UInt8;
 }
 
 struct ListUses {
@@ -222,6 +224,8 @@ struct ModelOpened {
   wasResident @2 :Bool;
   manifestBytes @3 :UInt64;
   manifest @4 :Data;
+  hasNumerics @5 :Bool;
+  numerics @6 :UInt8;
 }
 
 struct OutputShape {
@@ -352,6 +356,8 @@ struct ModelReport {
   plan @15 :UInt32;
   hugeBytes @16 :UInt64;
   onGpus @17 :UInt32;  # bit n: cuda:n
+  hasNumerics @18 :Bool;
+  numerics @19 :UInt8;
 }
 
 struct ModelList {
@@ -776,6 +782,7 @@ struct KeptModel {
   names @15 :List(KeptName);
   device @16 :Text;
   hugeBytes @17 :UInt64;
+  numerics @18 :List(KeptNumerics);
 }
 
 struct KeptName {
@@ -788,6 +795,11 @@ struct KeptKeepAlive {
   user @0 :UInt64;
   given @1 :Bool;  # else as djinnd is configured
   ms @2 :UInt64;
+}
+
+struct KeptNumerics {
+  user @0 :UInt64;
+  numerics @1 :UInt8;
 }
 
 # -- djinnd <-> mover ----------------------------------------------------------------------------

@@ -26,6 +26,15 @@ void write_keep_alive(wire::KeptKeepAlive::Builder out, const KeptKeepAlive& one
   out.setMs(one.ms.value_or(0));
 }
 
+KeptNumerics read_kept_numerics(wire::KeptNumerics::Reader in) {
+  return {in.getUser(), read_numerics(in.getNumerics())};
+}
+
+void write_kept_numerics(wire::KeptNumerics::Builder out, const KeptNumerics& one) {
+  out.setUser(one.user);
+  out.setNumerics(static_cast<uint8_t>(one.numerics));
+}
+
 KeptName read_kept_name(wire::KeptName::Reader in) {
   return {in.getUser(), read_name(in.getLabel()), read_name(in.getPath())};
 }
@@ -60,6 +69,7 @@ KeptModel read(wire::KeptModel::Reader in) {
   model.names = read_list(in.getNames(), limits::kModelNamesKept, read_kept_name);
   model.device = read_name(in.getDevice());
   model.huge_bytes = in.getHugeBytes();
+  model.numerics = read_list(in.getNumerics(), limits::kModelUsers, read_kept_numerics);
   return model;
 }
 
@@ -84,6 +94,7 @@ void write(wire::KeptModel::Builder out, const KeptModel& model) {
   write_list(model.names, out.initNames(count_of(model.names)), write_kept_name);
   out.setDevice(text(model.device));
   out.setHugeBytes(model.huge_bytes);
+  write_list(model.numerics, out.initNumerics(count_of(model.numerics)), write_kept_numerics);
 }
 
 }  // namespace

@@ -28,6 +28,7 @@ KeptModel model() {
   model.path = "/srv/models/one";
   model.names = {{1001, "one", "/srv/ann/one"}};
   model.huge_bytes = 1 << 19;
+  model.numerics = {{1000, srg::Numerics::kExact}, {1001, srg::Numerics::kFastOnly}};
   return model;
 }
 
@@ -47,6 +48,7 @@ TEST(KeptCodec, the_largest_fits_a_message) {
   large.pinned_by.assign(limits::kModelUsers, 1000);
   large.keep_alives.assign(limits::kModelUsers, {1000, 789});
   large.path.assign(limits::kNameBytes, 'p');
+  large.numerics.assign(limits::kModelUsers, {1000, srg::Numerics::kFastOnly});
   large.names.assign(limits::kModelNamesKept, {1001, large.label, large.path});
   EXPECT_EQ(decode_kept_model(encode(large)).value(), large);
   EXPECT_LE(encode(large).size(), limits::kControlMessageBytes);

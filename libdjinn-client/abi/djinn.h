@@ -213,7 +213,8 @@ DJINN_API djinn_code djinn_model_unload(djinn_client* client, uint64_t model, dj
  * and djinn_generator_open() do. */
 typedef struct djinn_model_options {
   const char* numerics; /* "exact": PyTorch's bits; "fast": djinn's own kernels where they fit;
-                         * "fast-only": refused where they do not; NULL: djinnd's lane.numerics, or
+                         * "fast-only": refused where they do not; NULL: what djinnctl load
+                         * --numerics has said of the model, or else djinnd's lane.numerics, or
                          * "fast" where weights need it */
   const char* weights;  /* "int8": matrices are 32 values of a row and a scale, which "exact" does
                          * not compute with, and a model of their own; NULL: as the files are */

@@ -81,7 +81,7 @@ std::vector<std::byte> weights(const EncoderBatch& batch, DType dtype) {
 
 Result<std::unique_ptr<Encoder>> Encoder::open(Client& client, const std::string& directory,
                                                const ModelOptions& options) {
-  DJINN_TRY(const srg::Numerics numerics, numerics_of(options, client.welcome().numerics));
+  DJINN_CHECK(check_options(options));
   DJINN_TRY(const ModelDirectory files, open_model_directory(directory));
   DJINN_TRY(const std::string type, files.config.text_or("model_type", ""));
   if (type != "bert") {
@@ -94,6 +94,7 @@ Result<std::unique_ptr<Encoder>> Encoder::open(Client& client, const std::string
   const auto plan = plan_of(nullptr, options.matrices);
   DJINN_TRY(OpenedModel model,
             client.open_model({files.label, fds, files.paths}, plan ? &*plan : nullptr));
+  DJINN_TRY(const srg::Numerics numerics, numerics_of(client, model, options));
   DJINN_TRY(BertConfig config, BertConfig::from(files.config, model.manifest));
   DJINN_CHECK(check_layers(config.layers, config.prefix + "encoder.layer.", model.manifest));
   DJINN_TRY(const srg::Graph plain, build_bert(config, false, kEncoderRowsMax));

@@ -70,20 +70,20 @@ Status check_stop_tokens(size_t count) {
 
 Result<std::unique_ptr<Generator>> Generator::open(Client& client, const std::string& directory,
                                                    const ModelOptions& options) {
-  DJINN_TRY(const srg::Numerics numerics, numerics_of(options, client.welcome().numerics));
-  if (is_bundle(directory)) return open_bundle(client, directory, options.matrices, numerics);
-  return open_llama(client, directory, options.matrices, numerics);
+  DJINN_CHECK(check_options(options));
+  if (is_bundle(directory)) return open_bundle(client, directory, options);
+  return open_llama(client, directory, options);
 }
 
 Result<std::unique_ptr<Generator>> Generator::open_bundle(Client& client,
                                                           const std::string& directory,
-                                                          srg::WeightForm matrices,
-                                                          srg::Numerics numerics) {
+                                                          const ModelOptions& options) {
   DJINN_TRY(Bundle bundle, read_bundle(directory));
   WeightFiles files{bundle.label, std::move(bundle.paths), std::move(bundle.files),
-                    plan_of(bundle.plan(), matrices)};
+                    plan_of(bundle.plan(), options.matrices)};
   DJINN_TRY(OpenedModel model,
             client.open_model({files.label, files.numbers(), files.paths}, files.plan_or_null()));
+  DJINN_TRY(const srg::Numerics numerics, numerics_of(client, model, options));
   const Status is_same = check_tensors(bundle, model.manifest);
   if (!is_same) {
     DJINN_CHECK(client.close_model(model.id));
@@ -102,8 +102,7 @@ Result<std::unique_ptr<Generator>> Generator::open_bundle(Client& client,
 
 Result<std::unique_ptr<Generator>> Generator::open_llama(Client& client,
                                                          const std::string& directory,
-                                                         srg::WeightForm matrices,
-                                                         srg::Numerics numerics) {
+                                                         const ModelOptions& options) {
   DJINN_TRY(ModelDirectory files, open_model_directory(directory));
   DJINN_TRY(const std::string type, files.config.text_or("model_type", ""));
   if (type != "llama") {
@@ -113,9 +112,10 @@ Result<std::unique_ptr<Generator>> Generator::open_llama(Client& client,
   }
   DJINN_TRY(std::vector<std::string> unknown, check_keys(Builder::kLlama, files.config));
   const WeightFiles weights{files.label, std::move(files.paths), std::move(files.files),
-                            plan_of(nullptr, matrices)};
+                            plan_of(nullptr, options.matrices)};
   DJINN_TRY(OpenedModel model, client.open_model({weights.label, weights.numbers(), weights.paths},
                                                  weights.plan_or_null()));
+  DJINN_TRY(const srg::Numerics numerics, numerics_of(client, model, options));
   DJINN_TRY(LlamaConfig config, LlamaConfig::from(files.config, model.manifest));
   DJINN_CHECK(check_layers(config.layers, "model.layers.", model.manifest));
   DJINN_TRY(const srg::Graph decode, build_llama(config, {LlamaPhase::kDecode}));

@@ -56,11 +56,9 @@ class Generator {
       : client_(client), model_(std::move(model)), numerics_(numerics) {}
   static Result<std::unique_ptr<Generator>> open_bundle(Client& client,
                                                         const std::string& directory,
-                                                        srg::WeightForm matrices,
-                                                        srg::Numerics numerics);
+                                                        const ModelOptions& options);
   static Result<std::unique_ptr<Generator>> open_llama(Client& client, const std::string& directory,
-                                                       srg::WeightForm matrices,
-                                                       srg::Numerics numerics);
+                                                       const ModelOptions& options);
   Result<Generated> generate_in_turn(const Prompts& prompts, GenerateOptions options,
                                      const OnToken& on_token);
   Result<Generated> generate_block(const Prompts& prompts, const GenerateOptions& options,

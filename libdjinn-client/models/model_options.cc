@@ -23,16 +23,27 @@ Result<srg::WeightForm> weights_named(std::string_view name) {
                    "'. There is int8; name none for weights as the files have them."};
 }
 
-Result<srg::Numerics> numerics_of(const ModelOptions& options, srg::Numerics configured) {
-  const bool is_exact = options.numerics.value_or(configured) == srg::Numerics::kExact;
-  if (options.matrices == srg::WeightForm::kPlain || !is_exact) {
-    return options.numerics.value_or(configured);
-  }
-  if (!options.numerics) return srg::Numerics::kFast;
+Status check_options(const ModelOptions& options) {
+  const bool is_exact = options.numerics == srg::Numerics::kExact;
+  if (options.matrices == srg::WeightForm::kPlain || !is_exact) return {};
   return Error{ErrorCode::kUnsupported,
                "The numerics are exact, and the weights are to be int8, which fast kernels alone "
                "compute with. Ask for the numerics fast, or for the weights as the files have "
                "them."};
+}
+
+Result<srg::Numerics> numerics_of(Client& client, const OpenedModel& model,
+                                  const ModelOptions& options) {
+  const ModelOptions said{options.numerics ? options.numerics : model.numerics, options.matrices};
+  const Status agree = check_options(said);
+  if (!agree) {
+    DJINN_CHECK(client.close_model(model.id));
+    return agree.error();
+  }
+  if (said.numerics) return *said.numerics;
+  const srg::Numerics configured = client.welcome().numerics;
+  const bool is_int8 = options.matrices != srg::WeightForm::kPlain;
+  return is_int8 && configured == srg::Numerics::kExact ? srg::Numerics::kFast : configured;
 }
 
 std::optional<srg::LoadPlan> plan_of(const srg::LoadPlan* plan, srg::WeightForm matrices) {

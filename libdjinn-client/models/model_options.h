@@ -9,11 +9,13 @@
 #include "kernel/base/result.h"
 #include "kernel/srg/graph.h"
 #include "kernel/srg/load_plan.h"
+#include "libdjinn-client/client.h"
 
 namespace djinn::client {
 
 struct ModelOptions {
-  // Of its programs; none: djinnd's lane.numerics, and fast where matrices are int8.
+  // Of its programs; none: as its user has said of the model (djinnctl load --numerics), or else
+  // djinnd's lane.numerics, and fast where matrices are int8.
   std::optional<srg::Numerics> numerics;
   srg::WeightForm matrices = srg::WeightForm::kPlain;  // a model of its own for each form
 };
@@ -23,9 +25,14 @@ Result<srg::Numerics> numerics_named(std::string_view name);
 // "int8". Errors: kInvalidArgument, with what there is.
 Result<srg::WeightForm> weights_named(std::string_view name);
 
-// The numerics of programs; configured: djinnd's. Only fast kernels compute with weights in int8.
-// Errors: kUnsupported for int8 in exact numerics that were asked for.
-Result<srg::Numerics> numerics_of(const ModelOptions& options, srg::Numerics configured);
+// Whether the options agree; to be asked before anything is read. Only fast kernels compute with
+// weights in int8. Errors: kUnsupported for int8 in exact numerics.
+Status check_options(const ModelOptions& options);
+
+// The numerics of programs of a model that was opened with these options. One that its user wants
+// exact, and whose weights are int8, is closed. Errors: as check_options()'s; djinnd's.
+Result<srg::Numerics> numerics_of(Client& client, const OpenedModel& model,
+                                  const ModelOptions& options);
 
 // The plan to open a model with, of the one that it has, or none; none: the files' tensors as they
 // are.

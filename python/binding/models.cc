@@ -33,7 +33,7 @@ std::optional<Buffer> buffer_of(const py::object& array) {
 
 using Name = std::optional<std::string>;
 
-// numerics: none: djinnd's lane.numerics. weights: none: as the files have them.
+// numerics: none: the model's, or djinnd's lane.numerics. weights: none: as the files have them.
 client::ModelOptions options_of(const Name& numerics, const Name& weights) {
   client::ModelOptions options;
   if (numerics) options.numerics = take(client::numerics_named(*numerics));

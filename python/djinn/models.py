@@ -107,8 +107,9 @@ class Generator:
     djinnd. `path` is what `djinn.export` wrote to, or a Hugging Face directory of a Llama model.
 
     `numerics` is "exact", with PyTorch's bits, "fast", with djinn's own kernels where they fit, or
-    "fast-only", which is refused where they do not; None is djinnd's `lane.numerics`. `weights` is
-    "int8", a form of matrices that is a model of its own and computed in fast numerics, or None."""
+    "fast-only", which is refused where they do not; None is what `djinnctl load --numerics` has
+    said of the model, or else djinnd's `lane.numerics`. `weights` is "int8", a form of matrices
+    that is a model of its own and computed in fast numerics, or None."""
 
     def __init__(
         self,

@@ -317,6 +317,10 @@ def test_a_name_that_two_models_have_lists_both(
         (["load", "--weights", "int4", "x"], "--weights: 'int4' is not int8. 'djinnctl load"),
         (["generate", "x", "--weights", "int4"], "--weights: 'int4' is not int8."),
         (
+            ["load", "x", "--numerics", "quick"],
+            "--numerics: 'quick' is not exact, fast or fast-only. 'djinnctl load --help'",
+        ),
+        (
             ["generate", "x", "--numerics", "quick"],
             "--numerics: 'quick' is not exact, fast or fast-only. 'djinnctl generate --help'",
         ),

@@ -302,3 +302,28 @@ def test_pins_and_times_outlive_a_restart(served: Served, place: Path) -> None:
         load(SECOND, again, path)
         assert served.ctl(SECOND, "unpin", item["id"]).code == 0
     assert not served.shown()[0]["pinned"]
+
+
+def test_who_shares_a_model_says_its_numerics_for_oneself_and_that_outlives_a_restart(
+    served: Served, place: Path
+) -> None:
+    (place / "shared").mkdir()
+    (place / "shared/config.json").write_text("{}")
+    path = str(shared_file(place / "shared", "model", 40 * KIB).parent)
+
+    def seen() -> list[str | None]:
+        asked = [served.ctl(user, "ps", "-j") for user in (FIRST, SECOND)]
+        return [one["numerics"] for ended in asked for one in ended.items()]
+
+    for user, *words in ((FIRST, "--numerics", "fast"), (SECOND,)):
+        assert served.ctl(user, "load", path, *words).code == 0
+    assert seen() == ["fast", None]
+    assert served.shown()[0]["numerics"] == "fast", "administrators see the owner's"
+    assert served.ctl(SECOND, "load", path, "--numerics", "exact").code == 0
+    assert seen() == ["fast", "exact"]
+    served.systemd.stop()
+    served.systemd.start("--root", str(place), "--threads", "1", "--admin-group", "games")
+    served.systemd.stderr_line("is resident again")
+    assert seen() == ["fast", "exact"]
+    assert served.ctl(SECOND, "load", path).code == 0
+    assert seen() == ["fast", "exact"]

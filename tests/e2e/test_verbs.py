@@ -181,6 +181,7 @@ MODEL: dict[str, Shape] = {
     "plan": "null",
     "huge_bytes": "integer",
     "copies": "null",  # of GPUs, a list
+    "numerics": "null",  # of one that was loaded with any, a string
     "holders": [HOLDER],
     "pinned_by": ["string"],
     "names": [NAME],
@@ -293,6 +294,7 @@ LOADED: dict[str, Shape] = {
     "bytes": "integer",
     "was_resident": "bool",
     "pinned": "bool",
+    "numerics": "null",  # where any were said, a string
 }
 UNLOADED: dict[str, Shape] = {"id": "id", "name": "string", "bytes": "integer"}
 EVICTED: dict[str, Shape] = {"id": "id", "name": "string", "bytes": "integer", "to": "string"}

@@ -100,6 +100,7 @@ int append(sd_bus_message* message, const ipc::ModelReport& report) {
   if (report.plan != 0) entries.put("plan", fmt::format("{:08x}", report.plan));
   if (report.on_gpus != 0)
     entries.put("copies", fmt::format("{}", fmt::join(copies_of(report), ",")));
+  if (report.numerics) entries.put("numerics", numerics_text(report));
   return entries.close();
 }
 

@@ -442,6 +442,7 @@ ipc::ModelReport Reports::report_of(const Model& model, const Caller& caller) {
   ModelName name = model.name_for(caller);
   report.label = std::move(name.label);
   report.path = std::move(name.path);
+  report.numerics = model.numerics_for(caller);
   return report;
 }
 

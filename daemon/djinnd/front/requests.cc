@@ -44,6 +44,7 @@ OpenRequest open_request(Session& session, const Waiter& waiter, const ipc::Open
   request.path = body.path;
   request.unpins = body.unpin;
   request.keep_alive_ms = body.keep_alive_ms;
+  request.numerics = body.numerics;
   request.files = std::exchange(session.files, {});
   request.file_names = std::exchange(session.file_names, {});
   return request;

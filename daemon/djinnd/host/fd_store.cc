@@ -131,6 +131,9 @@ ipc::KeptModel record_of(const Model& model) {
   for (const auto& [user, ms] : model.keep_alives_ms) {
     record.keep_alives.push_back({user.number(), ms});
   }
+  for (const auto& [user, numerics] : model.numerics) {
+    record.numerics.push_back({user.number(), numerics});
+  }
   for (const auto& [user, name] : model.names) {
     if (user == model.owner()) {
       record.label = name.label;
@@ -177,6 +180,10 @@ class Returned {
     for (const ipc::KeptKeepAlive& one : record.keep_alives) {
       DJINN_TRY(const Owner user, owner_of(one.user));
       model.keep_alives_ms[user] = one.ms;
+    }
+    for (const ipc::KeptNumerics& one : record.numerics) {
+      DJINN_TRY(const Owner user, owner_of(one.user));
+      model.numerics[user] = one.numerics;
     }
     model.names[model.owner()] = {record.label, record.path};
     for (const ipc::KeptName& one : record.names) {

@@ -44,6 +44,9 @@ void Leases::join(Model& model, const OpenRequest& request) {
   if (request.keep_alive_ms && keep_alive != model.keep_alives_ms.end()) {
     keep_alive->second = request.keep_alive_ms;
   }
+  if (request.numerics && keep_alive != model.keep_alives_ms.end()) {
+    model.numerics[user] = *request.numerics;
+  }
   model.call(user, {request.label, request.path});
   table_.touch(model);
   model.openers.value_.push_back(request.opener);
@@ -90,25 +93,29 @@ void Leases::settle(Model& model) {
   });
   for (const Opener& opener : served) {
     if (opener.needs_worker) copies_.touch(model.id, opener.worker().device);
-    replies_.owe(opener.waiter,
-                 [this, id = model.id, number = opener.waiter.number,
-                  was_resident = opener.was_resident]() -> ipc::DaemonReply {
-                   return {number, opened(id, was_resident)};
-                 });
+    replies_.owe(opener.waiter, [this, id = model.id, opener]() -> ipc::DaemonReply {
+      return {opener.waiter.number, opened(id, opener)};
+    });
   }
   for (const DeviceId gpu : lacking) copies_.want(model, gpu);
 }
 
 // The model is looked up again, because an administrator may have unloaded it in the meantime.
-decltype(ipc::DaemonReply::body) Leases::opened(ModelId id, bool was_resident) {
+decltype(ipc::DaemonReply::body) Leases::opened(ModelId id, const Opener& opener) {
   const Model* const model = table_.find(id);
   if (model == nullptr) {
     return ipc::Failed{ErrorCode::kNotFound, "There is no such model any more."};
   }
   auto first = part_of_manifest(*model, 0);
   if (!first) return ipc::Failed{first.error().code, first.error().message};
-  return ipc::ModelOpened{model->id, model->bytes, was_resident, model->manifest_bytes,
-                          *std::move(first)};
+  const auto said = model->numerics.find(opener.domain);
+  return ipc::ModelOpened{
+      model->id,
+      model->bytes,
+      opener.was_resident,
+      model->manifest_bytes,
+      *std::move(first),
+      said != model->numerics.end() ? std::optional(said->second) : std::nullopt};
 }
 
 std::vector<Opener> Leases::take_openers(Model& model,
@@ -134,6 +141,7 @@ void Leases::refuse_openers(Model& model, Owner user, const std::function<bool(W
 void Leases::forget(Model& model, const Opener& opener) {
   Pins::remove(model, opener.domain);
   model.keep_alives_ms.erase(opener.domain);
+  model.numerics.erase(opener.domain);
   model.names.erase(opener.domain);
   leave(model, opener.waiter.session);
 }

@@ -57,7 +57,7 @@ class Leases {
   [[nodiscard]] Error with_own_part(Error error, const Model& model) const;
 
  private:
-  [[nodiscard]] decltype(ipc::DaemonReply::body) opened(ModelId id, bool was_resident);
+  [[nodiscard]] decltype(ipc::DaemonReply::body) opened(ModelId id, const Opener& opener);
 
   const Clock& clock_;
   ModelTable& table_;

@@ -106,10 +106,22 @@ bool Model::held_beside(Owner user) const {
          std::ranges::any_of(*openers, [&](const Opener& opener) { return opener.domain != user; });
 }
 
+// What the caller said of a model, or an owner whom they may steer.
+template <typename Said>
+static const Said* said_for(const std::map<Owner, Said>& users, Owner owner, const Caller& caller) {
+  if (const auto own = users.find(caller.user); own != users.end()) return &own->second;
+  const auto owners = users.find(owner);
+  return owners != users.end() && caller.may_steer(owner) ? &owners->second : nullptr;
+}
+
 ModelName Model::name_for(const Caller& caller) const {
-  if (const auto own = names.find(caller.user); own != names.end()) return own->second;
-  const auto owners = names.find(owner());
-  return owners != names.end() && caller.may_steer(owner()) ? owners->second : ModelName();
+  const ModelName* const said = said_for(names, owner(), caller);
+  return said != nullptr ? *said : ModelName();
+}
+
+std::optional<srg::Numerics> Model::numerics_for(const Caller& caller) const {
+  const srg::Numerics* const said = said_for(numerics, owner(), caller);
+  return said != nullptr ? std::optional(*said) : std::nullopt;
 }
 
 // A name without a path does not replace one that has it.

@@ -194,6 +194,8 @@ struct Model {
   // How long each user who opened it wants it to stay without a session; nothing: as djinnd is
   // configured. The longest holds.
   std::map<Owner, std::optional<uint64_t>> keep_alives_ms;
+  // Of programs for which nobody else chooses, of each user who said them.
+  std::map<Owner, srg::Numerics> numerics;
   // As each user who opened it called it, the last time.
   std::map<Owner, ModelName> names;
   uint64_t idle_since_ns = 0;  // monotonic; of idle ones
@@ -219,6 +221,8 @@ struct Model {
   [[nodiscard]] bool held_beside(Owner user) const;
   // The caller's own, or that of an owner whom they may steer; or empty.
   [[nodiscard]] ModelName name_for(const Caller& caller) const;
+  // Likewise, or nothing.
+  [[nodiscard]] std::optional<srg::Numerics> numerics_for(const Caller& caller) const;
   void call(Owner user, ModelName name);
   [[nodiscard]] bool in_use() const { return !(leases->empty() && openers->empty()); }
   [[nodiscard]] ModelUse use() const;

@@ -20,6 +20,7 @@ struct OpenRequest {
   std::string path;
   std::optional<uint64_t> keep_alive_ms{};
   bool unpins = false;  // ends the user's own pin
+  std::optional<srg::Numerics> numerics{};
   std::vector<SharedFd> files;
   std::vector<std::string> file_names;  // of each, or empty
   Payload plan;                         // or nothing

@@ -341,6 +341,8 @@ Openings::Opening Openings::opening_of(const Model& model, const Opener& opener)
   opening.request.opener.was_resident = false;
   const auto keep_alive = model.keep_alives_ms.find(opener.domain);
   if (keep_alive != model.keep_alives_ms.end()) opening.request.keep_alive_ms = keep_alive->second;
+  const auto numerics = model.numerics.find(opener.domain);
+  if (numerics != model.numerics.end()) opening.request.numerics = numerics->second;
   return opening;
 }
 
