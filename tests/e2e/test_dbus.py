@@ -187,6 +187,16 @@ def test_models_are_told_listed_and_pinned(
         assert ear.next("ModelRemoved")[1] == loaded
 
 
+def test_a_model_tells_its_numerics_where_any_were_said(
+    bus: PrivateBus, of_user: Systemd, byte_model: Path
+) -> None:
+    with bus.connect() as connection:
+        for words, said in (((), None), (("--numerics", "fast"), "fast")):
+            shown_by_ctl(of_user, "load", str(byte_model), *words)
+            (item,) = listed(connection, "ListModels")
+            assert item.get("numerics") == said
+
+
 def test_who_uses_a_model_is_listed(bus: PrivateBus, of_user: Systemd, model_file: Path) -> None:
     with bus.connect() as connection, ExitStack() as stack:
         sessions = [stack.enter_context(of_user.connect(name)) for name in ("one", "other", "none")]
