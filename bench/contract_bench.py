@@ -1,11 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """The row contract of fast numerics: sessions have the same bytes (tokens, keys and values of every
 layer) alone and among others that come and go, with 1, 2 and 3 threads, while prompts are paused
-and the worker is killed; a model in float32, and the same in bfloat16. `differing` counts the
-positions at which a session had others, `differing_prompts` those of them that prompts have, and
-`kills`, `seen_paused` and `together` how often there was what could have made a difference."""
+and the worker is killed; a model in float32, the same in bfloat16, and that with weights in int8.
+
+Each session is a process of its own. Of those that come and go some leave when they have what they
+wanted, and some are killed in its midst; they go on coming until nobody generates the long text any
+more. `differing` counts the positions at which a session had others, `differing_prompts` those of
+them that prompts have. What could have made a difference is counted, too: `kills` (of workers),
+`seen_paused` and `together`, and of the long generation beside which the fewest came and went,
+`left_beside` and `killed_beside`."""
 
 import hashlib
+import itertools
+import multiprocessing
 import os
 import random
 import signal
@@ -15,26 +22,40 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from dataclasses import dataclass, field
 from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.append(str(ROOT / "tests" / "e2e"))
 
-from private_daemon import Daemon, running  # noqa: E402
+from private_daemon import Daemon, running, wait_until  # noqa: E402
 from report import Entry, entry, report  # noqa: E402
 from schedule import decisions  # noqa: E402
-from spawned import spawned  # noqa: E402
 
 SESSIONS, TOKENS, PROMPT = 8, 1000, 300
-SHORT = (3, 40, 150)  # tokens of generations before the long one: who comes and goes
-KILLS, BETWEEN_KILLS_S = 5, 2.0
+SHORT = (3, 40, 150)  # tokens of those who leave
+KILLED = (20, 200, 500)  # tokens after which a client is killed
+KILLS, BETWEEN_KILLS_S = 5, 2.0  # of workers
 ALONE, CROWDS = 2, (1, 2, 3)  # threads
+PRELOADED = ["djinn.torch", "transformers.models.llama.modeling_llama"]
 
 Positions = list[bytes]  # a digest of each
+
+
+@dataclass(frozen=True)
+class Form:
+    dtype: str
+    weights: str | None = None  # int8, or as the model has them
+
+
+FORMS = {
+    "contract/threads": Form("float32"),
+    "contract/bfloat16_threads": Form("bfloat16"),
+    "contract/int8_threads": Form("bfloat16", "int8"),
+}
 
 
 def model(dtype: str) -> Any:
@@ -56,12 +77,13 @@ def model(dtype: str) -> Any:
 
 
 def prompt_of(seed: int) -> int:
-    """Tokens, of each session another number."""
+    """Tokens, of each seed another number."""
     return PROMPT + seed
 
 
-def client(commands: Connection, directory: str, seed: int) -> None:
+def client(commands: Connection, host: str, directory: str, form: Form, seed: int) -> None:
     """Answers each number of tokens with what it has at each position."""
+    os.environ["DJINN_HOST"] = host
     import djinn
     import torch
     import transformers
@@ -69,6 +91,7 @@ def client(commands: Connection, directory: str, seed: int) -> None:
     torch.set_num_threads(1)
     djinn.enable()
     djinn.config.numerics = "fast"
+    djinn.config.weights = form.weights
     ghost = transformers.AutoModelForCausalLM.from_pretrained(directory, dtype="auto").eval()
     draw = torch.Generator().manual_seed(seed)
     ids = torch.randint(3, 4000, (1, prompt_of(seed)), generator=draw)
@@ -83,7 +106,8 @@ def client(commands: Connection, directory: str, seed: int) -> None:
             min_new_tokens=tokens,
             pad_token_id=0,
         ).cpu()
-        assert djinn.explain(ghost)["tier"] == 2, djinn.explain(ghost)
+        how = djinn.explain(ghost)
+        assert (how["tier"], how["weights"]) == (2, form.weights), how
         commands.send(positions_of(said, cache))
 
 
@@ -103,73 +127,157 @@ def differing(found: Positions, expected: Positions) -> list[int]:
     return [number for number, (a, b) in pairs if a != b]
 
 
-class Sessions:
-    def __init__(self, stack: ExitStack, directory: str, threads: int) -> None:
-        self.daemon: Daemon = stack.enter_context(running(threads=threads))
-        os.environ["DJINN_HOST"] = self.daemon.host
-        self.pipes = [spawned(stack, client, directory, seed) for seed in range(SESSIONS)]
+class Session:
+    """A client that has come. It leaves with the block, unless it is killed in it."""
 
-    def generate(self, number: int, tokens: int) -> Positions:
-        self.pipes[number].send(tokens)
-        return list(self.pipes[number].recv())
+    def __init__(self, daemon: Daemon, directory: str, form: Form, seed: int) -> None:
+        self.daemon = daemon
+        forks = multiprocessing.get_context("forkserver")
+        self.pipe, there = forks.Pipe()
+        arguments = (there, daemon.host, directory, form, seed)
+        self.process = forks.Process(target=client, args=arguments, daemon=True)
+        self.process.start()
+        there.close()  # so that its end is heard
 
-    def come_and_go(self, number: int, alone: list[Positions]) -> list[bool]:
-        """Of each position that differs, whether it is the prompt's."""
-        order = random.Random(number).sample(SHORT, len(SHORT))
-        return [
-            position < prompt_of(number)
-            for tokens in (*order, TOKENS)
-            for position in differing(
-                self.generate(number, tokens), alone[number][: prompt_of(number) + tokens - 1]
-            )
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.process.is_alive():
+            self.pipe.send(None)
+        self.process.join()
+
+    def generate(self, tokens: int) -> Positions:
+        self.pipe.send(tokens)
+        return list(self.pipe.recv())
+
+    def begin_and_be_killed(self, after: int) -> None:
+        """In a generation that goes on behind so many tokens."""
+        self.pipe.send(TOKENS)
+        wait_until(lambda: self.steps() > after, "it generates")
+        assert not self.pipe.poll(), "it is in the midst of it"
+        self.process.kill()
+
+    def steps(self) -> int:
+        assert self.process.is_alive(), "a client has failed"
+        of_all = {one["pid"]: one["steps"] for one in self.daemon.observer.sessions()}
+        return int(of_all.get(self.process.pid, 0))
+
+
+@dataclass
+class Crowd:
+    """All of them at once. Threads: each seat's own, but for what is appended to."""
+
+    daemon: Daemon
+    directory: str
+    form: Form
+    alone: list[Positions]
+    begun: float = field(default_factory=time.monotonic)
+    long_left: list[int] = field(default_factory=lambda: list(range(SESSIONS)))
+    long: list[tuple[float, float]] = field(default_factory=list)  # from when till when
+    left: list[float] = field(default_factory=list)  # when
+    killed: list[float] = field(default_factory=list)  # when
+    others: list[bool] = field(default_factory=list)  # of positions that differ: is it a prompt's?
+
+    def take_seat(self, seat: int) -> None:
+        """One session after the other comes, of the same prompt."""
+        draw = random.Random(seat)
+        visits = [
+            *(partial(self.come_and_leave, seat, tokens) for tokens in SHORT),
+            *(partial(self.come_and_be_killed, seat, tokens) for tokens in KILLED),
         ]
+        visits.append(partial(self.stay, seat))
+        draw.shuffle(visits)
+        for visit in visits:
+            visit()
+        for tokens in itertools.cycle(SHORT):
+            if not self.long_left:
+                break
+            self.come_and_leave(seat, tokens)
+            self.come_and_be_killed(seat, tokens)
+
+    def come(self, seat: int) -> Session:
+        return Session(self.daemon, self.directory, self.form, seat)
+
+    def compare(self, seat: int, session: Session, tokens: int) -> None:
+        expected = self.alone[seat][: prompt_of(seat) + tokens - 1]
+        found = differing(session.generate(tokens), expected)
+        self.others += [position < prompt_of(seat) for position in found]
+
+    def stay(self, seat: int) -> None:
+        with self.come(seat) as session:
+            begun = time.monotonic()
+            try:
+                self.compare(seat, session, TOKENS)
+            finally:
+                self.long_left.remove(seat)  # or nobody else would have done
+            self.long.append((begun, time.monotonic()))
+
+    def come_and_leave(self, seat: int, tokens: int) -> None:
+        with self.come(seat) as session:
+            self.compare(seat, session, tokens)
+        self.left.append(time.monotonic())
+
+    def come_and_be_killed(self, seat: int, tokens: int) -> None:
+        with self.come(seat) as session:
+            session.begin_and_be_killed(tokens)
+        self.killed.append(time.monotonic())
+
+    def fewest_beside(self, times: list[float]) -> int:
+        """Of these, in any of the long generations."""
+        return min(sum(begun < at < ended for at in times) for begun, ended in self.long)
+
+    def kill_workers(self, over: threading.Event) -> int:
+        kills = 0
+        while kills < KILLS and not over.wait(BETWEEN_KILLS_S):
+            for worker in self.daemon.status()["workers"]:
+                if worker["state"] == "ready":
+                    os.kill(worker["pid"], signal.SIGKILL)
+                    kills += 1
+        return kills
+
+    def gather(self, name: str) -> Entry:
+        over, together, pauses = threading.Event(), 0, 0
+        with ThreadPoolExecutor(SESSIONS + 1) as pool:
+            killing = pool.submit(self.kill_workers, over)
+            work = [pool.submit(self.take_seat, seat) for seat in range(SESSIONS)]
+            while not all(one.done() for one in work):
+                counts = [one["runs_together"] for one in self.daemon.status()["workers"]]
+                together = max([together, *counts])  # each worker counts from 0
+                pauses += any(one["paused"] for one in decisions(self.daemon))
+                time.sleep(0.1)  # style: between two looks
+            over.set()
+        for one in work:
+            one.result()
+        return entry(
+            name,
+            time.monotonic() - self.begun,
+            differing=len(self.others),
+            differing_prompts=sum(self.others),
+            kills=killing.result(),
+            seen_paused=pauses,
+            together=together,
+            left_beside=self.fewest_beside(self.left),
+            killed_beside=self.fewest_beside(self.killed),
+        )
 
 
-def kill_workers(daemon: Daemon, done: threading.Event) -> int:
-    kills = 0
-    while kills < KILLS and not done.wait(BETWEEN_KILLS_S):
-        for worker in daemon.status()["workers"]:
-            if worker["state"] == "ready":
-                os.kill(worker["pid"], signal.SIGKILL)
-                kills += 1
-    return kills
+def alone(daemon: Daemon, directory: str, form: Form) -> Iterator[Positions]:
+    for seat in range(SESSIONS):
+        with Session(daemon, directory, form, seat) as session:
+            yield session.generate(TOKENS)
 
 
-def crowd(sessions: Sessions, alone: list[Positions], name: str) -> Entry:
-    """All of them at once."""
-    begun, ended, together, pauses = time.monotonic(), threading.Event(), 0, 0
-    with ThreadPoolExecutor(SESSIONS + 1) as pool:
-        killing = pool.submit(kill_workers, sessions.daemon, ended)
-        work = [pool.submit(sessions.come_and_go, i, alone) for i in range(SESSIONS)]
-        while not all(one.done() for one in work):
-            counts = [one["runs_together"] for one in sessions.daemon.status()["workers"]]
-            together = max([together, *counts])  # each worker counts from 0
-            pauses += any(one["paused"] for one in decisions(sessions.daemon))
-            time.sleep(0.1)  # style: between two looks
-        ended.set()
-    others = [is_prompts for one in work for is_prompts in one.result()]
-    return entry(
-        name,
-        time.monotonic() - begun,
-        differing=len(others),
-        differing_prompts=sum(others),
-        kills=killing.result(),
-        seen_paused=pauses,
-        together=together,
-    )
-
-
-def contract(name: str, dtype: str) -> Iterator[Entry]:
+def contract(name: str, form: Form) -> Iterator[Entry]:
     with tempfile.TemporaryDirectory(prefix="djinn-bench.") as directory:
-        model(dtype).save_pretrained(directory)
-        with ExitStack() as stack:
-            sessions = Sessions(stack, directory, ALONE)
-            alone = [sessions.generate(number, TOKENS) for number in range(SESSIONS)]
+        model(form.dtype).save_pretrained(directory)
+        with running(threads=ALONE) as daemon:
+            expected = list(alone(daemon, directory, form))
         for threads in CROWDS:
-            with ExitStack() as stack:
-                yield crowd(Sessions(stack, directory, threads), alone, f"{name}_{threads}")
+            with running(threads=threads) as daemon:
+                yield Crowd(daemon, directory, form, expected).gather(f"{name}_{threads}")
 
 
 if __name__ == "__main__":
-    arms = {"contract/threads": "float32", "contract/bfloat16_threads": "bfloat16"}
-    report({name: partial(contract, name, dtype) for name, dtype in arms.items()})
+    multiprocessing.get_context("forkserver").set_forkserver_preload(PRELOADED)
+    report({name: partial(contract, name, form) for name, form in FORMS.items()})
