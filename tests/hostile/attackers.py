@@ -30,10 +30,20 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "e2e"))
 
+import blocks
 import djinn
 import graphs
 import numpy as np
-from backdoor import PUBLISHED, SLOT_BYTES, STAGING_AT, SUBMISSION_SLOTS, SUBMISSIONS_AT, Backdoor
+from backdoor import (
+    CANCELLED,
+    PUBLISHED,
+    SLOT_BYTES,
+    STAGING_AT,
+    SUBMISSION_SLOTS,
+    SUBMISSIONS_AT,
+    Backdoor,
+)
+from djinn.shapes import evaluate
 from meddler import Meddler
 from private_daemon import BIN, Daemon, wait_until
 from test_c_client import ConnectOptions, Failure, Library, OnToken, Prompt
@@ -46,7 +56,7 @@ STAGING_BYTES = 256 * 1024
 HOARDING_SESSIONS = 4
 REGRETTING_SESSIONS = 8
 GRABBING_SESSIONS, GRABBING_S, GRAB_BYTES = 6, 2.0, (64, 1 << 20, 48 << 20)
-RUN_ONCE, RELEASE_REFS = 2, 6  # ipc::Operation
+RUN_ONCE, GENERATE, RELEASE_REFS = 2, 3, 6  # ipc::Operation
 SUBMISSION = "<HHIQQQIIQQQ"  # ipc::Submission
 DEADLINE = 8  # which of its fields
 WITHIN = {"i": np.array([0, 1, 62, 63], np.int64)}
@@ -134,6 +144,18 @@ class ThroughABackDoor(Attacker):
         self.door.memory.release()
         super().leave()
 
+    def last(self, operation: int) -> list[int]:
+        """The fields of the last submission of an operation."""
+        for index in range(self.door.word(PUBLISHED) - 1, -1, -1):
+            at = self.door.slot(index)
+            fields = list(struct.unpack(SUBMISSION, self.door.memory[at : at + SLOT_BYTES]))
+            if fields[0] == operation:
+                return fields
+        raise AssertionError("nothing of the kind was submitted")
+
+    def is_answered(self) -> bool:
+        return is_over(self.session) or self.door.is_complete()
+
 
 class Structural(Attacker):
     """Graphs whose structure lies, run once or defined first."""
@@ -148,25 +170,62 @@ class Structural(Attacker):
         self.tally.look_for_secrets(text, results)
 
 
+class Fast(Attacker):
+    """Graphs in fast numerics whose nodes djinn's own kernels compute, of sizes that these may not
+    have met. What reads nobody's memory gives the same bytes twice."""
+
+    def attack(self) -> None:
+        text = graphs.fast(self.r)
+        program = self.session.define(text)
+        bits = np.random.default_rng(self.r.randrange(2**32))
+        given = {
+            name: bits.integers(0, 120, [evaluate(size, ()) for size in sizes]).astype(dtype)
+            for name, (dtype, sizes) in program.inputs.items()
+        }
+        first, second = program(**given), program(**given)
+        self.tally.look_for_secrets(text, first)
+        if any(first[name].tobytes() != second[name].tobytes() for name in first):
+            self.tally.findings.append(f"other bytes in a second run of {text}")
+
+
+class Joiners(ThroughABackDoor):
+    """Generations that lie, whose steps are computed with those of bystanders."""
+
+    def attack(self) -> None:
+        try:
+            with patience(self.door.hang_up):
+                generator = djinn.Generator(self.session, self.model, numerics="fast")
+                generator.generate([PROMPT], max_new_tokens=2, stop_tokens=[])
+                rows = self.r.choice((1, 1, 2, 8))
+                sequence = generator.sequence(rows=rows, capacity=self.r.choice((64, 300)))
+                self.lie(blocks.Group(*sequence.handle[:2], rows))
+        finally:
+            self.renew()
+
+    def lie(self, group: blocks.Group) -> None:
+        fields = self.last(GENERATE)
+        programs = struct.unpack_from(blocks.PROGRAMS, self.door.memory, STAGING_AT + fields[4])
+        for run in range(fields[3] + 1, fields[3] + 4):
+            block, prompt = blocks.lying_block(self.r, programs, group)
+            self.door.memory[STAGING_AT + blocks.PROMPT_AT :][: len(prompt)] = prompt
+            deadline = self.r.choice((0, 0, 0, 1, 2**63, 2**64 - 1))
+            said = (GENERATE, 0, len(block), run, blocks.RUN_AT, 0, 0, 0, deadline, 0, 0)
+            self.door.submit(struct.pack(SUBMISSION, *said), block, blocks.RUN_AT)
+            if self.r.random() < 0.2:
+                self.door.store(CANCELLED, self.r.choice((run, 2**64 - 1)))
+            wait_until(self.is_answered, "an answer to a generation that lies", ANSWER_S)
+
+
 class WireGraphs(ThroughABackDoor):
     """A graph's own bytes, as they lie in staging, changed at some places and submitted again."""
 
     def attack(self) -> None:
         good = self.session.run_once(good_graph(self.r), **(inputs(self.r) | WITHIN))
         self.tally.look_for_secrets("a good graph", good)
-        self.submit_changed(self.last_graph())
+        self.submit_changed(self.last(RUN_ONCE))
         wait_until(self.is_answered, "an answer to a changed graph", ANSWER_S)
         self.tally.look_for_secrets("staging", {"all": bytes_of(self.door.memory[STAGING_AT:])})
         self.renew()
-
-    def last_graph(self) -> list[int]:
-        """The fields of the last submission that ran a graph once."""
-        for index in range(self.door.word(PUBLISHED) - 1, -1, -1):
-            at = self.door.slot(index)
-            fields = list(struct.unpack(SUBMISSION, self.door.memory[at : at + SLOT_BYTES]))
-            if fields[0] == RUN_ONCE:
-                return fields
-        raise AssertionError("no graph was run")
 
     def submit_changed(self, fields: list[int]) -> None:
         graph_at, graph_bytes = STAGING_AT + fields[6], fields[7]
@@ -177,9 +236,6 @@ class WireGraphs(ThroughABackDoor):
         if self.r.random() < 0.3:
             fields[DEADLINE] = self.r.choice((1, 2**63, 2**64 - 1, time.monotonic_ns()))
         self.door.publish(struct.pack(SUBMISSION, *fields))
-
-    def is_answered(self) -> bool:
-        return is_over(self.session) or self.door.is_complete()
 
 
 def is_over(session: djinn.Session) -> bool:
@@ -225,7 +281,8 @@ class Flips(ThroughABackDoor):
 
     def work(self) -> None:
         if self.r.random() < 0.5:
-            generator = djinn.Generator(self.session, self.model)
+            numerics = self.r.choice(("exact", "fast"))
+            generator = djinn.Generator(self.session, self.model, numerics=numerics)
             generator.generate([PROMPT] * 3, max_new_tokens=40, stop_tokens=[])
             return
         program = self.session.define(DEFINED)
@@ -270,9 +327,6 @@ class Regretters(ThroughABackDoor):
                 other.session.close()
                 other.memory.release()
             self.renew()
-
-    def is_answered(self) -> bool:
-        return is_over(self.session) or self.door.is_complete()
 
     def waver(self, others: list[Backdoor], stop: threading.Event) -> None:
         submission = struct.pack(SUBMISSION, RELEASE_REFS, 0, 0, 1, *[0] * 7)
@@ -583,6 +637,8 @@ ATTACKERS = {
     "hoarders": Hoarders,
     "grabbers": Grabbers,
     "structural": Structural,
+    "fast": Fast,
+    "joiners": Joiners,
     "wire": WireGraphs,
     "flips": Flips,
     "regretters": Regretters,

@@ -89,6 +89,83 @@ def in_place(r: random.Random, x: int, other: int) -> str:
     return f"{op}(%v{x}, %v{other})" if op in IN_PLACE[2:] else f"{op}(%v{x})"
 
 
+# --- what passes of fast numerics take, of any sizes
+
+ODD = (0, 1, 2, 3, 7, 16, 31, 33, 64, 65, 130)
+FLOATS = ("float32", "float32", "float16")
+
+
+def size(r: random.Random) -> int:
+    return r.choice(ODD)
+
+
+def norm(r: random.Random) -> list[str]:
+    rows, width = size(r), size(r)
+    return [
+        f'input %x "x" : float32[{rows}, {width}]',
+        f'input %w "w" : float32[{r.choice((width, 1))}]',
+        "%s = aten::pow.Tensor_Scalar(%x, 2)",
+        f"%m = aten::mean.dim(%s, [{r.choice((-1, -1, 0))}], true)",
+        f"%a = aten::add.Tensor(%m, {r.choice(('1e-06', '0.0', '-1.0', 'nan'))})",
+        "%r = aten::rsqrt(%a)",
+        "%n = aten::mul.Tensor(%x, %r)",
+        "%y = aten::mul.Tensor(%w, %n)",
+    ]
+
+
+def gate(r: random.Random) -> list[str]:
+    dtype, sizes = r.choice(FLOATS), f"{size(r)}, {size(r)}"
+    word = r.choice(("tanh", "none", "other"))
+    return [
+        f'input %x "x" : {dtype}[{sizes}]',
+        f'input %g "g" : {r.choice((dtype, "float32", "int64"))}[{r.choice((sizes, "1", ""))}]',
+        r.choice(("%a = aten::silu(%x)", f'%a = aten::gelu(%x, approximate="{word}")')),
+        f"%y = aten::mul.Tensor({r.choice(('%a, %g', '%g, %a', '%a, %x', '%a, %a'))})",
+    ]
+
+
+def rope(r: random.Random) -> list[str]:
+    dtype, heads, tokens, width = r.choice(FLOATS), size(r), r.choice((0, 1, 5)), size(r)
+    half = r.choice((width // 2, width // 2, max(width // 2 - 1, 0)))
+    table = r.choice((f"{tokens}, {width}", f"1, 1, 1, {width}", f"{width}"))
+    return [
+        f'input %x "x" : {dtype}[1, {heads}, {tokens}, {width}]',
+        f'input %c "c" : {dtype}[{table}]',
+        f'input %s "s" : {dtype}[{table}]',
+        f"%b = aten::slice.Tensor(%x, 3, {half}, {r.choice((width, 2**62))}, 1)",
+        f"%f = aten::slice.Tensor(%x, 3, 0, {half}, 1)",
+        "%n = aten::neg(%b)",
+        "%k = aten::cat([%n, %f], -1)",
+        "%p = aten::mul.Tensor(%x, %c)",
+        "%q = aten::mul.Tensor(%k, %s)",
+        "%y = aten::add.Tensor(%p, %q)",
+    ]
+
+
+def attention(r: random.Random) -> list[str]:
+    dtype, heads, shared = r.choice(FLOATS), r.choice((0, 1, 2, 6)), r.choice((0, 1, 2))
+    queries, keys, width = r.choice((0, 1, 5, 33)), r.choice((0, 1, 7, 64)), size(r)
+    mask = r.choice((f"{queries}, {keys}", f"1, 1, 1, {keys}", "1", f"1, {heads}, {queries}, 1"))
+    kind = r.choice(("bool", dtype))
+    return [
+        f'input %q "q" : {dtype}[1, {heads}, {queries}, {width}]',
+        f'input %k "k" : {dtype}[1, {shared}, {keys}, {width}]',
+        f'input %v "v" : {dtype}[1, {shared}, {keys}, {r.choice((width, width, size(r)))}]',
+        f'input %m "m" : {kind}[{mask}]',
+        f"%y = aten::scaled_dot_product_attention(%q, %k, %v, {r.choice(('%m', 'none'))}, 0.0, "
+        f"{r.choice(('false', 'false', 'true'))}, scale=0.25, enable_gqa=true)",
+    ]
+
+
+def fast(r: random.Random) -> str:
+    """A graph without symbols, of inputs in float32, float16, int64 and bool."""
+    lines = r.choice((norm, gate, rope, attention))(r)
+    return "\n".join(['srg 1 "f" numerics "fast"', *lines, "output %y"]) + "\n"
+
+
+# --- whatever may be written
+
+
 def structural(r: random.Random) -> str:
     """A graph of an input `x`, float32[64], and `i`, int64[4]."""
     lines = ['srg 1 "s"', f'input %v0 "x" : float32[{ELEMENTS}]', 'input %i "i" : int64[4]']
