@@ -3,6 +3,8 @@
 
     ./dev matrix [NAME...]        those models, or all
     ./dev matrix --missing        those that docs/MODELS.md has no row of
+    ./dev matrix --exports        of rows whose loop runs in djinnd, whether they can be exported,
+                                  and say the same then
     ./dev matrix --costs          of rows that are there, what a step costs alone: counted anew
     ./dev matrix --operators      PyTorch's operator samples instead: all; writes docs/OPERATORS.md
     ./dev matrix --side local     the comparison alone, without ghosts: all must pass
@@ -31,8 +33,10 @@ from typing import Any
 sys.path.append(str(Path(__file__).resolve().parents[1] / "tests" / "ghosts"))
 
 import captures
+import children
 import compare
 import documents
+import exports
 import zoo
 from compare import EQUAL, REFUSED, Result
 from private_daemon import BIN, ROOT, running
@@ -41,6 +45,7 @@ SCRATCH = ROOT / "build" / "matrix"
 TABLE = ROOT / "docs" / "MODELS.md"
 RECORD = ROOT / "docs" / "models.json"
 MODELS_MIN = 150
+EXPORTS_LIMIT_S = 1200.0
 THREADS = 1  # tiny models have nothing to share out
 HEADER = (
     *("family", "model", "class", "loaded by", "attention"),
@@ -53,6 +58,7 @@ NOT_APPLICABLE, UNKNOWN, DIFFERS = "\N{EN DASH}", "?", "**no**"
 CELLS = {EQUAL: "yes", compare.NOT_HERE: "CPU: no", compare.DRAWS: "draws", REFUSED: "refused"}
 ALL = frozenset(one.name for one in dataclasses.fields(Result)) - {"name"}
 COSTS = frozenset(("tier", "why", "operators_a_step", "bytes_a_step"))
+EXPORT = "export"  # of a row: why it is not exported; empty where it is
 Record = dict[str, dict[str, Any]]  # of a model's name: its Result, commit and day
 
 
@@ -111,12 +117,35 @@ def keep(result: Result, what: frozenset[str]) -> None:
     found = {name: value for name, value in dataclasses.asdict(result).items() if name in what}
     if what == ALL:
         found["reasons"] = [reason.replace(f"{ROOT}/", "") for reason in result.reasons]
-        rows[result.name] = found | made
+        kept = {key: one for key, one in rows.get(result.name, {}).items() if key == EXPORT}
+        rows[result.name] = found | made | kept
     else:
         rows[result.name] |= found
     if result.operators_a_step is not None:
         rows[result.name]["costs"] = made
     write(rows)
+
+
+def export_models(names: list[str]) -> int:
+    """Writes into their rows why they are not exported; nothing where they are. By one process:
+    each takes a second."""
+    report = SCRATCH / "exports.json"
+    report.unlink(missing_ok=True)
+    with running(threads=THREADS) as daemon:
+        arguments = (exports.RECORD_THEM, str(report), daemon.host, *names)
+        log = SCRATCH / "exports.log"
+        ended = children.python(log, EXPORTS_LIMIT_S, "exports.py", *arguments)
+    found, wrong = json.loads(report.read_text()) if report.exists() else ({}, {})
+    rows = recorded()
+    for name, why in found.items():
+        print(f"{name:<14} {why or 'exported'}", flush=True)
+        rows[name][EXPORT] = why
+    write(rows)
+    for name, why in wrong.items():
+        print(f"{name:<14} FAILED: {why}", flush=True)
+    if ended:
+        print(f"{ended}: {log}", flush=True)
+    return 1 if ended or wrong else 0
 
 
 def write(rows: Record) -> None:
@@ -196,6 +225,21 @@ def tiers(results: list[Result]) -> list[str]:
     return ["", title, "", count, "", *said]
 
 
+def not_exported(rows: Record) -> list[str]:
+    """Of the models whose loop runs in djinnd."""
+    known = {name: row[EXPORT] for name, row in rows.items() if EXPORT in row}
+    if not known:
+        return []
+    refused = {name: why for name, why in sorted(known.items()) if why}
+    count = (
+        f"{len(known) - len(refused)} of the {len(known)} models whose loop runs in djinnd can be"
+        " exported, and give the same greedy tokens then, in float32, without Python. The others"
+        " are refused with these words; djinnd generates with them as ghosts."
+    )
+    said = [f"* `{name}`: {escaped(why)}" for name, why in refused.items()]
+    return ["", "## What is not exported, and why", "", count, "", *said]
+
+
 def escaped(text: str) -> str:
     """On one line, and as code: a reason may hold what Markdown takes for markup."""
     return "`" + " ".join(text.split()).replace("`", "'").replace(str(ROOT) + "/", "") + "`"
@@ -231,6 +275,7 @@ def table(rows: Record) -> str:
         line(["---"] * len(HEADER)),
         *(line(cells_of(result, rows[result.name])) for result in results),
         *tiers(results),
+        *not_exported(rows),
         *reasons("What is refused, and why", refused),
         *reasons("What fails, and why", failed),
     ]
@@ -266,6 +311,7 @@ def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="./dev matrix")
     parser.add_argument("names", nargs="*", metavar="NAME", help="of tests/ghosts/zoo.py")
     parser.add_argument("--missing", action="store_true", help="those that have no row yet")
+    parser.add_argument("--exports", action="store_true", help="what can be exported alone")
     parser.add_argument("--costs", action="store_true", help="what a step costs alone")
     parser.add_argument("--operators", action="store_true", help="operators instead of models")
     parser.add_argument("--captures", action="store_true", help="programs, as text")
@@ -288,6 +334,9 @@ def main() -> int:
     names = arguments.names or zoo.NAMES
     if arguments.missing:
         names = [name for name in names if name not in recorded()]
+    if arguments.exports:
+        in_djinnd = {name for name, row in recorded().items() if row["tier"] == 2}
+        return export_models([name for name in names if name in in_djinnd])
     if arguments.costs:
         names = [name for name in names if name in recorded()]
     results = run_models(names, arguments.side, arguments.costs)

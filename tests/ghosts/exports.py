@@ -4,6 +4,7 @@ which are one library, beside transformers on the CPU and a ghost. All in one pr
 loads.py.
 
     exports.py REPORT SCRATCH HOST [NAME...]    runs them; writes {name: None or what went wrong}
+    exports.py --record REPORT HOST MODEL...    why each is not exported, and what went wrong of any
 """
 
 import functools
@@ -14,6 +15,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -27,11 +29,13 @@ import torch
 import zoo
 from loads import Case, checkpoint, ghost, refusal
 from long_runs import computing, in_time
-from private_daemon import BIN, Daemon, running, wait_until
+from private_daemon import BIN, ROOT, THREADS, Daemon, running, wait_until
 from transformers import PreTrainedModel
 
 CASES: dict[str, Case] = {}
-CAPTURES = Path(__file__).parents[1] / "data" / "captures"
+CAPTURES = ROOT / "tests" / "data" / "captures"
+RECORD = ROOT / "docs" / "models.json"
+RECORD_THEM = "--record"
 # Rotary embeddings and tied weights; a table of positions and transposed weights; the builder's own
 # architecture; a window, which 11 and more new tokens outgrow.
 NAMES = ("qwen2", "gpt2", "llama", "gemma2")
@@ -109,18 +113,51 @@ def greedy_tokens_are_the_local_model_s_of_other_architectures(scratch: Path) ->
         greedy_tokens_are_the_local_model_s(name, scratch, "float32")
 
 
+def why_not_exported(name: str, scratch: Path) -> str:
+    """Empty where it is exported, and then says the same."""
+    try:
+        exported(name, scratch)
+    except djinn.errors.RequestError as error:
+        said = re.fullmatch(
+            r"\w+ cannot be exported: (.*)\. What runs without Python .*", str(error)
+        )
+        assert said is not None, error
+        return said[1]
+    greedy_tokens_are_the_local_model_s(name, scratch, "float32")
+    return ""
+
+
 def every_architecture_that_has_captures(scratch: Path) -> None:
-    """In the full tier."""
-    wrong = {}
-    for name in sorted({path.name.split(".")[0] for path in CAPTURES.glob("*.decode.srg")}):
-        try:
-            greedy_tokens_are_the_local_model_s(name, scratch, "float32")
-        except Exception as error:
-            wrong[name] = str(error)
-        shutil.rmtree(checkpoint(name, scratch))
-    # Captures have wider windows than the zoo, of which this one's is of two tokens.
-    assert "too few to tell anything" in wrong.pop("ModernBertDecoderForCausalLM")
+    """In the full tier: it is exported and says the same, or is refused as docs/MODELS.md says."""
+    rows = json.loads(RECORD.read_text())["rows"]
+    names = sorted(path.name.removesuffix(".decode.srg") for path in CAPTURES.glob("*.decode.srg"))
+    found, wrong = why_not_exported_of(names, scratch)
     assert not wrong, wrong
+    recorded = {name: rows[name].get("export") for name in names}
+    assert found == recorded, {
+        name: (why, recorded[name]) for name, why in found.items() if why != recorded[name]
+    }
+
+
+def why_not_exported_of(names: list[str], scratch: Path) -> tuple[dict[str, str], dict[str, str]]:
+    """Of each, or what went wrong, as when it says something else."""
+    found, wrong = {}, {}
+    for name in names:
+        try:
+            found[name] = why_not_exported(name, scratch)
+        except Exception as error:
+            wrong[name] = f"{type(error).__name__}: {error}"
+        for path in (*scratch.glob(f"{name}-*.bundle"), scratch / name):
+            shutil.rmtree(path)
+    return found, wrong
+
+
+def record(report: Path, host: str, *names: str) -> None:
+    os.environ["DJINN_HOST"] = host
+    torch.set_num_threads(THREADS)
+    djinn.enable()
+    with tempfile.TemporaryDirectory() as scratch:
+        report.write_text(json.dumps(why_not_exported_of(list(names), Path(scratch))))
 
 
 @case
@@ -542,5 +579,8 @@ def a_bundle_says_what_it_does_not_do(scratch: Path) -> None:
 FULL = {"every_architecture_that_has_captures": every_architecture_that_has_captures}
 
 if __name__ == "__main__":
-    report, scratch, host, *names = sys.argv[1:]
-    loads.main(Path(report), Path(scratch), host, names or list(CASES), CASES | FULL)
+    if sys.argv[1] == RECORD_THEM:
+        record(Path(sys.argv[2]), *sys.argv[3:])
+    else:
+        report, scratch, host, *names = sys.argv[1:]
+        loads.main(Path(report), Path(scratch), host, names or list(CASES), CASES | FULL)

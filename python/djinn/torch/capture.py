@@ -7,7 +7,8 @@ of a sequence group. The recordings at these sizes become one program each, whic
 
 import enum
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -344,16 +345,28 @@ def recorded_at(model: Any, capture: Callable[[], tuple[Any, Any]]) -> tuple[Any
         raise NotInDaemon(f"its forward cannot be captured: {state.first_line(error)}") from error
 
 
-def united(recordings: list[Any], points: list[list[int]], symbols: list[Any]) -> Any:
-    """One program of them, whose symbols have these values at each."""
+@contextmanager
+def _uniting() -> Iterator[None]:
     try:
-        return _device.make_template(recordings, points, symbols, config.numerics)
+        yield
     except RequestError:  # it was to be fast, and cannot
         raise
     except Exception as error:
         raise NotInDaemon(
             f"its recordings are no one program: {state.first_line(error)}"
         ) from error
+
+
+def united(recordings: list[Any], points: list[list[int]], symbols: list[Any]) -> Any:
+    """One program of them, whose symbols have these values at each."""
+    with _uniting():
+        return _device.make_template(recordings, points, symbols, config.numerics)
+
+
+def united_text(made: Recorded) -> str:
+    """Likewise, as SRG text."""
+    with _uniting():
+        return _device.graph_text(made.recordings, made.points, made.symbols)
 
 
 @dataclass
@@ -460,4 +473,5 @@ __all__ = [
     *("geometry_of", "group_layer", "moved", "note_attention", "parts_of", "programs"),
     *("recorded", "recorded_at"),
     *("remember_refusal", "remembered", "slots_of", "stretch_of", "united"),
+    "united_text",
 ]

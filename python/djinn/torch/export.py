@@ -9,6 +9,7 @@ the programs as SRG text and the small tensors that are in no file; libdjinn-cli
 reads it. Weights are not copied. Beside it go the model's tokenizer files.
 """
 
+import inspect
 import json
 import os
 import shutil
@@ -85,10 +86,13 @@ def _enabled() -> Iterator[None]:
 
 
 def _loaded(name: Any, options: dict[str, Any]) -> Any:
-    """By its class of models that generate, or, as models of images and sound, by its own."""
+    """By its class of models that generate, or, as models of images and sound, by its own. So are
+    encoder-decoders, of which that class would take the decoder alone, without what it attends
+    to."""
     found: Any = transformers.AutoModelForCausalLM
     config = transformers.AutoConfig.from_pretrained(name)
-    if type(config) not in found._model_mapping and config.architectures:
+    is_other = type(config) not in found._model_mapping or config.is_encoder_decoder
+    if is_other and config.architectures:
         found = getattr(transformers, config.architectures[0], found)
     with _enabled():
         return found.from_pretrained(name, **options)
@@ -110,7 +114,7 @@ class Bundle:
     constants: list[str] = field(default_factory=list)
 
     def add(self, phase: str, least: int, made: capture.Recorded) -> None:
-        text = _device.graph_text(made.recordings, made.points, made.symbols)
+        text = capture.united_text(made)
         inputs: dict[str, int] = {}
         for name, tensor in made.recordings[0].held:
             inputs[name] = self._constant(tensor, set(inputs.values()))
@@ -210,6 +214,8 @@ def _bundle_of(model: Any) -> Bundle:
 
 def _kind_of(model: Any) -> capture.Kind:
     """Of a generation of one row into an empty cache."""
+    if model.config.is_encoder_decoder:  # which may want an input of another kind than tokens
+        raise NotInDaemon("it is an encoder-decoder")
     ids = torch.ones(1, PROMPT, dtype=torch.int64, device=state.DEVICE)
     mask = torch.ones_like(ids)
     plain = {
@@ -218,6 +224,9 @@ def _kind_of(model: Any) -> capture.Kind:
         "use_cache": True,
         "return_dict_in_generate": False,
     }
+    first = next(iter(inspect.signature(model.generate).parameters.values()))
+    if first.kind is not first.VAR_POSITIONAL and first.name not in ("inputs", "input_ids"):
+        raise NotInDaemon(f"its generate() is given {first.name}, and not tokens alone")
     call = call_of(model, ids, attention_mask=mask, max_new_tokens=PROMPT, **plain)
     job.check_call(call)
     return job.kind_of(model, call.kwargs["past_key_values"], 1, False, False)

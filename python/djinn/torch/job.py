@@ -115,7 +115,11 @@ BEGIN_ANEW_WITH_IMAGES = ("transformers.models.phi4_multimodal.modeling_phi4_mul
 REPRODUCED = (
     "transformers.generation.utils",
     "transformers.models.bloom.modeling_bloom",  # differs for a StaticCache
+    # What these change is an input beside the ids, with which a call is refused.
+    "transformers.models.ctrl.modeling_ctrl",
+    "transformers.models.gemma3.modeling_gemma3",
     *BEGIN_ANEW,
+    *BEGIN_ANEW_WITH_IMAGES,
 )
 
 
