@@ -9,7 +9,7 @@
 #include "kernel/srg/random.h"
 #include "kernel/srg/rewrite/rewrite.h"
 #include "kernel/srg/unify.h"
-#include "python/device/forms.h"
+#include "python/device/opened_models.h"
 #include "python/device/shadow.h"
 
 namespace djinn::device {
@@ -311,7 +311,8 @@ void note_fast_form(const srg::Graph& graph, srg::FormedWeights formed, Template
   made.passes = std::move(rewriting.passes);
 }
 
-// Weights in int8 are read by fast kernels alone, so who chose no numerics has those.
+// wanted: by the program, or else of the model. Weights in int8 are read by fast kernels alone, so
+// who chose no numerics has those.
 srg::Numerics numerics_for(std::optional<srg::Numerics> wanted, srg::Numerics configured,
                            bool needs_fast) {
   if (wanted) return *wanted;
@@ -349,6 +350,7 @@ std::shared_ptr<const Template> make_template(
   made->session = storages().session();
   srg::FormedWeights formed = formed_weights_of(recordings[0]->model, graph);
   const bool needs_fast = !formed.empty();
+  if (!numerics) numerics = numerics_said_of(recordings[0]->model);
   const auto program = Device::get().with_link_of(made->session, [&](Link& link) {
     graph.numerics = numerics_for(numerics, link.client().welcome().numerics, needs_fast);
     return link.define(graph, ModelId{recordings[0]->model},

@@ -102,7 +102,8 @@ srg::Graph unified(const std::vector<std::shared_ptr<const Recording>>& recordin
                    const std::vector<std::vector<int64_t>>& points,
                    std::vector<srg::Symbol> symbols);
 
-// The same graph, defined in djinnd. numerics: nothing for those that djinnd's configuration says.
+// The same graph, defined in djinnd. numerics: nothing for those that its user has said of the
+// model, or else djinnd's configuration.
 std::shared_ptr<const Template> make_template(
     const std::vector<std::shared_ptr<const Recording>>& recordings,
     const std::vector<std::vector<int64_t>>& points, std::vector<srg::Symbol> symbols,

@@ -17,8 +17,8 @@
 #include "kernel/base/size_text.h"
 #include "kernel/exec/convert.h"
 #include "libdjinn-client/transfer.h"
-#include "python/device/forms.h"
 #include "python/device/interruption.h"
+#include "python/device/opened_models.h"
 
 namespace djinn::device {
 namespace {

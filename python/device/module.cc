@@ -16,9 +16,9 @@
 #include "libdjinn-client/place.h"
 #include "python/device/backend.h"
 #include "python/device/device.h"
-#include "python/device/forms.h"
 #include "python/device/interruption.h"
 #include "python/device/loading.h"
+#include "python/device/opened_models.h"
 #include "python/device/torch_headers.h"
 
 namespace djinn::device {
@@ -143,7 +143,7 @@ py::dict open_model_here(const std::string& label, const std::vector<std::string
   out["id"] = opened.id.value;
   out["bytes"] = opened.bytes;
   out["was_resident"] = opened.was_resident;
-  out["is_int8"] = note_forms(opened.id.value, opened.manifest);
+  out["is_int8"] = note_opened(opened);
   out["lease"] = std::make_shared<Lease>(opened.id.value, opened.bytes);
   out["tensors"] = std::move(tensors);
   return out;

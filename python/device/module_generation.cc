@@ -10,6 +10,7 @@
 #include "python/device/capture.h"
 #include "python/device/generation.h"
 #include "python/device/module.h"
+#include "python/device/opened_models.h"
 
 namespace djinn::device {
 namespace {
@@ -49,6 +50,15 @@ std::vector<srg::Symbol> symbols_from(const Symbols& items) {
     symbols.push_back({name, least, most, symbol_role_from(name)});
   }
   return symbols;
+}
+
+// The model whose weight the tensor is, if it is one.
+std::optional<uint64_t> model_of(const at::Tensor& tensor) {
+  const StoragePtr storage = storage_of(tensor);
+  return Device::get().with_log([&](Log&) {
+    const bool is_weight = storage->location == Location::kWeight;
+    return is_weight ? std::optional(storage->named->owner) : std::nullopt;
+  });
 }
 
 std::optional<srg::Numerics> numerics_from(const std::optional<std::string>& name) {
@@ -208,6 +218,15 @@ void add_groups(py::module_& module) {
       .def("generate", &generate_here);
 }
 
+void add_numerics(py::module_& module) {
+  module.def("numerics", [] { return std::string(name_of(Device::get().numerics())); });
+  module.def("numerics_of_weight", [](const py::object& tensor) -> std::optional<std::string> {
+    const std::optional<uint64_t> model = model_of(tensor_from(tensor));
+    if (!model) return {};
+    return std::string(name_of(numerics_said_of(*model).value_or(Device::get().numerics())));
+  });
+}
+
 }  // namespace
 
 void add_generation(py::module_& module) {
@@ -270,7 +289,7 @@ void add_generation(py::module_& module) {
                                                            points, symbols_from(symbols),
                                                            numerics_from(numerics)));
   });
-  module.def("numerics", [] { return std::string(name_of(Device::get().numerics())); });
+  add_numerics(module);
   module.def("graph_text",
              [](const Recordings& recordings, const Points& points, const Symbols& symbols) {
                return srg::print_text(

@@ -235,6 +235,26 @@ def test_the_daemon_says_how_ghosts_compute_that_choose_nothing(
         assert run_alone(daemon, FAST_ONLY.format(checkpoint=checkpoint)) == "refused\n"
 
 
+def test_a_model_says_how_its_ghosts_compute_that_choose_nothing(
+    checkpoint: Path, tmp_path: Path
+) -> None:
+    script = tmp_path / "child.py"
+    script.write_text(CHILD)
+    for configured, said in (("exact", "fast"), ("fast", "exact")):
+        with running("--numerics", configured) as daemon:
+            assert ctl(daemon, "load", str(checkpoint), "--numerics", said).code == 0
+            environment = {**os.environ, "DJINN_HOST": daemon.host}
+            told = subprocess.run(
+                [sys.executable, str(script), str(checkpoint)],
+                **{"env": environment, "capture_output": True, "text": True, "check": True},
+            )
+            assert len(ctl(daemon, "ps", "-j").items()) == 1, "and it is the ghosts' model"
+        assert told.stdout.split() == [said, "exact"]
+    with running() as daemon:
+        assert ctl(daemon, "load", str(checkpoint), "--numerics", "fast-only").code == 0
+        assert run_alone(daemon, FAST_ONLY.format(checkpoint=checkpoint)) == "refused\n"
+
+
 FAST_ONLY = """
 import djinn.torch, torch, transformers
 djinn.enable()

@@ -106,10 +106,11 @@ class Config:
     def numerics(self) -> Numerics | None:
         """How the programs of ghosts compute: "exact", with PyTorch's own kernels and its bits;
         "fast", with djinnd's own where they fit; "fast-only", where a model without such a form, or
-        of which a product with a weight has none, is an error; None: as djinnd is configured
-        (lane.numerics), exact unless it says otherwise. Of calls from now on. Operators that run
-        one by one are exact, but for those that read a weight in int8, so a call of a model that
-        goes so is an error, too, with "fast-only"."""
+        of which a product with a weight has none, is an error; None: as its user has said of the
+        model (`djinnctl load --numerics`), or else as djinnd is configured (lane.numerics), exact
+        unless they say otherwise. Of calls from now on. Operators that run one by one are exact,
+        but for those that read a weight in int8, so a call of a model that goes so is an error,
+        too, with "fast-only"."""
         return self._numerics
 
     @numerics.setter

@@ -119,7 +119,7 @@ def _sample(call: Call) -> tuple[Any, int, str]:
             return over_steps(call, job), 1, why
         except NotInDaemon as reason:
             raise NotInDaemon(f"{why}; nor a step at a time, because {reason}") from reason
-    if state.is_fast_only():  # its prompt would be exact
+    if state.is_fast_only(call.model):  # its prompt would be exact
         raise NotInDaemon(why)
     try:
         return _taken_over(call), 2, f"its prompt goes operator by operator, because {why}"

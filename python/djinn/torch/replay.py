@@ -142,7 +142,7 @@ def _find(original: Any, model: Any, known: Any, args: Any, kwargs: Any) -> Any:
     for program in seen.programs:
         if program.holds_for(one.tensors):
             return program, one.tensors
-    if seen.calls == 1 and not state.is_fast_only():
+    if seen.calls == 1 and not state.is_fast_only(model):
         _count_new_sizes(known)
         raise NotInDaemon("no call before had arguments of these kinds and sizes")
     if len(seen.programs) >= GUARDED_MAX:

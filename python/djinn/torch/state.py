@@ -83,15 +83,22 @@ def is_gone(model: Any) -> bool:
     return first is not None and first.device == DEVICE and _device.is_lost(first.detach())
 
 
-def is_fast_only() -> bool:
-    """Whether nothing that a model gives may be computed exactly."""
-    return (config.numerics or _device.numerics()) == "fast-only"
+def is_fast_only(model: Any) -> bool:
+    """Whether nothing that the model gives may be computed exactly."""
+    return (config.numerics or _numerics_of(model)) == "fast-only"
+
+
+def _numerics_of(model: Any) -> str:
+    """As its programs have them where `config` says none: those of the model in djinnd whose
+    weights it has, or else djinnd's."""
+    tensors = (one.detach() for one in model.parameters() if one.device == DEVICE)
+    return next(filter(None, map(_device.numerics_of_weight, tensors)), None) or _device.numerics()
 
 
 def refuse_exact(model: Any, what: str, why: str) -> None:
     """Called before what goes operator by operator: that is exact, and an error where nothing may
     be. A capture computes nothing, and a model that is gone says so with its first operator."""
-    if getattr(_thread, "captures", False) or not is_fast_only() or is_gone(model):
+    if getattr(_thread, "captures", False) or not is_fast_only(model) or is_gone(model):
         return
     raise RequestError(
         102,
