@@ -14,7 +14,7 @@
 namespace djinn::sched {
 namespace {
 
-// Longer than any wait that somebody asks about: a month.
+// Longer than any wait that somebody asks about: a month. A machine may be up for longer.
 constexpr uint64_t kNsMax = uint64_t{31} * 24 * 3600 * kNsPerSecond;
 
 uint64_t plus(uint64_t a, uint64_t b) {
@@ -29,25 +29,27 @@ uint64_t times(uint64_t a, uint64_t b) {
 class Foresight {
  public:
   Foresight(Queue queue, uint64_t now_ns, const BacklogOf& backlog_of)
-      : queue_(std::move(queue)), now_ns_(now_ns), backlog_of_(backlog_of) {}
+      : queue_(std::move(queue)), begun_ns_(now_ns), backlog_of_(backlog_of) {}
 
   Forecast wait_of(SessionId session) {
-    const uint64_t begun_ns = now_ns_;
     for (const SessionId id : queue_.picked()) go_on(id);
-    for (size_t picks = 0; picks < kPicksForeseen; ++picks) {
-      auto turn = next_turn(queue_, now_ns_);
+    // Nobody looks further than that, and virtual times of so many months would overflow.
+    for (size_t picks = 0; picks < kPicksForeseen && passed_ns_ < kNsMax; ++picks) {
+      auto turn = next_turn(queue_, now_ns());
       if (turn && turn->kind == TurnKind::kGiveUp) {
         give_up(turn->session);
-        turn = next_turn(queue_, now_ns_);
+        turn = next_turn(queue_, now_ns());
       }
       DJINN_ASSERT(turn);  // who holds the session is ready
-      if (turn->session == session) return {now_ns_ - begun_ns, false};
+      if (turn->session == session) return {passed_ns_, false};
       go_on(turn->session);
     }
-    return {now_ns_ - begun_ns, true};
+    return {passed_ns_, true};
   }
 
  private:
+  [[nodiscard]] uint64_t now_ns() const { return begun_ns_ + passed_ns_; }
+
   Backlog& left_of(SessionId id) {
     const auto [found, is_new] = backlogs_.try_emplace(id);
     if (is_new) found->second = backlog_of_(id);
@@ -73,12 +75,12 @@ class Foresight {
     charge_slice(queue_, id, took_ns);
     queue_.end_slice(id);
     left.step_ns -= took_ns;
-    now_ns_ = plus(now_ns_, took_ns);
+    passed_ns_ = plus(passed_ns_, took_ns);
   }
 
   void end_step(SessionId id, uint64_t took_ns) {
-    now_ns_ = plus(now_ns_, took_ns);
-    queue_.charge(id, took_ns, now_ns_);
+    passed_ns_ = plus(passed_ns_, took_ns);
+    queue_.charge(id, took_ns, now_ns());
   }
 
   void queue_next(SessionId id, Backlog& left) {
@@ -95,19 +97,20 @@ class Foresight {
   }
 
   void enqueue(SessionId id, Arrival arrival, const Backlog& left) {
-    queue_.enqueue({id, arrival, left.step_ns, 0, left.is_long, left.is_sure}, now_ns_);
+    queue_.enqueue({id, arrival, left.step_ns, 0, left.is_long, left.is_sure}, now_ns());
   }
 
   // The idle one's run is begun again when nobody else's can be.
   void give_up(SessionId id) {
-    queue_.charge(id, 0, now_ns_);
+    queue_.charge(id, 0, now_ns());
     Backlog& left = left_of(id);
     left.is_long = true;
     enqueue(id, Arrival::kAgain, left);
   }
 
   Queue queue_;
-  uint64_t now_ns_;
+  const uint64_t begun_ns_;
+  uint64_t passed_ns_ = 0;
   const BacklogOf& backlog_of_;
   std::map<SessionId, Backlog> backlogs_;
 };

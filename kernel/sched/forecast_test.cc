@@ -24,16 +24,17 @@ class KnownWork {
   }
   void enqueue(uint64_t id, Arrival arrival = Arrival::kWoke) {
     const Backlog& work = backlogs.at(id);
-    queue.enqueue({SessionId{id}, arrival, work.step_ns, 0, work.is_long, work.is_sure}, kNow);
+    queue.enqueue({SessionId{id}, arrival, work.step_ns, 0, work.is_long, work.is_sure}, now_ns);
   }
   // Of one that is ready.
   [[nodiscard]] Forecast of(uint64_t id) const {
-    return forecast(queue, SessionId{id}, kNow,
+    return forecast(queue, SessionId{id}, now_ns,
                     [this](SessionId session) { return backlogs.at(session.value); });
   }
 
   Queue queue;
   std::map<uint64_t, Backlog> backlogs;
+  uint64_t now_ns = kNow;
 };
 
 Backlog single(uint64_t ns) {
@@ -65,6 +66,31 @@ TEST(Forecast, of_fifo_who_came_before_is_done_to_its_end_and_who_came_after_is_
   for (const uint64_t id : {1, 2, 3, 4}) lane.enqueue(id);
   EXPECT_EQ(lane.of(3).wait_ns, 1300 * kNsPerMs);
   EXPECT_EQ(lane.of(2).wait_ns, 1000 * kNsPerMs);
+}
+
+TEST(Forecast, it_does_not_matter_for_how_long_the_machine_is_up) {
+  constexpr uint64_t kYear = uint64_t{365} * 24 * 3600 * kNsPerSecond;
+  for (const auto policy : {SchedulePolicy::kFair, SchedulePolicy::kFifo}) {
+    KnownWork lane(policy);
+    lane.add(1, {.step_ns = 60 * kNsPerMs});
+    lane.add(2, single(1 * kNsPerMs));
+    lane.now_ns = kYear;
+    lane.enqueue(1);
+    ASSERT_EQ(lane.queue.pick(kYear), SessionId{1});
+    lane.enqueue(2);
+    EXPECT_EQ(lane.of(2).wait_ns, 60 * kNsPerMs);
+  }
+}
+
+// A graph that says of itself that it takes for ever, in a class that is charged four times its
+// time.
+TEST(Forecast, steps_that_take_for_ever_are_a_month) {
+  KnownWork lane;
+  lane.add(1, series_of(5000, UINT64_MAX), ServiceClass::kBatch);
+  lane.add(2, single(1 * kNsPerMs), ServiceClass::kIdle);
+  for (const uint64_t id : {1, 2}) lane.enqueue(id);
+  EXPECT_EQ(lane.of(2).wait_ns, 31 * 24 * 3600 * kNsPerSecond);
+  EXPECT_TRUE(lane.of(2).is_least);
 }
 
 TEST(Forecast, what_is_being_computed_goes_before) {
