@@ -28,5 +28,16 @@ TEST(JsonText, nesting_is_bounded_however_it_goes_on) {
   EXPECT_TRUE(parse_json(std::string(1'000'000, '[')).is_discarded());
 }
 
+TEST(JsonText, ci_as_many_values_are_read_as_bundles_may_have_and_no_more) {
+  const auto of_values = [](size_t count) {
+    std::string text = "[";
+    for (size_t i = 1; i < count; ++i) text += "0,";
+    text.back() = ']';
+    return text;
+  };
+  EXPECT_EQ(parse_json(of_values(kJsonValuesMax)).size(), kJsonValuesMax - 1);
+  EXPECT_TRUE(parse_json(of_values(kJsonValuesMax + 1)).is_discarded());
+}
+
 }  // namespace
 }  // namespace djinn::client
