@@ -49,7 +49,7 @@ def need_tools() -> None:
 def need_a_build() -> None:
     need_tools()
     installed = ("djinnd", "djinnctl", "djinn-loader", "djinn-worker", "djinn-mover")
-    installed += ("djinn-gate", "djinn-reach")
+    installed += ("djinn-gate", "djinn-gate-ca", "djinn-reach")
     if absent := [name for name in installed if not (BIN / name).exists()]:
         pytest.skip(f"{', '.join(absent)} not built")
 

@@ -32,7 +32,7 @@ def needed(path: Path) -> list[str]:
 @pytest.mark.parametrize(
     "pattern",
     [
-        *("djinnd", "djinn-mover", "djinn-loader", "djinn-gate", "djinn-reach"),
+        *("djinnd", "djinn-mover", "djinn-loader", "djinn-gate", "djinn-gate-ca", "djinn-reach"),
         *("djinnctl", "libdjinn-client.so*", "_client.*.so"),
     ],
 )
@@ -43,7 +43,8 @@ def test_links_neither_torch_nor_cuda(pattern: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "pattern", ["djinnd", "djinn-worker", "djinnctl", "libdjinn-client.so*", "_client.*.so"]
+    "pattern",
+    ["djinnd", "djinn-worker", "djinnctl", "djinn-gate-ca", "libdjinn-client.so*", "_client.*.so"],
 )
 def test_nothing_of_the_network_is_in_djinnd_or_a_program(pattern: str) -> None:
     network = re.compile(r"lib(kj-async|capnp-rpc|ssl)")

@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Disk: what is written of an authority, step by step, so that a test can end the process, or the
+// disk's room, at each one. What has a name has all of its bytes, and stays: a file is written
+// beside its place under another name, synced, and renamed; then its folder is synced.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "kernel/base/fd.h"
+#include "kernel/base/result.h"
+
+namespace djinn::authority {
+
+using Mode = unsigned;  // permission bits, whatever the umask is
+
+enum class Existing : uint8_t { kReplaced, kRefused };
+
+// The steps. Errors of each: what the system said; kAlreadyExists for what is there and refused.
+class Disk {
+ public:
+  Disk() = default;
+  Disk(const Disk&) = delete;
+  Disk& operator=(const Disk&) = delete;
+  virtual ~Disk() = default;
+
+  // A file that is not there yet, synced.
+  virtual Status write(const std::string& path, std::string_view bytes, Mode mode);
+  virtual Status make_folder(const std::string& path, Mode mode);
+  virtual Status rename(const std::string& from, const std::string& to, Existing existing);
+  virtual Status sync_folder(const std::string& path);
+};
+
+// Where path is written before it is renamed; a remainder of a process that died may be there.
+[[nodiscard]] std::string unfinished(const std::string& path);
+[[nodiscard]] std::string folder_of(const std::string& path);
+
+// The file at path has these bytes, or what it had before. Only one process at a time: callers hold
+// the authority's lock.
+Status put(Disk& disk, const std::string& path, std::string_view bytes, Mode mode,
+           Existing existing = Existing::kReplaced);
+
+[[nodiscard]] bool is_there(const std::string& path);
+// A regular file of at most bytes_max. Errors: kNotFound, kInvalidArgument, kLimitExceeded.
+Result<std::string> read_file(const std::string& path, uint64_t bytes_max);
+// Likewise, of a secret: kPermissionDenied where others than its owner may read it.
+Result<std::string> read_secret(const std::string& path, uint64_t bytes_max);
+// The folder, locked until the descriptor is closed; waits for who has it.
+Result<Fd> lock_folder(const std::string& path);
+
+}  // namespace djinn::authority
