@@ -4,8 +4,8 @@ layer) alone and among others that come and go, with 1, 2 and 3 threads, while p
 and the worker is killed; a model in float32, the same in bfloat16, and that with weights in int8.
 
 Each session is a process of its own. Of those that come and go some leave when they have what they
-wanted, and some are killed in its midst; they go on coming until nobody generates the long text any
-more. `differing` counts the positions at which a session had others, `differing_prompts` those of
+wanted, and some are killed in its midst; they go on coming until all eight have made the long text.
+`differing` counts the positions at which a session had others, `differing_prompts` those of
 them that prompts have. What could have made a difference is counted, too: `kills` (of workers),
 `seen_paused` and `together`, and of the long generation beside which the fewest came and went,
 `left_beside` and `killed_beside`."""
@@ -39,6 +39,7 @@ SESSIONS, TOKENS, PROMPT = 8, 1000, 300
 SHORT = (3, 40, 150)  # tokens of those who leave
 KILLED = (20, 200, 500)  # tokens after which a client is killed
 KILLS, BETWEEN_KILLS_S = 5, 2.0  # of workers
+PATIENCE_S = 600.0  # where others have the cores
 ALONE, CROWDS = 2, (1, 2, 3)  # threads
 PRELOADED = ["djinn.torch", "transformers.models.llama.modeling_llama"]
 
@@ -151,12 +152,13 @@ class Session:
         self.pipe.send(tokens)
         return list(self.pipe.recv())
 
-    def begin_and_be_killed(self, after: int) -> None:
-        """In a generation that goes on behind so many tokens."""
+    def begin_and_be_killed(self, after: int) -> bool:
+        """Behind so many tokens. Gives whether the generation still went on."""
         self.pipe.send(TOKENS)
-        wait_until(lambda: self.steps() > after, "it generates")
-        assert not self.pipe.poll(), "it is in the midst of it"
+        wait_until(lambda: self.steps() > after, "it generates", PATIENCE_S)
+        goes_on = not self.pipe.poll()
         self.process.kill()
+        return goes_on
 
     def steps(self) -> int:
         assert self.process.is_alive(), "a client has failed"
@@ -173,7 +175,7 @@ class Crowd:
     form: Form
     alone: list[Positions]
     begun: float = field(default_factory=time.monotonic)
-    long_left: list[int] = field(default_factory=lambda: list(range(SESSIONS)))
+    still_visiting: set[int] = field(default_factory=lambda: set(range(SESSIONS)))  # seats
     long: list[tuple[float, float]] = field(default_factory=list)  # from when till when
     left: list[float] = field(default_factory=list)  # when
     killed: list[float] = field(default_factory=list)  # when
@@ -188,10 +190,13 @@ class Crowd:
         ]
         visits.append(partial(self.stay, seat))
         draw.shuffle(visits)
-        for visit in visits:
-            visit()
+        try:
+            for visit in visits:
+                visit()
+        finally:
+            self.still_visiting.discard(seat)  # or the others would come and go for ever
         for tokens in itertools.cycle(SHORT):
-            if not self.long_left:
+            if not self.still_visiting:
                 break
             self.come_and_leave(seat, tokens)
             self.come_and_be_killed(seat, tokens)
@@ -207,10 +212,7 @@ class Crowd:
     def stay(self, seat: int) -> None:
         with self.come(seat) as session:
             begun = time.monotonic()
-            try:
-                self.compare(seat, session, TOKENS)
-            finally:
-                self.long_left.remove(seat)  # or nobody else would have done
+            self.compare(seat, session, TOKENS)
             self.long.append((begun, time.monotonic()))
 
     def come_and_leave(self, seat: int, tokens: int) -> None:
@@ -220,8 +222,9 @@ class Crowd:
 
     def come_and_be_killed(self, seat: int, tokens: int) -> None:
         with self.come(seat) as session:
-            session.begin_and_be_killed(tokens)
-        self.killed.append(time.monotonic())
+            goes_on = session.begin_and_be_killed(tokens)
+        if goes_on:
+            self.killed.append(time.monotonic())
 
     def fewest_beside(self, times: list[float]) -> int:
         """Of these, in any of the long generations."""
