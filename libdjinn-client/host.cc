@@ -19,7 +19,8 @@ constexpr std::string_view kSshScheme = "ssh://";
 constexpr std::string_view kExecScheme = "exec:";
 constexpr std::string_view kTlsScheme = "djinn://";
 constexpr const char* kForms =
-    "Name a socket as unix:PATH or a path from /, or another machine as ssh://USER@HOST.";
+    "Name a socket as unix:PATH or a path from /, or another machine as ssh://USER@HOST or "
+    "djinn://NAME.";
 
 Error not_a_host(const std::string& text, const std::string& why) {
   return {ErrorCode::kInvalidArgument, "The host '" + text + "' " + why + ' ' + kForms};
@@ -34,9 +35,14 @@ bool is_name(std::string_view text) {
   });
 }
 
-Result<Host> parse_ssh(const std::string& text) {
-  Host host{HostKind::kSsh, {}, {}, 0, {}};
-  std::string_view rest = std::string_view(text).substr(kSshScheme.size());
+std::string_view scheme_of(HostKind kind) {
+  return kind == HostKind::kSsh ? kSshScheme : kTlsScheme;
+}
+
+// Behind a scheme that leads to another machine.
+Result<Host> parse_machine(const std::string& text, HostKind kind) {
+  Host host{kind, {}, {}, 0, {}};
+  std::string_view rest = std::string_view(text).substr(scheme_of(kind).size());
   if (rest.ends_with('/')) rest.remove_suffix(1);
   const size_t at = rest.rfind('@');
   const std::string_view user = at == std::string_view::npos ? "" : rest.substr(0, at);
@@ -62,6 +68,9 @@ Result<Host> parse_ssh(const std::string& text) {
   if (!is_name(name) || (at != std::string_view::npos && !is_name(user))) {
     return not_a_host(text, "has no name of a machine, or one that ssh cannot take.");
   }
+  if (kind == HostKind::kTls && at != std::string_view::npos) {
+    return not_a_host(text, "names a user: who comes there is named by the certificate.");
+  }
   host.destination = user.empty() ? std::string(name) : std::string(user) + '@' + std::string(name);
   return host;
 }
@@ -84,12 +93,13 @@ std::string Host::text() const {
   switch (kind) {
     case HostKind::kUnix:
       return std::string(kUnixScheme) + path;
-    case HostKind::kSsh: {
+    case HostKind::kSsh:
+    case HostKind::kTls: {
       const size_t at = destination.rfind('@');
       const std::string user = at == std::string::npos ? "" : destination.substr(0, at + 1);
       const std::string name = destination.substr(at == std::string::npos ? 0 : at + 1);
       const bool is_address = name.find(':') != std::string::npos;
-      return std::string(kSshScheme) + user + (is_address ? '[' + name + ']' : name) +
+      return std::string(scheme_of(kind)) + user + (is_address ? '[' + name + ']' : name) +
              (port != 0 ? ':' + std::to_string(port) : "");
     }
     case HostKind::kExec:
@@ -103,12 +113,9 @@ Result<Host> parse_host(const std::string& text) {
   if (text.starts_with(kUnixScheme) && text.size() > kUnixScheme.size()) {
     return Host{HostKind::kUnix, text.substr(kUnixScheme.size()), {}, 0, {}};
   }
-  if (text.starts_with(kSshScheme)) return parse_ssh(text);
+  if (text.starts_with(kSshScheme)) return parse_machine(text, HostKind::kSsh);
+  if (text.starts_with(kTlsScheme)) return parse_machine(text, HostKind::kTls);
   if (text.starts_with(kExecScheme)) return parse_exec(text);
-  if (text.starts_with(kTlsScheme)) {
-    return Error{ErrorCode::kUnsupported,
-                 "djinn:// is not served yet. Name the machine as ssh://USER@HOST."};
-  }
   return not_a_host(text, "has no form of one.");
 }
 

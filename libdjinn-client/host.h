@@ -4,6 +4,8 @@
 //
 //   unix:PATH, /PATH        its socket, on this machine
 //   ssh://[USER@]HOST[:PORT]  djinn-gate there, started by ssh
+//   djinn://NAME[:PORT]       djinn-gate there, at its door on the network; NAME is that of a
+//                             profile (reach/profile.h), which has the address and certificates
 //   exec:COMMAND            what COMMAND, run by sh, says by its standard input and output: for
 //                           tests, and only where DJINN_ALLOW_EXEC=1
 #pragma once
@@ -15,13 +17,13 @@
 
 namespace djinn::client {
 
-enum class HostKind : uint8_t { kUnix, kSsh, kExec };
+enum class HostKind : uint8_t { kUnix, kSsh, kTls, kExec };
 
 struct Host {
   HostKind kind = HostKind::kUnix;
   std::string path;         // kUnix
-  std::string destination;  // kSsh: [USER@]HOST
-  uint16_t port = 0;        // kSsh; 0: as ssh has it
+  std::string destination;  // kSsh: [USER@]HOST; kTls: NAME
+  uint16_t port = 0;        // kSsh, kTls; 0: as ssh, or the profile, has it
   std::string command;      // kExec
 
   // On another machine, or as if it were: djinn-reach speaks to it.
@@ -31,8 +33,7 @@ struct Host {
   friend bool operator==(const Host&, const Host&) = default;
 };
 
-// text: not empty. Errors: kInvalidArgument, kUnsupported (djinn://, which there is no door for
-// yet), kPermissionDenied (exec: without DJINN_ALLOW_EXEC=1).
+// text: not empty. Errors: kInvalidArgument, kPermissionDenied (exec: without DJINN_ALLOW_EXEC=1).
 Result<Host> parse_host(const std::string& text);
 
 // Where options or the environment say that djinnd is; empty: DJINN_HOST, else the user's daemon,

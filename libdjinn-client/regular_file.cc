@@ -40,10 +40,16 @@ Result<Fd> open_regular_file(const std::string& path) {
   return file;
 }
 
-Result<std::string> read_regular_file(const std::string& path, uint64_t bytes_max) {
+namespace {
+
+Result<std::string> read_all(const std::string& path, uint64_t bytes_max, bool is_secret) {
   DJINN_TRY(const Fd fd, open_regular_file(path));
   struct stat info {};
   if (::fstat(fd.get(), &info) != 0) return system_error("look at " + path, errno);
+  if (is_secret && (info.st_mode & (S_IRWXG | S_IRWXO)) != 0) {
+    return Error{ErrorCode::kPermissionDenied,
+                 path + " has a key, and others may read it: 'chmod 600' it."};
+  }
   if (static_cast<uint64_t>(info.st_size) > bytes_max) {
     return Error{ErrorCode::kLimitExceeded, path + " is larger than a configuration can be."};
   }
@@ -55,6 +61,16 @@ Result<std::string> read_regular_file(const std::string& path, uint64_t bytes_ma
     at += static_cast<size_t>(got);
   }
   return text;
+}
+
+}  // namespace
+
+Result<std::string> read_regular_file(const std::string& path, uint64_t bytes_max) {
+  return read_all(path, bytes_max, false);
+}
+
+Result<std::string> read_secret_file(const std::string& path, uint64_t bytes_max) {
+  return read_all(path, bytes_max, true);
 }
 
 Error naming_file(const Error& error, std::span<const std::string> paths) {

@@ -19,6 +19,8 @@ Result<Fd> open_regular_file(const std::string& path);
 
 // All of such a file. Errors: as open_regular_file(), and kLimitExceeded for more than bytes_max.
 Result<std::string> read_regular_file(const std::string& path, uint64_t bytes_max);
+// Likewise, of one that has a key: kPermissionDenied, too, where others than its owner may read it.
+Result<std::string> read_secret_file(const std::string& path, uint64_t bytes_max);
 
 // An error about one of the files that were sent, whose number djinnd tells, with that file's name.
 Error naming_file(const Error& error, std::span<const std::string> paths);

@@ -1,45 +1,89 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// djinn-gate: the far side of remote sessions.
+// djinn-gate: the far side of remote sessions. To djinnd they are sessions of its own user.
 //
 //   djinn-gate --stdio [--host unix:PATH]
-//
-// It serves whoever started it, through its standard input and output, until that ends or falls
-// silent: its sessions are this user's. Over ssh, djinn-reach starts it.
+//       serves whoever started it, through its standard input and output, until that ends or falls
+//       silent: over ssh, djinn-reach starts it
+//   djinn-gate --listen ADDRESS --credentials DIR [--host unix:PATH]
+//       serves, over TLS, whom the certificates in DIR vouch for; reads them anew at SIGHUP
 
-#include <capnp/rpc-twoparty.h>
 #include <fmt/format.h>
 #include <kj/async-io.h>
+#include <kj/async-unix.h>
 #include <signal.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
 
-#include "daemon/gate/gate.h"
+#include "daemon/gate/connection.h"
+#include "daemon/gate/credentials.h"
+#include "daemon/gate/listener.h"
 #include "ipc/rpc/duplex.h"
 #include "ipc/rpc/fault.h"
-#include "ipc/rpc/framed_stream.h"
 #include "libdjinn-client/host.h"
 
 namespace djinn::gate {
 namespace {
 
-Status serve(const std::string& host) {
-  DJINN_TRY(const client::Host resolved, client::resolve_host(host));
+constexpr kj::uint kDefaultPort = 10467;
+
+struct Options {
+  bool stdio = false;
+  std::string address, credentials, host;
+};
+
+void log(const std::string& line) {
+  fmt::print(stderr, "djinn-gate: {}\n", line);
+}
+
+void serve_starter(const std::string& djinnd) {
+  auto io = kj::setupAsyncIo();
+  auto stream = kj::heap<rpc::Duplex>(io.lowLevelProvider->wrapInputFd(STDIN_FILENO),
+                                      io.lowLevelProvider->wrapOutputFd(STDOUT_FILENO));
+  Connection(io, kj::mv(stream), djinnd).ends().wait(io.waitScope);
+}
+
+// A certificate that cannot be used now keeps the former one in place.
+kj::Promise<void> reload(kj::UnixEventPort& port, Listener& listener,
+                         const std::string& directory) {
+  return port.onSignal(SIGHUP).then([&port, &listener, &directory](siginfo_t) {
+    auto context = read_credentials(directory);
+    if (context) {
+      listener.replace(*std::move(context));
+      log("has read its certificates anew.");
+    } else {
+      log("keeps its former certificates: " + context.error().message);
+    }
+    return reload(port, listener, directory);
+  });
+}
+
+Status listen(const Options& options, const std::string& djinnd) {
+  DJINN_TRY(auto context, read_credentials(options.credentials));
+  kj::UnixEventPort::captureSignal(SIGHUP);
+  auto io = kj::setupAsyncIo();
+  const std::string self = context->self().text();
+  Listener listener(io, djinnd, std::move(context), &log);
+  auto door = io.provider->getNetwork()
+                  .parseAddress(options.address, kDefaultPort)
+                  .wait(io.waitScope)
+                  ->listen();
+  log(fmt::format("{} listens at port {}.", self, door->getPort()));
+  auto reloads = reload(io.unixEventPort, listener, options.credentials).eagerlyEvaluate(nullptr);
+  listener.serve(kj::mv(door)).wait(io.waitScope);
+  return {};
+}
+
+Status serve(const Options& options) {
+  DJINN_TRY(const client::Host resolved, client::resolve_host(options.host));
   if (resolved.kind != client::HostKind::kUnix) {
     return Error{ErrorCode::kInvalidArgument,
                  "djinn-gate serves a djinnd of its own host: give --host unix:PATH."};
   }
   try {
-    auto io = kj::setupAsyncIo();
-    rpc::Duplex stream(io.lowLevelProvider->wrapInputFd(STDIN_FILENO),
-                       io.lowLevelProvider->wrapOutputFd(STDOUT_FILENO));
-    rpc::Silence silence(io.provider->getTimer(), rpc::kSilentForFar);
-    rpc::FramedStream messages(stream, silence);
-    capnp::TwoPartyVatNetwork network(messages, capnp::rpc::twoparty::Side::SERVER);
-    rpc::Gate::Client gate = kj::heap<GateServer>(io.unixEventPort, resolved.path);
-    auto system = capnp::makeRpcServer(network, kj::mv(gate));
-    network.onDisconnect().exclusiveJoin(silence.lasts()).wait(io.waitScope);
+    if (!options.stdio) return listen(options, resolved.path);
+    serve_starter(resolved.path);
     return {};
   } catch (const kj::Exception& exception) {
     return rpc::to_error(exception);
@@ -50,15 +94,22 @@ Status serve(const std::string& host) {
 }  // namespace djinn::gate
 
 int main(int argc, char** argv) {
-  bool stdio = false;
-  std::string host;
+  djinn::gate::Options options;
   CLI::App app("djinn-gate: remote sessions of a djinnd");
   app.set_version_flag("--version", DJINN_VERSION);
-  app.add_flag("--stdio", stdio, "serve who started it, by standard input and output")->required();
-  app.add_option("--host", host, "where djinnd listens, as unix:PATH");
+  auto* const ways = app.add_option_group("how it is reached");
+  ways->add_flag("--stdio", options.stdio, "serve who started it, by standard input and output");
+  auto* const address = ways->add_option("--listen", options.address,
+                                         "serve who comes to ADDRESS[:PORT] with a certificate");
+  ways->require_option(1);
+  auto* const directory = app.add_option("--credentials", options.credentials,
+                                         "directory of certificates ('djinnctl gate init')");
+  address->needs(directory);
+  directory->needs(address);
+  app.add_option("--host", options.host, "where djinnd listens, as unix:PATH");
   CLI11_PARSE(app, argc, argv);
-  const djinn::Status served = djinn::gate::serve(host);
+  const djinn::Status served = djinn::gate::serve(options);
   if (served) return 0;
-  fmt::print(stderr, "djinn-gate: {}\n", served.error().message);
+  djinn::gate::log(served.error().message);
   return 1;
 }

@@ -44,7 +44,8 @@ class Reach final : private kj::TaskSet::ErrorHandler {
     auto is_lost = lost_.addBranch().catch_([](kj::Exception&&) {}).then([this] {
       return kj::mv(first_.promise);
     });
-    return admit().exclusiveJoin(kj::mv(is_lost)).then([this] {
+    auto is_over = is_lost.exclusiveJoin(kj::mv(failed_.promise));
+    return admit().exclusiveJoin(kj::mv(is_over)).then([this] {
       close_door();
       return sessions_.onEmpty();
     });
@@ -101,13 +102,19 @@ class Reach final : private kj::TaskSet::ErrorHandler {
       // It is closed on the other side.
     }
     door_ = nullptr;
+    closed_.fulfiller->fulfill();
+  }
+
+  // Who hears that a session failed may try again at once: that is another djinn-reach's.
+  kj::Promise<Error> explain(const Error& failed) {
+    failed_.fulfiller->fulfill();
+    return is_closed_.addBranch().then([this, failed] { return carrier_->explain(failed); });
   }
 
   // One that cannot begin, for want of descriptors for instance, hears that from its socket's end.
   void begin(Fd socket) try {
-    auto session = kj::heap<NearSession>(
-        port_, std::move(socket), gate_,
-        [this](const Error& failed) { return carrier_->explain(failed, timer_); });
+    auto session = kj::heap<NearSession>(port_, std::move(socket), gate_,
+                                         [this](const Error& failed) { return explain(failed); });
     auto runs = session->run(lost_.addBranch());
     sessions_.add(runs.attach(kj::mv(session)));
   } catch (const kj::Exception&) {
@@ -125,33 +132,19 @@ class Reach final : private kj::TaskSet::ErrorHandler {
   capnp::RpcSystem<capnp::rpc::twoparty::VatId> system_;
   rpc::Gate::Client gate_;
   kj::ForkedPromise<void> lost_;
-  kj::PromiseFulfillerPair<void> first_ = kj::newPromiseAndFulfiller<void>();  // program came in
+  kj::PromiseFulfillerPair<void> first_ = kj::newPromiseAndFulfiller<void>();   // program came in
+  kj::PromiseFulfillerPair<void> failed_ = kj::newPromiseAndFulfiller<void>();  // some session
+  kj::PromiseFulfillerPair<void> closed_ = kj::newPromiseAndFulfiller<void>();  // the door
+  kj::ForkedPromise<void> is_closed_ = closed_.promise.fork();
   kj::TaskSet sessions_;
 };
-
-// Tells who comes first that the far side cannot be reached; the next one may find it mended.
-kj::Promise<void> refuse(rpc::Datagrams& door, const Error& why) {
-  return door.receive().then([why](kj::Maybe<ipc::Datagram>&& received) {
-    KJ_IF_MAYBE (datagram, received) {
-      const ipc::DaemonReply reply{0, ipc::Failed{why.code, why.message}};
-      for (const Fd& fd : datagram->fds) {
-        [[maybe_unused]] const Status sent = ipc::send_datagram(fd.get(), ipc::encode(reply));
-      }
-    }
-  });
-}
 
 }  // namespace
 
 void serve(Fd door, const client::Host& host) {
   auto io = kj::setupAsyncIo();
   try {
-    auto carrier = Carrier::start(*io.lowLevelProvider, host);
-    if (!carrier) {
-      rpc::Datagrams refused(io.unixEventPort, std::move(door));
-      return refuse(refused, carrier.error()).wait(io.waitScope);
-    }
-    Reach reach(io, std::move(door), *std::move(carrier));
+    Reach reach(io, std::move(door), Carrier::start(io, host));
     reach.run().wait(io.waitScope);
   } catch (const kj::Exception&) {
     // The door's other end hears it from the socket.

@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "daemon/gate/credentials.h"
+
+#include <utility>
+
+#include "libdjinn-client/regular_file.h"
+
+namespace djinn::gate {
+namespace {
+
+constexpr uint64_t kBytesMax = 1 << 20;  // of each file: a list of thousands that were revoked
+
+Result<tls::Identity> read_identity(const std::string& directory) {
+  using client::read_regular_file;
+  tls::Identity identity;
+  DJINN_TRY(identity.certificates, read_regular_file(directory + "/certificate.pem", kBytesMax));
+  DJINN_TRY(identity.key, client::read_secret_file(directory + "/key.pem", kBytesMax));
+  DJINN_TRY(identity.authorities, read_regular_file(directory + "/authorities.pem", kBytesMax));
+  auto revoked = read_regular_file(directory + "/revoked.pem", kBytesMax);
+  if (revoked) {
+    identity.revoked = *std::move(revoked);
+  } else if (revoked.error().code != ErrorCode::kNotFound) {
+    return revoked.error();
+  }
+  return identity;
+}
+
+}  // namespace
+
+Result<std::shared_ptr<const tls::Context>> read_credentials(const std::string& directory) {
+  auto identity = read_identity(directory);
+  if (!identity) {
+    return Error{identity.error().code,
+                 identity.error().message + " 'djinnctl gate init' makes certificates."};
+  }
+  auto context = tls::Context::make(tls::Side::kGate, *identity);
+  if (context) return context;
+  return Error{context.error().code,
+               "The certificates in " + directory + " cannot be used: " + context.error().message};
+}
+
+}  // namespace djinn::gate

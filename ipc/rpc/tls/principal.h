@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Principal: who a certificate says that its holder is: a name of the form spiffe://DOMAIN/PATH
+// (SPIFFE-ID, sections 2.1 to 2.4, of fewer bytes than it allows).
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "kernel/base/result.h"
+
+namespace djinn::tls {
+
+// Of one name.
+inline constexpr size_t kPrincipalBytesMax = 256;
+
+class Principal {
+ public:
+  // Errors: kInvalidArgument, with what is wrong.
+  static Result<Principal> parse(std::string_view uri);
+
+  [[nodiscard]] const std::string& text() const { return text_; }
+  // Who may sign for it: as in spiffe://DOMAIN/.
+  [[nodiscard]] std::string_view domain() const;
+  [[nodiscard]] std::string_view path() const;  // from its slash on
+  // The name of a djinn-gate, which no client has.
+  [[nodiscard]] bool is_gate() const;
+  friend bool operator==(const Principal&, const Principal&) = default;
+
+ private:
+  explicit Principal(std::string_view text) : text_(text) {}
+
+  std::string text_;
+};
+
+}  // namespace djinn::tls

@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "libdjinn-client/reach/profile.h"
+
+#include <stdlib.h>
+
+#include <optional>
+#include <string_view>
+#include <utility>
+
+#include "libdjinn-client/regular_file.h"
+
+namespace djinn::reach {
+namespace {
+
+constexpr uint64_t kBytesMax = 65536;
+constexpr std::string_view kOfMachine = "/etc/djinn/hosts/";
+constexpr std::string_view kEndOfCertificate = "-----END CERTIFICATE-----\n";
+
+// Empty where the environment does not say.
+std::string folder_of_user() {
+  const char* const configuration = ::getenv("XDG_CONFIG_HOME");
+  if (configuration != nullptr && *configuration == '/') {
+    return std::string(configuration) + "/djinn/hosts/";
+  }
+  const char* const home = ::getenv("HOME");
+  return home != nullptr && *home == '/' ? std::string(home) + "/.config/djinn/hosts/" : "";
+}
+
+std::optional<std::string> value_of(std::string_view text, std::string_view key) {
+  while (!text.empty() && !text.starts_with("-----")) {
+    const std::string_view line = text.substr(0, text.find('\n'));
+    if (line.starts_with(key)) return std::string(line.substr(key.size()));
+    text.remove_prefix(std::min(line.size() + 1, text.size()));
+  }
+  return std::nullopt;
+}
+
+Result<Profile> parse(const std::string& text, uint16_t port) {
+  const auto malformed = [](const char* why) { return Error{ErrorCode::kMalformed, why}; };
+  auto address = value_of(text, "address: ");
+  const auto gate = value_of(text, "gate: ");
+  if (!address || !gate) return malformed("It does not say where the gate is, and who.");
+  auto name = tls::Principal::parse(*gate);
+  if (!name || !name->is_gate()) return malformed("It names no gate.");
+  if (port != 0) address = address->substr(0, address->rfind(':') + 1) + std::to_string(port);
+  const size_t end = text.find(kEndOfCertificate);
+  if (end == std::string::npos) return malformed("It has no certificate.");
+  const size_t others = end + kEndOfCertificate.size();
+  const tls::Identity identity{text.substr(0, others), text, text.substr(others), ""};
+  DJINN_TRY(auto context, tls::Context::make(tls::Side::kClient, identity, *std::move(name)));
+  return Profile{*std::move(address), std::move(context)};
+}
+
+}  // namespace
+
+Result<Profile> read_profile(const client::Host& host) {
+  const std::string file = host.destination + ".pem";
+  const std::string of_user = folder_of_user();
+  std::string path = of_user + file;
+  auto text =
+      of_user.empty() ? Error{ErrorCode::kNotFound, ""} : client::read_secret_file(path, kBytesMax);
+  if (!text && text.error().code == ErrorCode::kNotFound) {
+    path = std::string(kOfMachine) + file;
+    text = client::read_secret_file(path, kBytesMax);
+  }
+  if (!text && text.error().code == ErrorCode::kNotFound) {
+    return Error{ErrorCode::kNotFound,
+                 "There is no profile of " + host.text() +
+                     (of_user.empty() ? "" : " in " + of_user) +
+                     ": who runs the gate there makes one ('djinnctl gate enrol'), and 'djinnctl "
+                     "host add FILE' takes it."};
+  }
+  if (!text) return text.error();
+  auto profile = parse(*text, host.port);
+  if (profile) return profile;
+  return Error{profile.error().code, "The profile " + path +
+                                         " cannot be used: " + profile.error().message +
+                                         " Ask who runs the gate for another one ('djinnctl gate "
+                                         "enrol')."};
+}
+
+}  // namespace djinn::reach
