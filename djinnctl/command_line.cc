@@ -98,6 +98,8 @@ void add_verbs(CommandLine& line) {
   add_resume(line);
   add_gc(line);
   add_generate(line);
+  add_gate(line);
+  add_host(line);
   add_config(line);
   add_diag(line);
   add_completion(line);

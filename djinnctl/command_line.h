@@ -58,6 +58,8 @@ void add_gc(CommandLine& line);
 void add_events(CommandLine& line);
 void add_top(CommandLine& line);
 void add_generate(CommandLine& line);
+void add_gate(CommandLine& line);
+void add_host(CommandLine& line);
 void add_help(CommandLine& line);
 
 // A connection for control requests only.

@@ -5,7 +5,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <cstdint>
 
 #include "djinnctl/subprocess.h"
@@ -18,10 +17,7 @@ constexpr const char* kInstalled = "/usr/bin/djinnd";
 // A djinnd of the same build lies beside djinnctl; the one of the package lies where its unit names
 // it.
 std::string path_of_djinnd() {
-  std::array<char, 4096> path{};
-  const ssize_t length = ::readlink("/proc/self/exe", path.data(), path.size() - 1);
-  const std::string self(path.data(), length > 0 ? static_cast<size_t>(length) : 0);
-  const std::string beside = self.substr(0, self.rfind('/') + 1) + "djinnd";
+  const std::string beside = own_directory() + "djinnd";
   return ::access(beside.c_str(), X_OK) == 0 ? beside : kInstalled;
 }
 

@@ -97,4 +97,11 @@ Result<Said> run_program(const std::vector<std::string>& command, ErrorsTo error
   return said;
 }
 
+std::string own_directory() {
+  std::array<char, 4096> path{};
+  const ssize_t length = ::readlink("/proc/self/exe", path.data(), path.size() - 1);
+  const std::string self(path.data(), length > 0 ? static_cast<size_t>(length) : 0);
+  return self.substr(0, self.rfind('/') + 1);
+}
+
 }  // namespace djinn::ctl

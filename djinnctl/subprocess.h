@@ -23,4 +23,7 @@ enum class ErrorsTo { kOurs, kOutput };
 // kNotFound, kTimeout, kLimitExceeded.
 Result<Said> run_program(const std::vector<std::string>& command, ErrorsTo errors);
 
+// Where this program lies, with a slash at the end: others of the same build lie beside it.
+[[nodiscard]] std::string own_directory();
+
 }  // namespace djinn::ctl

@@ -75,8 +75,12 @@ CompletedVerb completed(const CLI::App& app) {
   for (const CLI::App* inner : app.get_subcommands({})) {
     verb.argument = Argument::kWord;
     verb.words.push_back(inner->get_name());
-    const auto inner_options = own_options_of(*inner);
-    verb.options.insert(verb.options.end(), inner_options.begin(), inner_options.end());
+    for (CompletedOption& option : own_options_of(*inner)) {
+      // Several inner verbs may have one of a name; what it means there, help says.
+      const bool is_new = std::ranges::find(verb.options, option.names, &CompletedOption::names) ==
+                          verb.options.end();
+      if (is_new) verb.options.push_back(std::move(option));
+    }
   }
   return verb;
 }

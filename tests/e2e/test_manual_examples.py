@@ -117,7 +117,7 @@ def test_an_example_for_a_shell_succeeds(daemon: Daemon, tmp_path: Path, line: s
     (tmp_path / "models").symlink_to(ROOT / "models")
     ran = subprocess.run(
         ["bash", "-e", "-o", "pipefail", "-c", line],
-        env=environment(daemon),
+        env={**environment(daemon), "XDG_CONFIG_HOME": str(tmp_path)},
         cwd=tmp_path,
         capture_output=True,
         text=True,

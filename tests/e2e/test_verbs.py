@@ -325,6 +325,34 @@ REPORT: dict[str, Shape] = {
     "archive": "null",  # a string with --tar
 }
 VERSIONS: dict[str, Shape] = {"djinnctl": "string", "djinnd": "string or null"}
+CERTIFICATE: dict[str, Shape] = {
+    "principal": "string",
+    "serial": "string",
+    "since": "time",
+    "until": "time",
+    "state": "string",
+    "revoked": "time or null",
+}
+REVOKED = {**CERTIFICATE, "revoked": "time"}
+ENROLLED: dict[str, Shape] = {
+    **CERTIFICATE,
+    "revoked": "null",
+    "address": "string",
+    "gate": "string",
+    "has_key": "bool",
+    "file": "null",  # it is in the profile's place
+    "profile": "string",
+}
+AUTHORITY: dict[str, Shape] = {
+    "directory": "string",
+    "trust_domain": "string",
+    "gate": "string",
+    "addresses": ["string"],
+    "authority_until": "time",
+    "gate_until": "time",
+    "list_until": "time",
+}
+HOST: dict[str, Shape] = dict.fromkeys(("name", "host", "address", "gate", "file"), "string")
 
 # The command line, where {w.NAME} is of the test's World; the schema; an item.
 GOLDEN: list[tuple[str, str, dict[str, Shape]]] = [
@@ -354,6 +382,12 @@ GOLDEN: list[tuple[str, str, dict[str, Shape]]] = [
     ("resume", "djinn.resume.v1", DRAINING),
     ("gc", "djinn.gc.v1", COLLECTED),
     ("generate {w.directory} --prompt The --max-new-tokens 4", "djinn.generate.v1", GENERATED),
+    ("gate init --credentials {w.fresh}", "djinn.gate-init.v1", AUTHORITY),
+    ("gate enrol ann --credentials {w.gate}", "djinn.gate-enrol.v1", ENROLLED),
+    ("gate revoke bob --credentials {w.gate}", "djinn.gate-revoke.v1", REVOKED),
+    ("gate list --credentials {w.gate}", "djinn.gate-list.v1", CERTIFICATE),
+    ("gate renew --credentials {w.gate}", "djinn.gate-renew.v1", AUTHORITY),
+    ("host add {w.profile}", "djinn.host-add.v1", HOST),
     ("config show --root {w.root}", "djinn.config.v1", SETTING),
     ("diag --output {w.report}", "djinn.diag.v1", REPORT),
     ("version", "djinn.version.v1", VERSIONS),
@@ -461,6 +495,27 @@ class World:
         return next(str(one["id"]) for one in programs if one["workload"] == "prefill")
 
     @property
+    def fresh(self) -> Path:
+        """Where there is no authority yet."""
+        return self.root / "fresh"
+
+    @property
+    def gate(self) -> Path:
+        """Where one has enrolled and revoked somebody, and enrolled them again."""
+        where = self.root / "gate"
+        for words in ("init", "enrol bob", "revoke bob", "enrol bob"):
+            command = [*words.split(), "--credentials", str(where)]
+            assert ctl(self.daemon, "gate", *command).code == 0
+        return where
+
+    @property
+    def profile(self) -> Path:
+        path = self.root / "bob.pem"
+        command = ["enrol", "bob", "--credentials", str(self.gate), "--out", str(path)]
+        assert ctl(self.daemon, "gate", *command).code == 0
+        return path
+
+    @property
     def victim(self) -> str:
         """A session for whoever ends it."""
         return self.connect("victim").id
@@ -532,6 +587,7 @@ def test_a_verbs_json_has_the_fields_that_it_always_had(
     schema: str,
     golden: dict[str, Shape],
 ) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     monkeypatch.setenv("PATH", str(tmp_path))  # diag is to find no systemctl, on any machine
     told = documents(answer(world, words).out)
     envelopes = {(tuple(document), document["schema"]) for document in told}
@@ -560,7 +616,9 @@ def test_no_help_is_wider_than_a_terminal(daemon: Daemon) -> None:
     helps = [ctl(daemon, "--help").text()]
     verbs = re.findall(r"^  (\S+)  ", helps[0].partition("Verbs:\n")[2], re.MULTILINE)
     assert "status" in verbs
-    helps += [ctl(daemon, *words.split(), "--help").text() for words in [*verbs, "config show"]]
+    inner = ["config show", "host add"]
+    inner += [f"gate {verb}" for verb in ("init", "enrol", "revoke", "list", "renew")]
+    helps += [ctl(daemon, *words.split(), "--help").text() for words in [*verbs, *inner]]
     helps.append(subprocess.check_output(["djinnd", "--help"], text=True))
     assert [line for one in helps for line in one.splitlines() if len(line) > 80] == []
     assert all("Usage: djinn" in one for one in helps)

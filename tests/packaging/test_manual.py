@@ -87,7 +87,8 @@ def test_djinnctls_manual_has_its_verbs_and_options() -> None:
     options, verbs = help_text.split("Verbs:")
     listed = re.findall(r"^  ([a-z]+) ", verbs, re.MULTILINE)
     described = terms("djinnctl.1", "VERBS")
-    assert sorted(re.findall(r"(?:^|, )\*([a-z]+)", "\n".join(described), re.M)) == sorted(listed)
+    # Of a verb with verbs of its own each has an entry.
+    assert set(re.findall(r"(?:^|, )\*([a-z]+)", "\n".join(described), re.M)) == set(listed)
     in_manual = options_in("\n".join(terms("djinnctl.1", "OPTIONS")))
     assert in_manual == options_in(options)
 

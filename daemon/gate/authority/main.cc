@@ -113,8 +113,7 @@ Status warn(const Authority& authority, std::vector<std::string>& notes) {
 }
 
 const std::string kReload =
-    "A gate that runs reads this when it is told to: 'systemctl reload djinn-gate', or SIGHUP to "
-    "its process.";
+    "A gate that runs reads this when it gets SIGHUP: give its process one, by 'kill -HUP'.";
 
 Result<Answer> init(const Arguments& arguments, Disk& disk, const Clock& clock) {
   Founding founding{.trust_domain = arguments.trust_domain, .host = ""};
