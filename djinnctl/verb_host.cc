@@ -36,7 +36,7 @@ Status add(const Invocation& invocation, const HostOptions& options) {
 
 void add_host(CommandLine& line) {
   const Verb verb = line.verb("host", "hosts that djinn:// leads to")
-                        .verb("add", "keep a profile that a gate's administrator gave you");
+                        .verb("add", "keep a profile that you were given");
   auto options = std::make_shared<HostOptions>();
   verb.option("FILE", options->file, "the profile").required();
   verb.option("--name", options->name, "what comes after djinn:// [the host of its address]")
