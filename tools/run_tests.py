@@ -5,7 +5,7 @@
 
 What runs:
 * pytest: tests/style, then the other folders of tests/, a folder of many files in two shares, and
-  some of tests/e2e a second time, through djinn-reach and djinn-gate;
+  some of tests/e2e again, through djinn-reach and djinn-gate, by its standard input and by TLS;
 * every test that CMake knows in build/release and build/asan, in the full tier also in build/tsan,
   in the default one the worker's in build/tsan-unity (a GoogleTest program each, or a plain program
   that counts as one test).
@@ -69,7 +69,10 @@ UNSTEADY_AT_MOST = 2
 CORES = len(os.sched_getaffinity(0))
 FILES_OF_A_SHARE = 30
 # These run a second time with djinnd as if it were on another machine (tests/e2e/README.md).
-REMOTE = ("test_runs.py", "test_encoder.py", "test_byte_model.py")
+REMOTE = {
+    "stdio": ("test_runs.py", "test_encoder.py", "test_byte_model.py"),
+    "tls": ("test_runs.py",),
+}
 REMOTE_FOLDERS = ("device", "ghosts")  # and these whole, in the full tier
 FIRST = ("ghosts", "packaging")  # few files of minutes each: begun last, they would end last
 
@@ -443,11 +446,16 @@ def shares_of(folder: Path) -> list[Share]:
 
 def shares_through_gate(top: Path, tier: str) -> list[Share]:
     """What runs once more, as if djinnd were on another machine."""
-    shares = [Share("remote", [top / "e2e" / name for name in REMOTE])]
-    if tier == "full":
-        for folder in REMOTE_FOLDERS:
-            shares += [replace(one, name=f"remote-{one.name}") for one in shares_of(top / folder)]
-    return [replace(one, environment=(("DJINN_TEST_CARRIER", "stdio"),)) for one in shares]
+    folders = [one for name in REMOTE_FOLDERS for one in shares_of(top / name)]
+    shares = []
+    for carrier, files in REMOTE.items():
+        by = [Share("e2e", [top / "e2e" / name for name in files])]
+        by += folders if tier == "full" else []
+        environment = (("DJINN_TEST_CARRIER", carrier),)
+        shares += [
+            replace(one, name=f"{carrier}-{one.name}", environment=environment) for one in by
+        ]
+    return shares
 
 
 def shares_of_tests(tier: str) -> list[Share]:

@@ -17,6 +17,7 @@ namespace djinn::gate {
 namespace {
 
 constexpr kj::Duration kSummaryEvery = 60 * kj::SECONDS;
+constexpr kj::Duration kBreath = 10 * kj::MILLISECONDS;
 
 // An address, of which one with colons stands for its network: whoever has one has 2^64.
 std::string source_of(kj::AsyncIoStream& stream) {
@@ -72,14 +73,14 @@ kj::Promise<void> Listener::serve(kj::Own<kj::ConnectionReceiver> door) {
 }
 
 kj::Promise<void> Listener::accept(kj::ConnectionReceiver& door) {
-  return door.accept().then([this, &door](kj::Own<kj::AsyncIoStream>&& stream) {
-    try {
-      meet(kj::mv(stream));
-    } catch (const kj::Exception&) {
-      ++turned_away_;  // it is gone already
-    }
-    return accept(door);
-  });
+  return door.accept()
+      .then([this](kj::Own<kj::AsyncIoStream>&& stream) { meet(kj::mv(stream)); })
+      .catch_([this](kj::Exception&&) {
+        // It is gone already, or there are no descriptors, until somebody goes.
+        ++turned_away_;
+        return io_.provider->getTimer().afterDelay(kBreath);
+      })
+      .then([this, &door] { return accept(door); });
 }
 
 void Listener::meet(kj::Own<kj::AsyncIoStream> stream) {

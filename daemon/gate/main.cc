@@ -60,8 +60,8 @@ kj::Promise<void> reload(kj::UnixEventPort& port, Listener& listener,
 }
 
 Status listen(const Options& options, const std::string& djinnd) {
-  DJINN_TRY(auto context, read_credentials(options.credentials));
   kj::UnixEventPort::captureSignal(SIGHUP);
+  DJINN_TRY(auto context, read_credentials(options.credentials));
   auto io = kj::setupAsyncIo();
   const std::string self = context->self().text();
   Listener listener(io, djinnd, std::move(context), &log);

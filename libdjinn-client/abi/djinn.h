@@ -131,8 +131,8 @@ typedef struct djinn_client djinn_client;
 #define DJINN_NEVER (UINT64_MAX - 1)
 
 typedef struct djinn_connect_options {
-  /* "unix:PATH", or on another machine "ssh://USER@HOST"; NULL: $DJINN_HOST, else the user's
-     daemon or the system's */
+  /* "unix:PATH", or on another machine "ssh://USER@HOST" or "djinn://NAME"; NULL: $DJINN_HOST,
+     else the user's daemon or the system's */
   const char* host;
   const char* name;           /* for people, shown by `djinnctl sessions`; NULL: none */
   uint64_t staging_bytes;     /* memory that inputs and outputs pass through; 0: 8 MiB */

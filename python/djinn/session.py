@@ -231,8 +231,9 @@ def connect(
     service_class: str = "normal",
     begin_within: float | None = None,
 ) -> Session:
-    """Attaches to djinnd at `host` ("unix:PATH", "ssh://USER@HOST"), else where DJINN_HOST says,
-    else the user's own daemon, else the system's. `name` is what `djinnctl sessions` shows.
+    """Attaches to djinnd at `host` ("unix:PATH", "ssh://USER@HOST", "djinn://NAME"), else where
+    DJINN_HOST says, else the user's own daemon, else the system's. `name` is what `djinnctl
+    sessions` shows.
     `staging_bytes` bounds the arrays that cross in one run. An observer can only ask: it has no
     data path. `device` ("cpu:0") is where models and programs are to be; djinnd's first if it is
     left out.

@@ -16,11 +16,12 @@ from private_daemon import BIN, wait_until
 
 
 class Door:
-    """A gate that listens. DJINN_HOST=`djinn://NAME` leads to it in an environment whose
-    XDG_CONFIG_HOME is `folder`, once NAME was enrolled."""
+    """A gate that listens. djinn://NAME leads to it in an environment whose XDG_CONFIG_HOME is
+    `home`, once NAME was enrolled."""
 
-    def __init__(self, folder: Path, djinnd: str) -> None:
-        self.folder, self.credentials = folder, folder / "gate"
+    def __init__(self, folder: Path, djinnd: str, home: Path) -> None:
+        self.credentials, self.home = folder / "gate", home
+        self.host = ""
         self.authority("init", "--trust-domain", "lab", "--address", "127.0.0.1:1")
         self.said = folder / "gate.log"
         command = [BIN / "djinn-gate", "--listen", "127.0.0.1:0", "--host", djinnd]
@@ -48,10 +49,11 @@ class Door:
         return answer
 
     def enrol(self, who: str, name: str = "box", *options: str) -> Path:
-        """Makes a profile of the gate, NAME, for somebody; gives its file."""
-        hosts = self.folder / "djinn" / "hosts"
+        """Makes a profile of the gate, NAME, for somebody; gives its file. `host` is that."""
+        hosts = self.home / "djinn" / "hosts"
         hosts.mkdir(parents=True, exist_ok=True)
         profile = hosts / f"{name}.pem"
+        self.host = f"djinn://{name}"
         self.authority(
             *("enrol", who, "--address", f"127.0.0.1:{self.port}", "--out", str(profile)), *options
         )
@@ -70,7 +72,7 @@ class Door:
 
 @contextmanager
 def door(folder: Path, djinnd: str) -> Iterator[Door]:
-    one = Door(folder, djinnd)
+    one = Door(folder, djinnd, folder)
     try:
         with mock.patch.dict(os.environ, XDG_CONFIG_HOME=str(folder)):
             yield one

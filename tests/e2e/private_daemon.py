@@ -12,18 +12,23 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import djinn
+
+if TYPE_CHECKING:
+    from gates import Door
 
 ROOT = Path(__file__).resolve().parents[2]
 BIN = Path(os.environ.get("DJINN_BUILD_DIR", ROOT / "build" / "release")) / "bin"
 THREADS = 2
 DEADLINE_S = 60.0
-# "stdio": all that tests do by Daemon.host goes through djinn-reach and djinn-gate.
+# All that tests do by Daemon.host goes through djinn-reach and djinn-gate: "stdio" by its standard
+# input and output, "tls" by its door on the network.
 CARRIER = os.environ.get("DJINN_TEST_CARRIER", "")
 STARTER = "DJINN_TEST_STARTER"
 os.environ[STARTER] = str(os.getpid())
+hosts_of_test: list[tempfile.TemporaryDirectory[str]] = []  # where its profiles of gates are
 
 
 def far_host(host: str, programs: Path = BIN) -> str:
@@ -109,6 +114,18 @@ def open_files(pid: int, name: str) -> int:
     return count
 
 
+def door_of_test(directory: Path, djinnd: str) -> "Door":
+    """A gate that whoever this process starts may come to, too."""
+    from gates import Door
+
+    if not hosts_of_test:
+        hosts_of_test.append(tempfile.TemporaryDirectory(prefix="djinn-hosts."))
+        os.environ["XDG_CONFIG_HOME"] = hosts_of_test[0].name
+    door = Door(directory, djinnd, Path(hosts_of_test[0].name))
+    door.enrol("test", directory.name)
+    return door
+
+
 class Daemon:
     """A running djinnd --user, or the service for a group of users."""
 
@@ -123,7 +140,12 @@ class Daemon:
         self.directory = directory
         self.threads = threads
         self.near_host = f"unix:{directory}/djinnd.sock"
-        self.host = self.far_host if CARRIER == "stdio" else self.near_host
+        self.door = door_of_test(directory, self.near_host) if CARRIER == "tls" else None
+        self.host = self.near_host
+        if CARRIER == "stdio":
+            self.host = self.far_host
+        elif self.door:
+            self.host = self.door.host
         self.log = directory / "djinnd.log"
         mode = ("--socket-group", socket_group) if socket_group else ("--user",)
         command = [
@@ -186,6 +208,8 @@ class Daemon:
         finally:
             self.process.kill()
             self.process.wait()
+            if self.door:
+                self.door.stop()
 
 
 @contextmanager

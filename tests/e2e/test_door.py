@@ -90,7 +90,7 @@ def test_a_gate_of_another_authority_is_not_believed(
     """One who took over its address, for instance."""
     profile = box.enrol("ann")
     with door(tmp_path / "other", daemon.near_host) as other:
-        theirs = other.folder / "djinn" / "hosts" / "box.pem"
+        theirs = other.home / "djinn" / "hosts" / "box.pem"
         theirs.parent.mkdir(parents=True)
         theirs.write_text(
             profile.read_text().replace(f"127.0.0.1:{box.port}", f"127.0.0.1:{other.port}")
