@@ -270,6 +270,7 @@ void Client::open_a_model() {
   open.has_plan = machine_.one_in(4);
   if (machine_.one_in(2)) open.keep_alive_ms = machine_.one_in(2) ? 0 : machine_.below(60'000);
   if (machine_.one_in(8)) open.keep_alive_ms = ipc::kKeepForever;
+  if (machine_.one_in(4)) open.numerics = static_cast<srg::Numerics>(machine_.below(3));
   const Fd plan = sealed(machine_.below(2));
   ask_for(open, open.has_plan ? std::vector<int>{plan.get()} : std::vector<int>{});
 }
