@@ -173,6 +173,11 @@ TEST_F(ClientTest, with_a_deadline_nobody_waits_for_room_among_the_submissions) 
   const auto refused = client_->submit(target, {});
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().code, ErrorCode::kQueueFull);
+  EXPECT_TRUE(refused.error().message.starts_with("256 submissions of this session are not done"));
+  EXPECT_TRUE(refused.error().message.ends_with("Wait for some of them, and submit it again."));
+  daemon_.set_stuck(false);
+  EXPECT_TRUE(client_->wait(client_->last_run()));
+  EXPECT_EQ(daemon_.runs(), limits::kSubmissionSlots) << "each of those before, and no other";
 }
 
 // Each may stand on the one before, so none of them can be refused for want of room.

@@ -70,8 +70,8 @@ std::optional<Error> Deadlines::why_not_in_time(const sched::ReadyStep& step, ui
   const uint64_t queued = lane_.rings.count_queued();
   if (queued > limits::kQueuedSubmissions) {
     return Error{ErrorCode::kQueueFull,
-                 fmt::format("{} submissions are queued, and one that is to begin in time is taken "
-                             "behind {} at most. Submit it again later.",
+                 fmt::format("With it {} submissions are queued, and one that is to begin in time "
+                             "is taken among {} at most. Submit it again later.",
                              queued, limits::kQueuedSubmissions)};
   }
   const auto foreseen =

@@ -497,6 +497,39 @@ TEST_F(ArrivalsTest, who_submits_again_whatever_it_is_told_is_told_in_its_turn) 
   EXPECT_EQ(loop_->counts().read().submissions_refused, 8u);
 }
 
+// While another's run goes on, which is one of them, and of those before nothing is lost.
+TEST_F(ArrivalsTest, of_those_with_a_deadline_the_256th_is_queued_and_the_257th_refused_at_once) {
+  constexpr uint32_t kOthers = limits::kQueuedSubmissions - 2;
+  const auto busy = attach(1);
+  const auto others = attach(2);
+  const std::array<std::unique_ptr<TestSession>, 2> ask{attach(3), attach(4)};
+  look_at(4);
+  busy->run(one_operator("fake::wait"));
+  while (busy->op() != "fake::wait") std::this_thread::yield();
+  for (uint32_t run = 0; run < kOthers; ++run) others->run(one_operator("fake::nothing"));
+  for (bool found = false; !found;) {
+    on_lane([&](LaneLoop::State& state) { found = state.queue.has_ready(); });
+  }
+  const auto charged_ns = [&] {
+    int64_t ns = 0;
+    on_lane([&](LaneLoop::State& state) {
+      ns = sched::QueueForTests::virtual_ns(state.queue, ask[0]->id);
+    });
+    return ns;
+  };
+  const int64_t before_ns = charged_ns();
+  for (const auto& one : ask) one->begin_by_ns = UINT64_MAX;
+  ask[0]->run(one_operator("fake::nothing"));
+  while (charged_ns() == before_ns) std::this_thread::yield();  // for being judged
+  ask[1]->run(one_operator("fake::nothing"));
+  EXPECT_EQ(ask[1]->completion(), ErrorCode::kQueueFull);
+  busy->ring.cancel_through(busy->last_run);
+  EXPECT_EQ(busy->completion(), ErrorCode::kCancelled);
+  for (uint32_t run = 0; run < kOthers; ++run) ASSERT_EQ(others->completion(), ErrorCode::kOk);
+  EXPECT_EQ(ask[0]->completion(), ErrorCode::kOk);
+  EXPECT_EQ(loop_->counts().read().submissions_refused, 1u);
+}
+
 // Who may make the lane work out anew what each step computes does so at the cost of its own steps.
 TEST_F(LaneLoopTest, to_work_out_a_step_of_a_kind_that_never_ran_is_its_sessions_time) {
   constexpr ProgramId kLarge{5};
