@@ -10,7 +10,8 @@
     ./dev matrix --side local     the comparison alone, without ghosts: all must pass
     ./dev matrix --captures       tests/data/captures instead: the programs of those that run their
                                   loop in djinnd, and what the passes of fast numerics make of them;
-                                  and tests/data/forwards: whole forward passes of some others
+                                  and tests/data/forwards: whole forward passes of some others, and
+                                  steps of training
 
 Each model that was run becomes a row of docs/models.json at once, with the commit and the day; the
 other rows stay. What a step costs has a commit and a day of its own (`costs`), and is not shown
@@ -303,6 +304,10 @@ def write_captures(names: list[str]) -> int:
             if not names or name in names:
                 why_not = captures.forward_written(name, daemon, SCRATCH)
                 print(f"{name:<14} {why_not or 'written'}", flush=True)
+        for name in captures.TRAININGS:
+            if not names or name in names:
+                why_not = captures.training_written(name, daemon, SCRATCH)
+                print(f"{name:<14} training: {why_not or 'written'}", flush=True)
     environment = {**os.environ, "DJINN_WRITE_PASSES": "1"}
     return subprocess.run([BIN / "rewrite-test", "--gtest_brief=1"], env=environment).returncode
 

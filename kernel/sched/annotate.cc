@@ -11,6 +11,7 @@
 
 #include "kernel/sched/cost.h"
 #include "kernel/sched/dataflow.h"
+#include "kernel/sched/image_decoding.h"
 #include "kernel/sched/operators.h"
 #include "kernel/sched/roles.h"
 
@@ -62,8 +63,33 @@ Phase phase_of(const Graph& graph) {
 
 // --- residency
 
+// What a backward operator makes, and what is made of that; behind the first of them, and where it
+// is a number to begin with, also what is made for gradients alone.
+std::vector<bool> find_gradients(const Graph& graph, const Dataflow& flow) {
+  const auto count = static_cast<NodeIndex>(graph.nodes.size());
+  std::vector<bool> is_gradient(count);
+  NodeIndex first = count;
+  for (NodeIndex i = 0; i < count; ++i) {
+    const auto operands = flow.operands(i);
+    is_gradient[i] = is_backward(graph.nodes[i].op) ||
+                     std::any_of(operands.begin(), operands.end(), [&](const auto& one) {
+                       return one.producer != kNoNode && is_gradient[one.producer];
+                     });
+    if (is_gradient[i]) first = std::min(first, i);
+  }
+  if (first == count) return is_gradient;
+  for (NodeIndex i = count; i-- > 0;) {
+    const auto users = flow.users(i);
+    if (users.empty() || (i < first && flow.family(i) != Family::kFill)) continue;
+    if (std::all_of(users.begin(), users.end(), [&](NodeIndex user) { return is_gradient[user]; }))
+      is_gradient[i] = true;
+  }
+  return is_gradient;
+}
+
 // An output is of the node that writes it last, and of a view of that.
 void name_residency(Graph& graph, const Dataflow& flow) {
+  const std::vector<bool> is_gradient = find_gradients(graph, flow);
   std::vector<bool> leaves(graph.nodes.size());
   std::vector<bool> is_output(graph.values.size());
   for (const ValueId id : graph.outputs) {
@@ -77,7 +103,7 @@ void name_residency(Graph& graph, const Dataflow& flow) {
     const bool output = leaves[i] || std::any_of(node.outputs.begin(), node.outputs.end(),
                                                  [&](ValueId id) { return is_output[id]; });
     residency = output ? Residency::kOutput : Residency::kActivation;
-    if (is_backward(node.op)) residency = Residency::kGradient;
+    if (is_gradient[i]) residency = Residency::kGradient;
     if (flow.family(i) == Family::kAppend || flow.writes_input(graph, i)) {
       residency = Residency::kState;
     }
@@ -195,27 +221,8 @@ class ModalityFlow {
 
 // --- phases of nodes
 
-// An image is made where the last convolution's result, of at most four channels, is an output.
-bool makes_image(const Graph& graph, const Dataflow& flow, Shapes shapes) {
-  constexpr uint64_t kChannelsMax = 4;
-  for (const ValueId id : graph.outputs) {
-    NodeIndex node = flow.producer_at_end(id);
-    const auto& shape = shapes[id];
-    if (!shape || shape->sizes.size() != 4 || shape->sizes[1] > kChannelsMax) continue;
-    const auto passes = [&](NodeIndex at) {
-      return flow.family(at) == Family::kUnary || flow.family(at) == Family::kActivation ||
-             flow.family(at) == Family::kBinary || flow.family(at) == Family::kCopy;
-    };
-    while (node != kNoNode && passes(node) && !flow.operands(node).empty()) {
-      node = flow.operands(node)[0].producer;
-    }
-    if (node != kNoNode && flow.family(node) == Family::kConvolution) return true;
-  }
-  return false;
-}
-
 // In a graph that generates, what comes after the meeting is prefill or decode, as text would be.
-void name_phases(Graph& graph, const std::vector<bool>& meets, bool into_image) {
+void name_phases(Graph& graph, const std::vector<bool>& meets, const std::vector<bool>& decodes) {
   const Phase phase = phase_of(graph);
   for (size_t i = 0; i < graph.nodes.size(); ++i) {
     Annotation& note = graph.nodes[i].annotation;
@@ -226,15 +233,16 @@ void name_phases(Graph& graph, const std::vector<bool>& meets, bool into_image) 
     if (meets[i] || fuses) {
       note.phase = Phase::kMultimodalFusion;
     } else if (note.modality == Modality::kVision) {
-      note.phase = into_image ? Phase::kVisionDecoding : Phase::kVisionEncoding;
+      note.phase = decodes[i] ? Phase::kVisionDecoding : Phase::kVisionEncoding;
     }
   }
 }
 
 // --- cost
 
-// Gives the weight of each node on a path, in bytes: what the memory, or, where that is more, the
-// arithmetic of a host takes for it.
+// Gives the weight of each node on a path, in flops: what the arithmetic, or, where that is more,
+// the memory of a host takes for it. Whole numbers, so that their sums are the same in any order:
+// all of the longest path is as long as it.
 std::vector<double> estimate_costs(Graph& graph, Shapes shapes) {
   constexpr double kFlopsPerByte = 10;  // of a host with vector units, within a factor of three
   std::vector<double> weights;
@@ -242,7 +250,7 @@ std::vector<double> estimate_costs(Graph& graph, Shapes shapes) {
   for (Node& node : graph.nodes) {
     const Cost cost = cost_of(node, shapes).value_or(Cost{});
     const auto bytes = static_cast<double>(cost.bytes());
-    weights.push_back(std::max(static_cast<double>(cost.flops) / kFlopsPerByte, bytes));
+    weights.push_back(std::max(static_cast<double>(cost.flops), bytes * kFlopsPerByte));
     if (node.annotation.flops != 0 || node.annotation.bytes != 0) continue;
     node.annotation.flops = cost.flops;
     node.annotation.bytes = cost.bytes();
@@ -308,7 +316,7 @@ void annotate(Graph& graph, const srg::WeightForms& forms) {
   name_roles(graph, flow, shapes);
   name_residency(graph, flow);
   const std::vector<bool> meets = ModalityFlow(graph, flow, shapes).run();
-  name_phases(graph, meets, makes_image(graph, flow, shapes));
+  name_phases(graph, meets, into_image(graph, flow, shapes));
   name_criticality(graph, flow, estimate_costs(graph, shapes));
 }
 

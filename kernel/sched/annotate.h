@@ -8,7 +8,9 @@
 //                a sequence group and takes one token a call or more; else, of each node, vision
 //                encoding or decoding, multimodal fusion from where data of several kinds meet on,
 //                or forward
-//   residency    state for what writes a sequence group, gradient, output, else activation
+//                (image_decoding.h says which nodes decode)
+//   residency    state for what writes a sequence group; gradient for what backward operators make
+//                and what is made of that; output, else activation
 //   modality     of the data that reaches a node: text from embeddings of ids, vision from 2-D and
 //                audio from 1-D convolutions, fusion where they meet
 //   flops, bytes cost.h's estimates at the symbols' upper bounds

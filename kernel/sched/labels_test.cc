@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <array>
 #include <filesystem>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -34,6 +35,9 @@ struct Range {
 struct Labels {
   std::string name;
   std::vector<Range> roles, phases, modalities;
+  std::vector<Range> gradients;    // what they say is "gradient"
+  std::vector<Range> criticality;  // "critical" or "slack"
+  std::vector<Range> rates;        // bytes a run, in digits
 };
 
 Range range_of(std::string what, const std::string& text) {
@@ -58,7 +62,8 @@ std::array<std::string, 3> words_of(std::string_view line) {
 }
 
 Labels read_labels(const std::filesystem::path& path) {
-  Labels labels{path.stem(), {}, {}, {}};
+  Labels labels;
+  labels.name = path.stem();
   const std::string text = srg::content_of(path);
   for (std::string_view rest = text; !rest.empty();) {
     const std::string_view line = rest.substr(0, rest.find('\n'));
@@ -69,6 +74,12 @@ Labels read_labels(const std::filesystem::path& path) {
       labels.phases.push_back(range_of(second, third));
     } else if (first == "modality") {
       labels.modalities.push_back(range_of(second, third));
+    } else if (first == "rate") {
+      labels.rates.push_back(range_of(second, third));
+    } else if (first == "gradient") {
+      labels.gradients.push_back(range_of(first, second));
+    } else if (first == "critical" || first == "slack") {
+      labels.criticality.push_back(range_of(first, second));
     } else {
       labels.roles.push_back(range_of(first, second));
     }
@@ -85,13 +96,16 @@ std::vector<Labels> all_labels() {
   return all;
 }
 
+// Without what its client said of it: ghosts say where they train.
 Graph graph_of(const Labels& labels) {
   for (const char* folder : {"../captures", "../forwards"}) {
     const auto path = srg::captures_folder() / folder / (labels.name + ".srg");
     if (!std::filesystem::exists(path)) continue;
     auto graph = srg::parse_text(srg::content_of(path));
     EXPECT_TRUE(graph.ok()) << labels.name;
-    if (graph) return *std::move(graph);
+    if (!graph) continue;
+    for (Node& node : graph->nodes) node.annotation = {};
+    return *std::move(graph);
   }
   ADD_FAILURE() << "no graph " << labels.name;
   return {};
@@ -130,8 +144,10 @@ bool is_into_input(const Graph& graph, const Node& node) {
          graph.storages[into.storage].kind == srg::StorageKind::kInput;
 }
 
-srg::Residency residency_of(const Graph& graph, const std::vector<bool>& leaves, const Node& node) {
+srg::Residency residency_of(const Labels& labels, const Graph& graph,
+                            const std::vector<bool>& leaves, const Node& node) {
   if (node.op == "djinn::kv_append" || is_into_input(graph, node)) return srg::Residency::kState;
+  if (!label_of(labels.gradients, node.outputs.at(0)).empty()) return srg::Residency::kGradient;
   const bool output =
       std::ranges::any_of(node.outputs, [&](srg::ValueId id) { return leaves[id]; });
   return output ? srg::Residency::kOutput : srg::Residency::kActivation;
@@ -155,10 +171,10 @@ struct Score {
     const srg::ValueId id = node.outputs.at(0);
     const Annotation& note = node.annotation;
     const std::string role = is_view(node) ? "view" : label_of(labels.roles, id);
-    const bool same = note.role == role &&
+    const bool same = (note.role == role || labels.roles.empty()) &&
                       srg::name_of(note.phase) == label_of(labels.phases, id) &&
                       srg::name_of(note.modality) == label_of(labels.modalities, id) &&
-                      note.residency == residency_of(graph, leaves, node);
+                      note.residency == residency_of(labels, graph, leaves, node);
     ++(is_view(node) ? views : nodes);
     if (!is_view(node)) right += same ? 1 : 0;
     if (same) return;
@@ -186,6 +202,73 @@ TEST(Labels, ninety_nine_of_a_hundred_nodes_are_as_people_say) {
   EXPECT_GE(score.right * 100, score.nodes * 99) << score.wrong;
   RecordProperty("right",
                  fmt::format("{} of {}, and {} views", score.right, score.nodes, score.views));
+}
+
+// Of all of the captures and forward passes, not only of those with labels.
+TEST(Labels, every_phase_but_unknown_is_of_some_node_and_unknown_of_none) {
+  std::set<srg::Phase> labelled;
+  for (const Labels& labels : all_labels()) {
+    for (const Range& range : labels.phases) {
+      const auto phase = srg::from_name<srg::Phase>(range.what);
+      ASSERT_TRUE(phase) << labels.name << ": " << range.what;
+      labelled.insert(*phase);
+    }
+    Graph graph = graph_of(labels);
+    annotate(graph);
+    for (const Node& node : graph.nodes) {
+      EXPECT_NE(node.annotation.phase, srg::Phase::kUnknown) << labels.name << ": " << node.op;
+    }
+  }
+  const std::set<srg::Phase> all = {srg::Phase::kForward,         srg::Phase::kPrefill,
+                                    srg::Phase::kDecode,          srg::Phase::kTraining,
+                                    srg::Phase::kVisionEncoding,  srg::Phase::kVisionDecoding,
+                                    srg::Phase::kMultimodalFusion};
+  EXPECT_EQ(labelled, all);
+}
+
+// Of a value: all of the longest path, or less where another one is longer.
+TEST(Labels, what_waits_for_something_else_is_less_critical_than_what_is_waited_for) {
+  size_t values = 0, right = 0;
+  std::string wrong;
+  for (const Labels& labels : all_labels()) {
+    Graph graph = graph_of(labels);
+    annotate(graph);
+    for (const Node& node : graph.nodes) {
+      const srg::ValueId id = node.outputs.at(0);
+      const std::string label = label_of(labels.criticality, id);
+      // Memory that is made to be written has no edge to wait for.
+      if (label.empty() || is_view(node) || node.op == "aten::zeros") continue;
+      const int criticality = graph.values[id].criticality;
+      const bool same = (label == "critical") == (criticality == 255);
+      ++values;
+      right += same ? 1 : 0;
+      if (!same)
+        wrong += fmt::format("{} %{}: {}, and not {}\n", labels.name, id, criticality, label);
+    }
+  }
+  EXPECT_GT(values, 300u);
+  EXPECT_GE(right * 100, values * 99) << wrong;
+}
+
+TEST(Labels, the_rate_of_an_edge_is_its_bytes_a_run) {
+  size_t values = 0, right = 0;
+  std::string wrong;
+  for (const Labels& labels : all_labels()) {
+    const Graph graph = graph_of(labels);
+    const auto shapes = shapes_at(graph, upper_symbols(graph));
+    for (const Node& node : graph.nodes) {
+      const srg::ValueId id = node.outputs.at(0);
+      const std::string label = label_of(labels.rates, id);
+      if (label.empty() || is_view(node)) continue;
+      const std::string rate = shapes[id] ? fmt::format("{}", byte_count(*shapes[id])) : "unknown";
+      ++values;
+      right += rate == label ? 1 : 0;
+      if (rate != label)
+        wrong += fmt::format("{} %{}: {}, and not {}\n", labels.name, id, rate, label);
+    }
+  }
+  EXPECT_GT(values, 200u);
+  EXPECT_GE(right * 100, values * 99) << wrong;
 }
 
 TEST(Labels, every_node_of_every_capture_has_a_cost) {

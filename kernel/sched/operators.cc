@@ -280,7 +280,8 @@ bool is_in_place(std::string_view op) {
 }
 
 bool is_backward(std::string_view op) {
-  return base_name(op).ends_with("_backward");
+  const std::string_view name = base_name(op);
+  return name.ends_with("_backward") || name.ends_with("_backward_data");
 }
 
 std::string_view base_name(std::string_view op) {

@@ -4,6 +4,8 @@
     captures.written(name, daemon, scratch)     the files of one entry whose loop runs in djinnd;
                                                 none: why it has no programs
     captures.forward_written(...)               likewise, of one of FORWARDS: a whole forward pass
+    captures.training_written(...)              likewise, of one of TRAININGS: a loss with all its
+                                                gradients, NAME.training.srg
 
 Each entry is one model in bfloat16, which has all the casts that a forward may have, one row and no
 padding: what the prompt runs (NAME.prefill.srg), and what each token after it (NAME.decode.srg). A
@@ -14,6 +16,7 @@ Sliding windows are wider than the zoo has them: a loop runs in djinnd where all
 
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,7 +28,11 @@ from private_daemon import ROOT, Daemon
 
 CAPTURES = ROOT / "tests" / "data" / "captures"
 FORWARD_PASSES = ROOT / "tests" / "data" / "forwards"
-FORWARDS = ("bert", "electra", "vit", "resnet", "convnext", "wav2vec2", "clip", "siglip")
+FORWARDS = (
+    *("bert", "electra", "vit", "resnet", "convnext", "wav2vec2", "clip", "siglip"),
+    *("ViTForMaskedImageModeling", "Swin2SRForImageSuperResolution", "VitMatteForImageMatting"),
+)
+TRAININGS = ("gpt2", "vit")
 DTYPE: zoo.Dtype = "bfloat16"
 NEW_TOKENS = 4
 WINDOW, WINDOWS = 64, ("sliding_window", "attention_chunk_size")
@@ -39,12 +46,7 @@ def names() -> list[str]:
 
 def forward_written(name: str, daemon: Daemon, scratch: Path) -> str:
     """As written(), of a whole forward pass in float32."""
-    report = scratch / f"{name}.captured"
-    report.write_text("nothing was captured")
-    ended = children.forked(
-        scratch / f"{name}.log", LIMIT_S, lambda: _write_forward(name, daemon, scratch, report)
-    )
-    return ended or report.read_text()
+    return _by_a_fork(_write_forward, name, daemon, scratch)
 
 
 def _write_forward(name: str, daemon: Daemon, scratch: Path, report: Path) -> None:
@@ -69,14 +71,50 @@ def _write_forward(name: str, daemon: Daemon, scratch: Path, report: Path) -> No
     report.write_text("")
 
 
+def training_written(name: str, daemon: Daemon, scratch: Path) -> str:
+    """As written(), of the forward and the backward pass of one step in float32."""
+    return _by_a_fork(_write_training, name, daemon, scratch)
+
+
+def _write_training(name: str, daemon: Daemon, scratch: Path, report: Path) -> None:
+    os.environ["DJINN_HOST"] = daemon.host
+    djinn = compare.import_torch_device()
+    djinn.enable()
+    from djinn.torch import _device, state
+
+    entry = zoo.entry(name)
+    directory = scratch / f"{name}.model"
+    zoo.make_checkpoint(name, directory)
+    model = zoo.load(directory, entry).requires_grad_(True)
+    inputs = entry.forward_inputs(model.config, "one")
+    there = {key: one.to(model.device) for key, one in inputs.items()}
+    labels = torch.ones(1, dtype=torch.int64, device=model.device)
+    # An autograd engine of another thread would not be captured.
+    with state.capturing(model), torch.autograd.set_multithreading_enabled(False):
+        given = {key: _device.capture_given(i, one) for i, (key, one) in enumerate(there.items())}
+        loss = model.forward(**given, labels=given.get("input_ids", labels)).loss
+        gradients = torch.autograd.grad(loss, list(model.parameters()), allow_unused=True)
+        made = [loss.detach(), *(one for one in gradients if one is not None)]
+        recording = _device.capture_finish(made, False)
+    text = _device.graph_text([recording], [[]], [])
+    (FORWARD_PASSES / f"{name}.training.srg").write_text(text)
+    report.write_text("")
+
+
 def written(name: str, daemon: Daemon, scratch: Path) -> str:
     """Empty where both files were written, else why they were not. Those of before are removed."""
-    report = scratch / f"{name}.captured"
-    report.write_text("nothing was captured")
     for old in CAPTURES.glob(f"{name}.*.srg"):
         old.unlink()
+    return _by_a_fork(_write, name, daemon, scratch)
+
+
+def _by_a_fork(
+    write: Callable[[str, Daemon, Path, Path], None], name: str, daemon: Daemon, scratch: Path
+) -> str:
+    report = scratch / f"{name}.captured"
+    report.write_text("nothing was captured")
     ended = children.forked(
-        scratch / f"{name}.log", LIMIT_S, lambda: _write(name, daemon, scratch, report)
+        scratch / f"{name}.log", LIMIT_S, lambda: write(name, daemon, scratch, report)
     )
     return ended or report.read_text()
 
