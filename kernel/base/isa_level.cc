@@ -4,6 +4,7 @@
 
 #if defined(__x86_64__)
 #include <asm/prctl.h>
+#include <cpuid.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 #endif
@@ -16,6 +17,15 @@ namespace {
 bool may_use_tiles() {
   constexpr long kTileData = 18;  // of the state that XSAVE saves
   return ::syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, kTileData) == 0;
+}
+#endif
+
+#if defined(__x86_64__)
+// Of the VEX encoding, which is no name of __builtin_cpu_supports() with every compiler.
+bool has_avx_vnni() {
+  unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
+  constexpr unsigned kFeatures = 7, kMore = 1, kAvxVnni = 1U << 4;
+  return __get_cpuid_count(kFeatures, kMore, &eax, &ebx, &ecx, &edx) != 0 && (eax & kAvxVnni) != 0;
 }
 #endif
 
@@ -48,6 +58,17 @@ IsaLevel best_isa_level() {
 
 IsaLevel usable_isa_level(IsaLevel most) {
   return std::min(most, best_isa_level());
+}
+
+bool has_int8_dots(IsaLevel level) {
+#if defined(__x86_64__)
+  if (level > best_isa_level() || level < IsaLevel::kAvx2) return false;
+  if (level == IsaLevel::kAvx2) return has_avx_vnni();
+  return __builtin_cpu_supports("avx512vnni");
+#else
+  static_cast<void>(level);
+  return false;
+#endif
 }
 
 bool is_amd() {

@@ -18,6 +18,8 @@ namespace djinn {
 //   kAvx2         with FMA and F16C
 //   kAvx512       F, BW, VL, DQ
 //   kAvx512Bf16   dot products of bf16, and of int8 (VNNI), which processors with these have
+// Some machines of kAvx2 and kAvx512 have dot products of int8 as well. They are no levels of their
+// own, for they change no bit (has_int8_dots()).
 //   kAmx          tiles, and their products of bf16
 enum class IsaLevel : uint8_t { kBase, kAvx2, kAvx512, kAvx512Bf16, kAmx };
 
@@ -43,6 +45,10 @@ static_assert(kIsaLevels == static_cast<size_t>(kHighestIsa) + 1);
 
 // What a process that may take `most` takes on this machine. Asks likewise.
 [[nodiscard]] IsaLevel usable_isa_level(IsaLevel most);
+
+// Whether this machine multiplies int8 itself in vectors of that level: AVX-VNNI for kAvx2,
+// AVX512-VNNI from kAvx512 on.
+[[nodiscard]] bool has_int8_dots(IsaLevel level);
 
 // The vendor, which other libraries choose their kernels by.
 [[nodiscard]] bool is_amd();

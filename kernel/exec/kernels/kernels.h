@@ -16,7 +16,9 @@ struct Kernels {
   AttendKernels attend;
 };
 
-// The level must be one that this machine has.
+// The level must be one that this machine has. Where a machine multiplies int8 itself (VNNI), but
+// is of a level that others are of that do not, it has int8 kernels of these instructions, with the
+// bits of the level's own.
 [[nodiscard]] const Kernels& kernels_of(IsaLevel level);
 
 // Each level's, by the file that is compiled for it.
@@ -26,6 +28,8 @@ extern const Kernels kKernelsAvx2;
 extern const Kernels kKernelsAvx512;
 extern const Kernels kKernelsAvx512Bf16;
 extern const Kernels kKernelsAmx;
+extern const Int8LinearKernels kInt8Avx2Vnni;
+extern const Int8LinearKernels kInt8Avx512Vnni;
 #endif
 
 }  // namespace djinn::kernels
