@@ -324,8 +324,7 @@ const KernelTable& kernel_table() {
 }
 
 const kernels::Kernels& fast_kernels() {
-  static const kernels::Kernels& kernels = kernels::kernels_of(fast_isa());
-  return kernels;
+  return kernels::kernels_of(fast_isa());
 }
 
 std::optional<kernels::Element> element_of(at::ScalarType type) {
