@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <array>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "kernel/exec/given_for_tests.h"
@@ -125,10 +126,13 @@ class Noting final : public HeapOwner {
   std::vector<uint64_t> prepared;  // by run
 };
 
-// At a bucket's top. What results hold is known before it, at the run's own symbols: kernels hold
-// more for themselves. The second run follows the plan, and asks for nothing beside it. Gives
-// whether the first asked for what it held, and no more than 1.3 times that.
-bool is_held_as_foreseen(const srg::Capture& capture, srg::Numerics numerics, int64_t tokens) {
+// So much may be asked for beside 1.3 of what is held: captures are of models so small that what
+// kernels take for themselves counts, and a lane's heap grows by 4 MiB (daemon/worker/heap.cc).
+constexpr uint64_t kTinyBytes = uint64_t{128} << 10;
+
+// At a bucket's top. The first run asks for what it will hold, before it begins. The second follows
+// the plan, and asks for nothing beside it.
+void expect_held_as_foreseen(const srg::Capture& capture, srg::Numerics numerics, int64_t tokens) {
   srg::Graph graph = capture.graph;
   graph.numerics = numerics;
   const std::vector<int64_t> top = bucket_top(graph, point_of(capture, tokens).symbols);
@@ -150,35 +154,35 @@ bool is_held_as_foreseen(const srg::Capture& capture, srg::Numerics numerics, in
   EXPECT_GT(foreseen, 0u);
   EXPECT_LE(foreseen, world.program->activation_bytes_estimate());
   EXPECT_LE(foreseen, peak);
-  EXPECT_EQ(owner.prepared.size(), 2u);
-  EXPECT_LE(10 * owner.prepared[0], 13 * peak);
+  ASSERT_EQ(owner.prepared.size(), 2u);
+  EXPECT_GE(owner.prepared[0], peak);
+  EXPECT_LE(10 * owner.prepared[0], 13 * peak + 10 * kTinyBytes);
   EXPECT_EQ(owner.prepared[1], 0u);
   EXPECT_GE(stats.planned_bytes, peak);
   EXPECT_LE(10 * stats.planned_bytes, 13 * peak);
-  if (numerics == srg::Numerics::kExact) {
-    EXPECT_GE(2 * foreseen, peak);
-  }
-  return owner.prepared[0] >= peak;
 }
 
-TEST(FastCaptures, ci_hold_what_was_foreseen_at_their_symbols) {
-  size_t foreseen = 0, fast = 0, all = 0;
-  const auto look_at = [&](const srg::Capture& capture, int64_t tokens) {
-    ++all;
-    const srg::Capture wide = in_float32(capture);
-    foreseen += is_held_as_foreseen(wide, srg::Numerics::kExact, tokens) ? 1 : 0;
-    fast += is_held_as_foreseen(wide, srg::Numerics::kFast, tokens) ? 1 : 0;
-    is_held_as_foreseen(capture, srg::Numerics::kFast, tokens);
-  };
+class CapturesMemory : public ::testing::TestWithParam<std::tuple<bool, srg::Numerics>> {};
+
+TEST_P(CapturesMemory, ci_a_first_run_asks_for_what_it_holds) {
+  const auto [is_wide, numerics] = GetParam();
   for (const srg::Capture& capture : srg::read_captures()) {
     SCOPED_TRACE(capture.name);
-    look_at(capture, 7);
-    if (!is_decode(capture)) look_at(capture, 20);
+    const srg::Capture it = is_wide ? in_float32(capture) : capture;
+    expect_held_as_foreseen(it, numerics, 7);
+    if (!is_decode(capture)) expect_held_as_foreseen(it, numerics, 20);
   }
-  // Of float32. Of the others kernels hold much, for so small models.
-  EXPECT_GE(foreseen * 20, all * 17);
-  EXPECT_GE(fast * 4, all * 3);
 }
+
+INSTANTIATE_TEST_SUITE_P(Forms, CapturesMemory,
+                         ::testing::Combine(::testing::Bool(),
+                                            ::testing::Values(srg::Numerics::kExact,
+                                                              srg::Numerics::kFast)),
+                         [](const auto& one) {
+                           return std::string(std::get<0>(one.param) ? "float32" : "as_captured") +
+                                  (std::get<1>(one.param) == srg::Numerics::kExact ? "_exact"
+                                                                                   : "_fast");
+                         });
 
 }  // namespace
 }  // namespace djinn::exec

@@ -6,6 +6,7 @@
 #include <ATen/ops/linear.h>
 #include <ATen/ops/zeros.h>
 
+#include <algorithm>
 #include <optional>
 #include <variant>
 
@@ -90,12 +91,29 @@ uint64_t product_of(std::initializer_list<uint64_t> factors) {
   return product;
 }
 
-uint64_t copies(const HeldBeside& product, const Input& input) {
+// What oneDNN packs of 16 bits at most: for each thread 64 outputs of the weight, some tables, and
+// of many inputs sums of the rows, of which it computes a part at a time. As with AMX, for which it
+// packs most.
+uint64_t packed(const HeldBeside& product, const Input& input) {
+  if (product.dtype != DType::kBFloat16 && product.dtype != DType::kFloat16) return 0;
+  constexpr uint64_t kOutputs = 64, kTables = 8 * 1024;
+  constexpr uint64_t kInputsInOne = 1024, kRowsMax = 128, kBytesOfRow = 1024;
+  const uint64_t weights = product_of({kOutputs, product.inputs, size_of(product.dtype)});
+  const bool has_sums = product.inputs > kInputsInOne;
+  const uint64_t sums = has_sums ? std::min(input.rows, kRowsMax) * kBytesOfRow : 0;
+  const uint64_t each = checked_add(weights, sums + kTables).value_or(UINT64_MAX);
+  return product_of({static_cast<uint64_t>(at::get_num_threads()), each});
+}
+
+// Of a product that is PyTorch's.
+uint64_t of_the_library(const HeldBeside& product, const Input& input) {
+  const uint64_t of_threads = packed(product, input);
   const auto beside = input.is_matrix ? std::nullopt : beside_copies(product.dtype);
-  if (!beside) return 0;
+  if (!beside) return of_threads;
   const uint64_t weights =
       product_of({input.batches, product.outputs, product.inputs, size_of(product.dtype)});
-  return checked_add(weights, product_of({*beside, product.inputs}) / kAsked).value_or(UINT64_MAX);
+  const uint64_t asked = product_of({*beside, product.inputs}) / kAsked;
+  return checked_add(weights, std::max(asked, of_threads)).value_or(UINT64_MAX);
 }
 
 bool takes_many_rows(const HeldBeside& product) {
@@ -109,7 +127,8 @@ bool takes_many_rows(const HeldBeside& product) {
 uint64_t of_our_kernels(const HeldBeside& product, const Input& input) {
   const auto inputs = static_cast<int64_t>(product.inputs);
   const bool are_many = input.rows > uint64_t{srg::kLinearRowsMax};
-  if (are_many && !product.is_int8 && !takes_many_rows(product)) return copies(product, input);
+  if (are_many && !product.is_int8 && !takes_many_rows(product))
+    return of_the_library(product, input);
   const bool are_split = are_many && !product.is_int8 && product.dtype == DType::kFloat32 &&
                          fast_kernels().linear.split.split != nullptr;
   if (are_split) {
@@ -161,17 +180,20 @@ std::optional<HeldBeside> product_with(const AdmittedGraph& program, const Infer
 uint64_t HeldBeside::bytes_at(std::span<const int64_t> symbols) const {
   const auto input = input_at(*this, symbols);
   if (!input) return 0;
-  return is_ours ? of_our_kernels(*this, *input) : copies(*this, *input);
+  return is_ours ? of_our_kernels(*this, *input) : of_the_library(*this, *input);
 }
 
 std::vector<HeldBeside> held_beside(const AdmittedGraph& program, const Inference& inference,
                                     const Step& step) {
   const srg::Node& node = program.graph.nodes[step.node];
-  const bool is_one = node.op == "djinn::linear_rows", is_plain = node.op == "aten::linear";
+  const bool is_one = node.op == "djinn::linear_rows", is_sum = node.op == "aten::addmm";
+  const bool is_turned = is_sum || node.op == "aten::mm" || node.op == "aten::matmul";
+  const bool is_plain = is_turned || node.op == "aten::linear";
   if (!is_one && !is_plain && node.op != "djinn::linears") return {};
-  const auto* const input = argument<srg::ValueRef>(node, 0);
-  const auto* const weight = argument<srg::ValueRef>(node, 1);
-  const auto* const weights = argument<srg::ValueList>(node, 1);
+  const size_t first = is_sum ? 1 : 0;  // behind what is added
+  const auto* const input = argument<srg::ValueRef>(node, first);
+  const auto* const weight = argument<srg::ValueRef>(node, first + 1);
+  const auto* const weights = argument<srg::ValueList>(node, first + 1);
   const auto* const turned = argument<bool>(node, 3);
   if (input == nullptr) return {};
   std::vector<std::optional<srg::ValueId>> ids;
@@ -180,7 +202,8 @@ std::vector<HeldBeside> held_beside(const AdmittedGraph& program, const Inferenc
   std::vector<HeldBeside> products;
   for (const auto& id : ids) {
     if (!id) continue;
-    auto product = product_with(program, inference, input->id, *id, turned != nullptr && *turned);
+    auto product = product_with(program, inference, input->id, *id,
+                                is_turned || (turned != nullptr && *turned));
     if (!product) continue;
     product->is_ours = !is_plain;
     products.push_back(*std::move(product));

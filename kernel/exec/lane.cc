@@ -33,8 +33,9 @@ namespace {
 // This is the share of the used bytes that allocations of differing sizes leave unused between
 // them.
 constexpr uint64_t kGapsOneIn = 4;
-// Kernels take some memory beside their results, such as a number as a tensor; no estimate has it.
-constexpr uint64_t kAsideBytes = uint64_t{64} << 10;
+// Kernels take some memory beside their results, such as a number as a tensor, or what they convert
+// of a few rows; no estimate has it. It is little beside the steps in which a lane's heap grows.
+constexpr uint64_t kAsideBytes = uint64_t{96} << 10;
 
 // Of a program of which no run was recorded yet: what kernels hold beside its results, of those.
 constexpr uint64_t kAsideOneIn = 8;
@@ -345,8 +346,9 @@ uint64_t TorchLane::expected_bytes(const Program& program, std::span<const int64
   const uint64_t held =
       symbols.empty() ? results : admitted(program).footprint.peak_bytes_held(symbols);
   const auto aside = plans_.aside_bytes(&program);
-  if (aside) return std::max(held, checked_add(results, *aside).value_or(UINT64_MAX));
-  return checked_add(held, results / kAsideOneIn).value_or(UINT64_MAX);
+  const uint64_t most = aside ? std::max(held, checked_add(results, *aside).value_or(UINT64_MAX))
+                              : checked_add(held, results / kAsideOneIn).value_or(UINT64_MAX);
+  return checked_add(most, kAsideBytes).value_or(UINT64_MAX);
 }
 
 Status TorchLane::rehearse(const AdmittedGraph& graph, std::vector<int64_t> symbols, Plan& plan) {

@@ -19,6 +19,9 @@
 namespace djinn::exec {
 namespace {
 
+// What may be asked for of a small run beside what it holds.
+constexpr uint64_t kTinyBytes = uint64_t{128} << 10;
+
 // Allows up to a bound, and remembers the most that was asked for.
 struct Bound final : HeapOwner {
   uint64_t bytes_max = 0;
@@ -310,7 +313,7 @@ TEST(Plan, a_buckets_first_run_asks_at_once_for_what_it_will_hold) {
     const auto held = static_cast<double>(world.lane->stats().peak_live_bytes);
     ASSERT_FALSE(bound.prepared.empty());
     EXPECT_GE(static_cast<double>(bound.prepared[0]), held) << tokens;
-    EXPECT_LE(static_cast<double>(bound.prepared[0]), 1.3 * held) << tokens;
+    EXPECT_LE(static_cast<double>(bound.prepared[0]), 1.3 * held + kTinyBytes) << tokens;
   }
 }
 
@@ -369,8 +372,8 @@ TEST(Plan, a_first_run_asks_for_what_a_product_of_batches_copies) {
       const uint64_t peak = world.lane->stats().peak_live_bytes;
       const uint64_t asked = bound.prepared.front();
       SCOPED_TRACE(std::string(name_of(dtype)) + ", " + std::to_string(rows));
-      EXPECT_LE(10 * asked, 13 * peak);
-      EXPECT_GE(asked + (uint64_t{64} << 10), peak);
+      EXPECT_LE(10 * asked, 13 * peak + 10 * kTinyBytes);
+      EXPECT_GE(asked, peak);
     }
   }
 }
@@ -395,7 +398,7 @@ TEST(Plan, a_first_run_asks_for_what_our_own_products_hold) {
       ASSERT_EQ(message_of(world.run({rows}, {noise({rows, 768}, 4, *to_torch(dtype)), {}})), "");
       const uint64_t peak = world.lane->stats().peak_live_bytes;
       SCOPED_TRACE(std::string(name_of(dtype)) + ", " + std::to_string(rows));
-      EXPECT_LE(10 * bound.prepared.front(), 13 * peak);
+      EXPECT_LE(10 * bound.prepared.front(), 13 * peak + 10 * kTinyBytes);
       EXPECT_GE(bound.prepared.front(), peak);
     }
   }
