@@ -151,6 +151,28 @@ TEST(Tiers, a_model_leaves_when_its_time_to_stay_is_over) {
   EXPECT_TRUE(host.is_gone(kept)) << "the latest request decides";
 }
 
+TEST(Tiers, numerics_that_are_said_of_a_model_hold_until_others_are_or_it_is_unloaded) {
+  TiersHost host({"--keep-alive-ms", "100000"});
+  const Fd file = model_file(host.daemon.directory(), 1000, 'a');
+  ipc::OpenModel saying{"a"};
+  EXPECT_FALSE(open_model(host.client, file, saying).numerics) << "nobody has said any";
+  saying.numerics = srg::Numerics::kFast;
+  const ipc::ModelOpened said = open_model(host.client, file, saying);
+  EXPECT_EQ(said.numerics, srg::Numerics::kFast);
+  EXPECT_EQ(host.model(said.model)->numerics, srg::Numerics::kFast);
+  EXPECT_EQ(open_model(host.observer, file).numerics, srg::Numerics::kFast) << "of each session";
+  saying.numerics = srg::Numerics::kExact;
+  EXPECT_EQ(open_model(host.observer, file, saying).numerics, srg::Numerics::kExact);
+  EXPECT_EQ(open_model(host.client, file).numerics, srg::Numerics::kExact);
+  for (int i = 0; i < 3; ++i) host.client.ask<ipc::Done>(ipc::CloseModel{said.model});
+  for (int i = 0; i < 2; ++i) host.observer.ask<ipc::Done>(ipc::CloseModel{said.model});
+  host.client.ask<ipc::Done>(ipc::EvictModel{said.model, ipc::Tier::kDisk});
+  EXPECT_EQ(open_model(host.client, file).numerics, srg::Numerics::kExact) << "it came back";
+  host.client.ask<ipc::Done>(ipc::CloseModel{said.model});
+  host.client.ask<ipc::Done>(ipc::UnloadModel{said.model});
+  EXPECT_FALSE(open_model(host.client, file).numerics) << "it is another model";
+}
+
 TEST(Tiers, looking_does_not_make_a_model_stay) {
   TiersHost host({"--keep-alive-ms", "100000"});
   const Fd file = model_file(host.daemon.directory(), 1000, 'a');

@@ -33,6 +33,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
+using ::testing::Pair;
 
 constexpr ModelId kModel{7};
 constexpr Owner kRoot = Owner::of_user(0);
@@ -127,20 +128,23 @@ class FdStoreTest : public ::testing::Test {
   static std::string taken_out(const std::string& part) {
     return "FDSTOREREMOVE=1\nFDNAME=model." + text_of(kModel) + "." + part;
   }
-  // What is known of the model when it is taken back with a record that says so.
-  uint64_t huge_bytes_back(uint64_t told) {
-    ipc::KeptModel record;
+  // The model as it is taken back with that record, whose other fields are those of kModel.
+  std::vector<Model> taken_back(ipc::KeptModel record) {
     record.boot = this_boot();
     record.id = kModel;
     record.domain = kRoot.number();
     record.extent_bytes = {kExtentBytes};
-    record.huge_bytes = told;
     std::map<std::string, Fd> kept;
     const std::string name = "model." + text_of(kModel) + ".";
     kept[name + "record.4"] = *pal::make_sealed_memfd("record", ipc::encode(record));
     kept[name + "manifest.0"] = std::move(models_[kModel].manifest);
     kept[name + "extent.0"] = std::move(models_[kModel].extents[0]);
-    const std::vector<Model> back = fd_store_->take_back(std::move(kept));
+    return fd_store_->take_back(std::move(kept));
+  }
+  uint64_t huge_bytes_back(uint64_t told) {
+    ipc::KeptModel record;
+    record.huge_bytes = told;
+    const std::vector<Model> back = taken_back(std::move(record));
     EXPECT_EQ(back.size(), 1u);
     return back.empty() ? 0 : back.front().huge_bytes;
   }
@@ -209,6 +213,27 @@ TEST_F(FdStoreTest, what_lay_in_huge_pages_is_known_after_a_restart) {
 TEST_F(FdStoreTest, no_record_says_more_of_huge_pages_than_the_model_has_bytes) {
   listen();
   EXPECT_EQ(huge_bytes_back(100), kExtentBytes);
+}
+
+TEST_F(FdStoreTest, each_users_numerics_are_known_after_a_restart) {
+  listen();
+  const Owner other = *Owner::of_number(1001);
+  ipc::KeptModel record;
+  record.numerics = {{kRoot.number(), srg::Numerics::kExact},
+                     {other.number(), srg::Numerics::kFastOnly}};
+  const std::vector<Model> back = taken_back(std::move(record));
+  ASSERT_EQ(back.size(), 1u);
+  EXPECT_THAT(back.front().numerics, ElementsAre(Pair(kRoot, srg::Numerics::kExact),
+                                                 Pair(other, srg::Numerics::kFastOnly)));
+}
+
+TEST_F(FdStoreTest, numerics_that_somebody_says_change_the_record) {
+  listen();
+  fd_store_->keep(models_);
+  EXPECT_THAT(told(), Contains(given("record.1")));
+  models_[kModel].numerics[kRoot] = srg::Numerics::kFast;
+  fd_store_->keep(models_);
+  EXPECT_THAT(told(), ElementsAre(given("record.2"), taken_out("record.1")));
 }
 
 TEST_F(FdStoreTest, a_model_of_a_device_that_is_gone_is_taken_out_with_all_its_parts) {

@@ -25,11 +25,17 @@ uint64_t bytes_of(const ipc::KeptModel& model) {
 // Tells whether the record says what the model is.
 bool is_record_of(const Model& model, const ipc::KeptModel& record) {
   const auto is_pin = [&](uint64_t user) { return model.pins->contains(*Owner::of_number(user)); };
+  const auto is_said = [&](const ipc::KeptNumerics& one) {
+    const auto said = model.numerics.find(*Owner::of_number(one.user));
+    return said != model.numerics.end() && said->second == one.numerics;
+  };
   return record.domain == model.owner().number() && record.device == text_of(model.device()) &&
          record.extent_bytes == model.extent_bytes && record.sha256 == model.sha256 &&
          record.huge_bytes == model.huge_bytes && record.pinned_by.size() == model.pins->size() &&
          std::ranges::all_of(record.pinned_by, is_pin) &&
          record.keep_alives.size() == model.keep_alives_ms.size() &&
+         record.numerics.size() == model.numerics.size() &&
+         std::ranges::all_of(record.numerics, is_said) &&
          record.files.size() == model.key().files.size();
 }
 
