@@ -8,24 +8,25 @@
 #include <optional>
 
 #include "djinnctl/text.h"
+#include "kernel/base/clock.h"
 #include "kernel/base/text.h"
 
 namespace djinn::ctl {
 namespace {
 
-constexpr uint64_t kSecond = 1'000'000'000;
 constexpr size_t kLabelMax = 24;
 // A bar with fewer marks tells nothing, and one with more tells no more.
 constexpr size_t kMarksMin = 4;
 constexpr size_t kMarksMax = 40;
 // A rate is shown after this time; before, it would be a guess.
-constexpr uint64_t kRateAfter = kSecond / 2;
+constexpr uint64_t kRateAfter = kNsPerSecond / 2;
 
 std::optional<uint64_t> bytes_a_second(const ProgressLook& first, const ProgressLook& now) {
   const uint64_t elapsed = now.now_ns - std::min(first.now_ns, now.now_ns);
   if (elapsed < kRateAfter || now.done_bytes <= first.done_bytes) return std::nullopt;
   const auto bytes = static_cast<double>(now.done_bytes - first.done_bytes);
-  return static_cast<uint64_t>(bytes * static_cast<double>(kSecond) / static_cast<double>(elapsed));
+  return static_cast<uint64_t>(bytes * static_cast<double>(kNsPerSecond) /
+                               static_cast<double>(elapsed));
 }
 
 // Gives a text such as "  350 MiB/s  4s left"; empty while the rate is not known.
@@ -33,7 +34,7 @@ std::string rate_text(const ProgressLook& first, const ProgressLook& now) {
   const auto rate = bytes_a_second(first, now);
   if (!rate || *rate == 0) return "";
   const uint64_t seconds = (now.total_bytes - now.done_bytes) / *rate;
-  return fmt::format("  {}/s  {} left", size_text(*rate), span_text(seconds * kSecond));
+  return fmt::format("  {}/s  {} left", size_text(*rate), span_text(seconds * kNsPerSecond));
 }
 
 std::string bar_of(size_t columns, uint64_t percent) {

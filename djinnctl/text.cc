@@ -11,14 +11,14 @@
 #include <charconv>
 #include <utility>
 
+#include "kernel/base/clock.h"
 #include "kernel/base/text.h"
 #include "kernel/base/units.h"
 
 namespace djinn::ctl {
 namespace {
 
-constexpr uint64_t kSecond = 1'000'000'000;
-constexpr uint64_t kMinute = 60 * kSecond;
+constexpr uint64_t kMinute = 60 * kNsPerSecond;
 constexpr uint64_t kHour = 60 * kMinute;
 constexpr uint64_t kDay = 24 * kHour;
 
@@ -75,16 +75,17 @@ uint64_t percent_of(uint64_t done, uint64_t total) {
 }
 
 std::string time_text(uint64_t wall_ns) {
-  const auto seconds = static_cast<time_t>(wall_ns / kSecond);
-  return fmt::format("{:%Y-%m-%dT%H:%M:%S}.{:09}Z", fmt::gmtime(seconds), wall_ns % kSecond);
+  const auto seconds = static_cast<time_t>(wall_ns / kNsPerSecond);
+  return fmt::format("{:%Y-%m-%dT%H:%M:%S}.{:09}Z", fmt::gmtime(seconds), wall_ns % kNsPerSecond);
 }
 
 std::string second_text(uint64_t wall_ns) {
-  return fmt::format("{:%Y-%m-%dT%H:%M:%S}Z", fmt::gmtime(static_cast<time_t>(wall_ns / kSecond)));
+  return fmt::format("{:%Y-%m-%dT%H:%M:%S}Z",
+                     fmt::gmtime(static_cast<time_t>(wall_ns / kNsPerSecond)));
 }
 
 std::string span_text(uint64_t span_ns) {
-  if (span_ns < kMinute) return fmt::format("{}s", span_ns / kSecond);
+  if (span_ns < kMinute) return fmt::format("{}s", span_ns / kNsPerSecond);
   if (span_ns < kHour) return fmt::format("{}m", span_ns / kMinute);
   if (span_ns < kDay) return fmt::format("{}h", span_ns / kHour);
   return fmt::format("{}d", span_ns / kDay);

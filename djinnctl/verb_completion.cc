@@ -89,7 +89,7 @@ bool is_hidden(const CLI::App& verb) {
   return verb.get_group().empty();
 }
 
-std::vector<CompletedVerb> verbs_of(const CLI::App& app) {
+std::vector<CompletedVerb> completed_verbs_of(const CLI::App& app) {
   std::vector<CompletedVerb> verbs;
   std::vector<std::string> names;
   for (const CLI::App* verb : app.get_subcommands({})) {
@@ -162,7 +162,8 @@ void add_completion(CommandLine& line) {
   auto shell = std::make_shared<std::string>();
   verb.option("SHELL", *shell, "bash, zsh or fish").required().one_of({"bash", "zsh", "fish"});
   verb.does([&app = line.app(), shell](const Invocation&) {
-    return write_out(completion_script(shell_named(*shell), verbs_of(app), options_of(app)));
+    return write_out(
+        completion_script(shell_named(*shell), completed_verbs_of(app), options_of(app)));
   });
   add_ids(line);
 }
