@@ -9,7 +9,8 @@
 namespace djinn::gate {
 namespace {
 
-constexpr uint64_t kBytesMax = 1 << 20;  // of each file: a list of thousands that were revoked
+constexpr uint64_t kBytesMax = 1 << 20;
+constexpr uint64_t kListBytesMax = 16 << 20;  // of all that an authority's record may have
 
 Result<tls::Identity> read_identity(const std::string& directory) {
   using client::read_regular_file;
@@ -17,7 +18,7 @@ Result<tls::Identity> read_identity(const std::string& directory) {
   DJINN_TRY(identity.certificates, read_regular_file(directory + "/certificate.pem", kBytesMax));
   DJINN_TRY(identity.key, client::read_secret_file(directory + "/key.pem", kBytesMax));
   DJINN_TRY(identity.authorities, read_regular_file(directory + "/authorities.pem", kBytesMax));
-  auto revoked = read_regular_file(directory + "/revoked.pem", kBytesMax);
+  auto revoked = read_regular_file(directory + "/revoked.pem", kListBytesMax);
   if (revoked) {
     identity.revoked = *std::move(revoked);
   } else if (revoked.error().code != ErrorCode::kNotFound) {

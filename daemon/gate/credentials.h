@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // What a gate shows, and whom it trusts, as files of a directory: certificate.pem, key.pem,
-// authorities.pem, and revoked.pem, if there is one. Who makes them does not matter.
+// authorities.pem, and revoked.pem, if there is one: then it is obeyed, also where it is damaged.
+// Who makes them does not matter.
 #pragma once
 
 #include <memory>

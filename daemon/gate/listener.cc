@@ -16,7 +16,8 @@
 namespace djinn::gate {
 namespace {
 
-constexpr kj::Duration kSummaryEvery = 60 * kj::SECONDS;
+constexpr kj::Duration kRoundEvery = 60 * kj::SECONDS;
+constexpr kj::Duration kFarewell = 1 * kj::SECONDS;
 constexpr kj::Duration kBreath = 10 * kj::MILLISECONDS;
 
 // An address, of which one with colons stands for its network: whoever has one has 2^64.
@@ -64,7 +65,7 @@ Listener::Listener(kj::AsyncIoContext& io, std::string djinnd,
       context_(std::move(context)),
       log_(std::move(log)),
       limits_(limits),
-      summaries_(summarise().eagerlyEvaluate([](kj::Exception&&) {})),
+      rounds_(look_round().eagerlyEvaluate([](kj::Exception&&) {})),
       guests_(*this) {}
 
 kj::Promise<void> Listener::serve(kj::Own<kj::ConnectionReceiver> door) {
@@ -73,13 +74,20 @@ kj::Promise<void> Listener::serve(kj::Own<kj::ConnectionReceiver> door) {
 }
 
 kj::Promise<void> Listener::accept(kj::ConnectionReceiver& door) {
-  return door.accept()
-      .then([this](kj::Own<kj::AsyncIoStream>&& stream) { meet(kj::mv(stream)); })
-      .catch_([this](kj::Exception&&) {
-        // It is gone already, or there are no descriptors, until somebody goes.
-        ++turned_away_;
-        return io_.provider->getTimer().afterDelay(kBreath);
-      })
+  return kj::evalNow([&door] { return door.accept(); })
+      .then(
+          [this](kj::Own<kj::AsyncIoStream>&& stream) -> kj::Promise<void> {
+            try {
+              meet(kj::mv(stream));
+            } catch (const kj::Exception&) {
+              ++turned_away_;  // it is gone already
+            }
+            return kj::READY_NOW;
+          },
+          [this](kj::Exception&&) {
+            ++turned_away_;  // there are no descriptors, until somebody goes
+            return io_.provider->getTimer().afterDelay(kBreath);
+          })
       .then([this, &door] { return accept(door); });
 }
 
@@ -114,31 +122,45 @@ kj::Promise<void> Listener::let_in(tls::TlsStream::Shaken&& shaken, const std::s
     return kj::READY_NOW;
   }
   auto stream = kj::mv(std::get<kj::Own<tls::TlsStream>>(shaken));
-  ++outcomes_[static_cast<size_t>(tls::Outcome::kOk)];
-  const std::string principal = stream->peer().text();
   // The context may be another one since the handshake began.
   if (const auto refusal = stream->refusal_by(*context_)) {
     refuse(*refusal, source);
-    return kj::READY_NOW;
+    return see_off(kj::mv(stream));
   }
-  if (connections_[principal] >= limits_.connections_of_principal) {
+  ++outcomes_[static_cast<size_t>(tls::Outcome::kOk)];
+  const std::string& principal = stream->peer().text();
+  const auto of_principal = connections_.find(principal);
+  if (of_principal != connections_.end() &&
+      of_principal->second >= limits_.connections_of_principal) {
     ++turned_away_;
     log_(fmt::format("{} from {} has {} connections, and gets no more.", principal, source,
                      limits_.connections_of_principal));
-    return kj::READY_NOW;
+    return see_off(kj::mv(stream));
   }
-  ++connections_[principal];
-  log_(fmt::format("{} has come from {}.", principal, source));
+  return serve(kj::mv(stream), source);
+}
+
+kj::Promise<void> Listener::serve(kj::Own<tls::TlsStream> stream, const std::string& source) {
+  const std::string principal = stream->peer().text();
   auto put_out = kj::newPromiseAndFulfiller<void>();
   const auto here = inside_.insert(inside_.end(), Inside{*stream, kj::mv(put_out.fulfiller)});
+  ++connections_[principal];
+  auto leaves = kj::defer([this, here, principal] {
+    inside_.erase(here);
+    if (--connections_[principal] == 0) connections_.erase(principal);
+    log_(fmt::format("{} has gone.", principal));
+  });
+  log_(fmt::format("{} has come from {}.", principal, source));
   auto connection = kj::heap<Connection>(io_, kj::mv(stream), djinnd_);
   auto ends = connection->ends().catch_([](kj::Exception&&) {});
-  return ends.exclusiveJoin(kj::mv(put_out.promise))
-      .attach(kj::mv(connection), kj::defer([this, here, principal] {
-                inside_.erase(here);
-                if (--connections_[principal] == 0) connections_.erase(principal);
-                log_(fmt::format("{} has gone.", principal));
-              }));
+  return ends.exclusiveJoin(kj::mv(put_out.promise)).attach(kj::mv(connection), kj::mv(leaves));
+}
+
+// Says that this is all, so that the other side knows that nobody cut it.
+kj::Promise<void> Listener::see_off(kj::Own<tls::TlsStream> stream) {
+  auto closed = stream->close().catch_([](kj::Exception&&) {});
+  auto late = io_.provider->getTimer().afterDelay(kFarewell);
+  return closed.exclusiveJoin(kj::mv(late)).attach(kj::mv(stream));
 }
 
 void Listener::refuse(const tls::Failure& failure, const std::string& source) {
@@ -147,24 +169,32 @@ void Listener::refuse(const tls::Failure& failure, const std::string& source) {
   last_ = fmt::format("{} {}", source, failure.message);
 }
 
-kj::Promise<void> Listener::summarise() {
-  return io_.provider->getTimer().afterDelay(kSummaryEvery).then([this] {
-    if (refused_ != summarised_) {
-      log_(fmt::format("{} handshakes failed within a minute; of the last one {}",
-                       refused_ - summarised_, last_));
-      summarised_ = refused_;
+kj::Promise<void> Listener::look_round() {
+  return io_.provider->getTimer().afterDelay(kRoundEvery).then([this] {
+    put_out();
+    const uint64_t all = refused_ + turned_away_;
+    if (all != summarised_) {
+      log_(
+          fmt::format("{} connections came to nothing within a minute; of those, {} in all were "
+                      "turned away unheard. The last one heard: {}",
+                      all - summarised_, turned_away_, last_.empty() ? "none" : last_));
+      summarised_ = all;
     }
-    return summarise();
+    return look_round();
   });
 }
 
 void Listener::replace(std::shared_ptr<const tls::Context> context) {
   context_ = std::move(context);
+  put_out();
+}
+
+void Listener::put_out() {
   for (Inside& one : inside_) {
     const auto refusal = one.stream.refusal_by(*context_);
-    if (!refusal) continue;
-    log_(fmt::format("{} is put out: it {}", one.stream.peer().text(), refusal->message));
+    if (!refusal || !one.put_out->isWaiting()) continue;
     one.put_out->fulfill();
+    log_(fmt::format("{} is put out: it {}", one.stream.peer().text(), refusal->message));
   }
 }
 

@@ -29,7 +29,7 @@ struct DoorLimits {
 
 class Listener final : private kj::TaskSet::ErrorHandler {
  public:
-  using Log = std::function<void(const std::string&)>;
+  using Log = std::function<void(const std::string&)>;  // throws nothing
 
   // io: outlives this. djinnd: the path of its socket.
   Listener(kj::AsyncIoContext& io, std::string djinnd, std::shared_ptr<const tls::Context> context,
@@ -37,8 +37,10 @@ class Listener final : private kj::TaskSet::ErrorHandler {
 
   // Never ends.
   kj::Promise<void> serve(kj::Own<kj::ConnectionReceiver> door);
-  // From now on this is what clients are held to; those inside whom it would refuse are put out.
+  // From now on this is what clients are held to; those inside whom it would refuse are put out, as
+  // are those who would be refused later, within a minute.
   void replace(std::shared_ptr<const tls::Context> context);
+  [[nodiscard]] const tls::Context& context() const { return *context_; }
 
   // How many handshakes ended so.
   [[nodiscard]] uint64_t outcomes(tls::Outcome outcome) const {
@@ -57,9 +59,12 @@ class Listener final : private kj::TaskSet::ErrorHandler {
   kj::Promise<void> accept(kj::ConnectionReceiver& door);
   void meet(kj::Own<kj::AsyncIoStream> stream);
   kj::Promise<void> let_in(tls::TlsStream::Shaken&& shaken, const std::string& source);
+  kj::Promise<void> serve(kj::Own<tls::TlsStream> stream, const std::string& source);
+  kj::Promise<void> see_off(kj::Own<tls::TlsStream> stream);
   void refuse(const tls::Failure& failure, const std::string& source);
-  // What was refused in the minute before.
-  kj::Promise<void> summarise();
+  void put_out();
+  // Each minute: what was refused, and who may stay no longer.
+  kj::Promise<void> look_round();
   void taskFailed(kj::Exception&&) override {}  // a connection that failed has ended
 
   kj::AsyncIoContext& io_;
@@ -73,10 +78,10 @@ class Listener final : private kj::TaskSet::ErrorHandler {
   std::list<Inside> inside_;
   std::array<uint64_t, tls::kOutcomeNames.size()> outcomes_{};
   uint64_t turned_away_ = 0;
-  uint64_t refused_ = 0;     // all that were ever
-  uint64_t summarised_ = 0;  // of those
-  std::string last_;         // of them
-  kj::Promise<void> summaries_ = nullptr;
+  uint64_t refused_ = 0;     // all that were ever, but those that were turned away
+  uint64_t summarised_ = 0;  // of both
+  std::string last_;         // of those that were refused
+  kj::Promise<void> rounds_ = nullptr;
   kj::TaskSet guests_;  // goes first
 };
 

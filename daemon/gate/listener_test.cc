@@ -3,6 +3,8 @@
 #include "daemon/gate/listener.h"
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
 
 #include <functional>
 #include <string>
@@ -43,7 +45,7 @@ struct House {
   }
   // Somebody who shows a certificate, and whether the gate keeps the connection.
   kj::Own<TlsStream> come(const Issued& who) {
-    const tls::Identity identity{who.certificate_pem(), who.key_pem(), authority.pem(), ""};
+    const tls::Identity identity{who.certificate_pem(), who.key_pem(), authority.pem(), {}};
     const auto context = Context::make(Side::kClient, identity, gate_name).value();
     auto shaken = TlsStream::shake_hands(knock(), context).wait(io.waitScope);
     return kj::mv(std::get<kj::Own<TlsStream>>(shaken));
@@ -104,6 +106,33 @@ TEST(Listener, turns_away_more_handshakes_than_may_wait_of_one_source) {
   auto ann = house.come(house.ann);
   house.until([&] { return house.listener.connections() == 1; });
   EXPECT_TRUE(house.lines.size() == 1) << "no line for who is not known";
+}
+
+TEST(Listener, waits_for_descriptors_where_there_are_none) {
+  House house;
+  std::vector<kj::Own<kj::AsyncIoStream>> waiting;
+  for (int i = 0; i < 3; ++i) waiting.push_back(house.knock());
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
+  const rlimit none{3, before.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &none), 0);
+  house.until([&] { return house.listener.turned_away() >= 3; });
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &before), 0);
+  waiting.clear();
+  house.until([&] { return house.listener.outcomes(Outcome::kTruncated) == 3; });
+  auto ann = house.come(house.ann);
+  house.until([&] { return house.listener.connections() == 1; });
+}
+
+TEST(Listener, takes_no_breath_for_who_is_gone_again) {
+  House house;
+  for (int i = 0; i < 3; ++i) {
+    auto gone = house.knock();
+    const linger reset{1, 0};
+    gone->setsockopt(SOL_SOCKET, SO_LINGER, &reset, sizeof reset);
+  }
+  auto ann = house.come(house.ann);
+  house.until([&] { return house.listener.connections() == 1; });
 }
 
 TEST(Listener, gives_up_who_is_silent) {

@@ -12,6 +12,7 @@
 #include <kj/async-io.h>
 #include <kj/async-unix.h>
 #include <signal.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
@@ -33,11 +34,22 @@ struct Options {
   std::string address, credentials, host;
 };
 
+// Whether somebody reads it decides nothing.
 void log(const std::string& line) {
-  fmt::print(stderr, "djinn-gate: {}\n", line);
+  const std::string text = "djinn-gate: " + line + '\n';
+  [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, text.data(), text.size());
+}
+
+// Each session has descriptors of its own, and each file that a program opens.
+void raise_descriptor_limit() {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  limit.rlim_cur = limit.rlim_max;
+  [[maybe_unused]] const int refused = ::setrlimit(RLIMIT_NOFILE, &limit);
 }
 
 void serve_starter(const std::string& djinnd) {
+  ::signal(SIGHUP, SIG_IGN);  // its stream's end is its end
   auto io = kj::setupAsyncIo();
   auto stream = kj::heap<rpc::Duplex>(io.lowLevelProvider->wrapInputFd(STDIN_FILENO),
                                       io.lowLevelProvider->wrapOutputFd(STDOUT_FILENO));
@@ -49,11 +61,15 @@ kj::Promise<void> reload(kj::UnixEventPort& port, Listener& listener,
                          const std::string& directory) {
   return port.onSignal(SIGHUP).then([&port, &listener, &directory](siginfo_t) {
     auto context = read_credentials(directory);
-    if (context) {
+    if (!context) {
+      log("keeps its former certificates: " + context.error().message);
+    } else if (listener.context().has_list() && !(*context)->has_list()) {
+      log("keeps its former certificates: " + directory +
+          "/revoked.pem is gone, and with it who was revoked. Put it back, or start the gate "
+          "anew.");
+    } else {
       listener.replace(*std::move(context));
       log("has read its certificates anew.");
-    } else {
-      log("keeps its former certificates: " + context.error().message);
     }
     return reload(port, listener, directory);
   });
@@ -64,6 +80,7 @@ Status listen(const Options& options, const std::string& djinnd) {
   DJINN_TRY(auto context, read_credentials(options.credentials));
   auto io = kj::setupAsyncIo();
   const std::string self = context->self().text();
+  if (!context->has_list()) log("obeys no list of revoked certificates: there is no revoked.pem.");
   Listener listener(io, djinnd, std::move(context), &log);
   auto door = io.provider->getNetwork()
                   .parseAddress(options.address, kDefaultPort)
@@ -81,6 +98,7 @@ Status serve(const Options& options) {
     return Error{ErrorCode::kInvalidArgument,
                  "djinn-gate serves a djinnd of its own host: give --host unix:PATH."};
   }
+  raise_descriptor_limit();
   try {
     if (!options.stdio) return listen(options, resolved.path);
     serve_starter(resolved.path);

@@ -14,8 +14,7 @@ namespace djinn::reach {
 namespace {
 
 constexpr uint64_t kBytesMax = 65536;
-constexpr std::string_view kOfMachine = "/etc/djinn/hosts/";
-constexpr std::string_view kEndOfCertificate = "-----END CERTIFICATE-----\n";
+constexpr std::string_view kEndOfCertificate = "-----END CERTIFICATE-----";
 
 // Empty where the environment does not say.
 std::string folder_of_user() {
@@ -29,9 +28,10 @@ std::string folder_of_user() {
 
 std::optional<std::string> value_of(std::string_view text, std::string_view key) {
   while (!text.empty() && !text.starts_with("-----")) {
-    const std::string_view line = text.substr(0, text.find('\n'));
-    if (line.starts_with(key)) return std::string(line.substr(key.size()));
+    std::string_view line = text.substr(0, text.find('\n'));
     text.remove_prefix(std::min(line.size() + 1, text.size()));
+    if (line.ends_with('\r')) line.remove_suffix(1);
+    if (line.starts_with(key)) return std::string(line.substr(key.size()));
   }
   return std::nullopt;
 }
@@ -47,7 +47,7 @@ Result<Profile> parse(const std::string& text, uint16_t port) {
   const size_t end = text.find(kEndOfCertificate);
   if (end == std::string::npos) return malformed("It has no certificate.");
   const size_t others = end + kEndOfCertificate.size();
-  const tls::Identity identity{text.substr(0, others), text, text.substr(others), ""};
+  const tls::Identity identity{text.substr(0, others), text, text.substr(others), {}};
   DJINN_TRY(auto context, tls::Context::make(tls::Side::kClient, identity, *std::move(name)));
   return Profile{*std::move(address), std::move(context)};
 }
@@ -55,19 +55,16 @@ Result<Profile> parse(const std::string& text, uint16_t port) {
 }  // namespace
 
 Result<Profile> read_profile(const client::Host& host) {
-  const std::string file = host.destination + ".pem";
-  const std::string of_user = folder_of_user();
-  std::string path = of_user + file;
-  auto text =
-      of_user.empty() ? Error{ErrorCode::kNotFound, ""} : client::read_secret_file(path, kBytesMax);
-  if (!text && text.error().code == ErrorCode::kNotFound) {
-    path = std::string(kOfMachine) + file;
-    text = client::read_secret_file(path, kBytesMax);
+  const std::string folder = folder_of_user();
+  if (folder.empty()) {
+    return Error{ErrorCode::kNotFound,
+                 "Neither HOME nor XDG_CONFIG_HOME says where profiles of hosts are. Set one."};
   }
+  const std::string path = folder + host.destination + ".pem";
+  auto text = client::read_secret_file(path, kBytesMax);
   if (!text && text.error().code == ErrorCode::kNotFound) {
     return Error{ErrorCode::kNotFound,
-                 "There is no profile of " + host.text() +
-                     (of_user.empty() ? "" : " in " + of_user) +
+                 "There is no profile of " + host.text() + " in " + folder +
                      ": who runs the gate there makes one ('djinnctl gate enrol'), and 'djinnctl "
                      "host add FILE' takes it."};
   }

@@ -24,9 +24,8 @@ struct Profile {
   std::shared_ptr<const tls::Context> context;
 };
 
-// Of host, which is of kTls: of this user, or else of this machine. Errors, with the file:
-// kNotFound (there is none), kPermissionDenied (others may read its key), kMalformed, kTimeout (its
-// certificate has expired).
+// Of host, which is of kTls. Errors, with the file: kNotFound (there is none), kPermissionDenied
+// (others may read its key), kMalformed, kTimeout (its certificate has expired).
 Result<Profile> read_profile(const client::Host& host);
 
 }  // namespace djinn::reach

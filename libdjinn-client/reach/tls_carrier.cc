@@ -15,6 +15,28 @@ namespace {
 // A machine that does not answer is given up then.
 constexpr kj::Duration kConnectWithin = 10 * kj::SECONDS;
 
+// What a handshake came to, for a program.
+Error error_of(const std::string& host, const tls::Failure& failure) {
+  using tls::Outcome;
+  const std::string said = host + ' ' + failure.message;
+  switch (failure.outcome) {
+    case Outcome::kTruncated:
+    case Outcome::kTimeout:
+      return {ErrorCode::kNotFound, said +
+                                        " It may have all the connections that it takes: try "
+                                        "again later, or look into its log."};
+    case Outcome::kNotTls:
+    case Outcome::kOldVersion:
+    case Outcome::kNothingShared:
+    case Outcome::kTooLong:
+    case Outcome::kProtocol:
+      return {ErrorCode::kProtocolViolation,
+              said + " Does a djinn-gate of this version listen there?"};
+    default:
+      return {ErrorCode::kPermissionDenied, said};
+  }
+}
+
 // KJ says which call failed, in front, and what it was given, behind.
 std::string reason_of(const kj::Exception& exception) {
   std::string text = rpc::to_error(exception).message;
@@ -53,11 +75,15 @@ kj::Promise<TlsCarrier::Connected> TlsCarrier::connect(kj::AsyncIoContext& io) {
       })
       .then([this](Connected&& plain) {
         rpc::set_tcp_options(*plain);
-        return tls::TlsStream::shake_hands(kj::mv(plain), profile_.context);
+        return tls::TlsStream::shake_hands(kj::mv(plain), profile_.context)
+            .catch_([](kj::Exception&&) {
+              return tls::TlsStream::Shaken(
+                  tls::Failure{tls::Outcome::kTruncated, "has closed the connection."});
+            });
       })
       .then([this](tls::TlsStream::Shaken&& shaken) -> Connected {
         if (const auto* const failure = std::get_if<tls::Failure>(&shaken)) {
-          fail({ErrorCode::kPermissionDenied, host_ + ' ' + failure->message});
+          fail(error_of(host_, *failure));
         }
         auto& stream = std::get<kj::Own<tls::TlsStream>>(shaken);
         connected_ = stream.get();
@@ -82,8 +108,8 @@ Error TlsCarrier::explanation_of(const Error& failed) const {
   if (failure_) return *failure_;
   if (failed.code != ErrorCode::kDisconnected) return no_gate(host_, failed);
   if (connected_ == nullptr || !connected_->failure() || has_answered()) return failed;
-  return {ErrorCode::kPermissionDenied,
-          ipc::showable_sentence(host_ + ' ' + connected_->failure()->message)};
+  const Error error = error_of(host_, *connected_->failure());
+  return {error.code, ipc::showable_sentence(error.message)};
 }
 
 }  // namespace djinn::reach

@@ -88,9 +88,11 @@ Json whole(const std::string& folder, const Record& record, const Ends& ends) {
           {"list_until", ends.list_s ? Json(*ends.list_s) : Json()}};
 }
 
-// Says what ends soon, or is not there.
-Status warn(const Authority& authority, std::vector<std::string>& notes) {
-  DJINN_TRY(const Ends ends, authority.ends());
+// Says what ends soon, or is not there. What cannot be read undoes nothing that was done.
+void warn(const Authority& authority, std::vector<std::string>& notes) {
+  const auto read = authority.ends();
+  if (!read) return notes.push_back(read.error().message);
+  const Ends& ends = *read;
   const auto ends_within = [&](const std::optional<int64_t>& end, int64_t days) {
     return !end || *end < authority.now_s() + days * kDaySeconds;
   };
@@ -109,7 +111,6 @@ Status warn(const Authority& authority, std::vector<std::string>& notes) {
         "The authority ends within a year, and all certificates with it. Make another one, and "
         "enrol everybody anew.");
   }
-  return {};
 }
 
 const std::string kReload =
@@ -165,8 +166,8 @@ Result<Answer> enrol(const Arguments& arguments, Disk& disk, const Clock& clock)
   item["gate"] = authority.record().gate;
   item["has_key"] = !enrolment.request.has_value();
   item["file"] = arguments.out.empty() ? Json() : Json(arguments.out);
-  Answer answer{{std::move(item)}};
-  DJINN_CHECK(warn(authority, answer.notes));
+  Answer answer{{std::move(item)}, {kReload}};
+  warn(authority, answer.notes);
   if (arguments.out.empty()) {
     answer.profile = std::move(enrolled.profile);
     return answer;
@@ -186,7 +187,7 @@ Result<Answer> revoke(const Arguments& arguments, Disk& disk, const Clock& clock
   Answer answer;
   for (const Issued& one : revoked) answer.items.push_back(to_json(one, authority.now_s()));
   answer.notes.push_back(kReload);
-  DJINN_CHECK(warn(authority, answer.notes));
+  warn(authority, answer.notes);
   return answer;
 }
 
@@ -196,7 +197,7 @@ Result<Answer> list(const Arguments& arguments, Disk& disk, const Clock& clock) 
   for (const Issued& one : authority.record().issued) {
     answer.items.push_back(to_json(one, authority.now_s()));
   }
-  DJINN_CHECK(warn(authority, answer.notes));
+  warn(authority, answer.notes);
   return answer;
 }
 
@@ -210,7 +211,7 @@ Result<Answer> renew(const Arguments& arguments, Disk& disk, const Clock& clock)
         "The gate's certificate is another authority's, and stays as it is: only the list was made "
         "anew.");
   }
-  DJINN_CHECK(warn(authority, answer.notes));
+  warn(authority, answer.notes);
   return answer;
 }
 

@@ -91,13 +91,13 @@ Status check_trust_domain(std::string_view domain) {
   const auto is_of_domain = [](char c) {
     return is_lower_or_digit(c) || c == '.' || c == '_' || c == '-';
   };
-  if (!domain.empty() && domain.size() <= kDomainBytesMax &&
+  if (!domain.empty() && domain.size() <= kDomainBytesMax && is_lower_or_digit(domain.front()) &&
       std::ranges::all_of(domain, is_of_domain)) {
     return {};
   }
   return wrong(fmt::format(
-      "'{}' is no trust domain. One has 1 to {} bytes of a-z, 0-9, '.', '_' and '-'. Name one with "
-      "--trust-domain, such as 'gpu.example.org'.",
+      "'{}' is no trust domain. One has 1 to {} bytes of a-z, 0-9, '.', '_' and '-', and begins "
+      "with one of the first two. Name one with --trust-domain, such as 'gpu.example.org'.",
       showable(domain), kDomainBytesMax));
 }
 

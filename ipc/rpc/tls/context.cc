@@ -33,13 +33,20 @@ Error unusable(const char* what) {
   return {ErrorCode::kInvalidArgument, what};
 }
 
-std::vector<Certificate> certificates_in(const std::string& pem) {
+// What is not whole is no end of what there is.
+Status expect_no_more(const char* what) {
+  const bool is_end = ERR_GET_REASON(ERR_peek_last_error()) == PEM_R_NO_START_LINE;
+  ERR_clear_error();
+  return is_end ? Status() : unusable(what);
+}
+
+Result<std::vector<Certificate>> certificates_in(const std::string& pem) {
   std::vector<Certificate> found;
   const Bio bio = reader(pem);
   while (X509* const one = PEM_read_bio_X509(bio.get(), nullptr, nullptr, nullptr)) {
     found.emplace_back(one);
   }
-  ERR_clear_error();  // there are no more
+  DJINN_CHECK(expect_no_more("A certificate is damaged."));
   return found;
 }
 
@@ -69,7 +76,7 @@ Status take_identity(SSL_CTX* context, const std::vector<Certificate>& own,
 
 Status take_authorities(SSL_CTX* context, const Identity& identity) {
   X509_STORE* const store = SSL_CTX_get_cert_store(context);
-  const std::vector<Certificate> authorities = certificates_in(identity.authorities);
+  DJINN_TRY(const auto authorities, certificates_in(identity.authorities));
   if (authorities.empty()) return unusable("There is no certificate of an authority in PEM.");
   for (const Certificate& one : authorities) {
     if (X509_STORE_add_cert(store, one.get()) != 1) {
@@ -77,8 +84,8 @@ Status take_authorities(SSL_CTX* context, const Identity& identity) {
     }
   }
   unsigned long flags = X509_V_FLAG_X509_STRICT;
-  if (!identity.revoked.empty()) {
-    const Bio bio = reader(identity.revoked);
+  if (identity.revoked) {
+    const Bio bio = reader(*identity.revoked);
     size_t lists = 0;
     while (const Crl crl{PEM_read_bio_X509_CRL(bio.get(), nullptr, nullptr, nullptr)}) {
       if (X509_STORE_add_crl(store, crl.get()) != 1) {
@@ -86,9 +93,9 @@ Status take_authorities(SSL_CTX* context, const Identity& identity) {
       }
       ++lists;
     }
-    ERR_clear_error();  // there are no more
+    DJINN_CHECK(expect_no_more("A list of revoked certificates is damaged."));
     if (lists == 0) return unusable("There is no list of revoked certificates in PEM.");
-    flags |= X509_V_FLAG_CRL_CHECK;
+    flags |= X509_V_FLAG_CRL_CHECK | X509_V_FLAG_CRL_CHECK_ALL;
   }
   X509_VERIFY_PARAM* const how = SSL_CTX_get0_param(context);
   X509_VERIFY_PARAM_set_flags(how, flags);
@@ -192,7 +199,7 @@ Result<Principal> principal_of(X509& certificate) {
 Result<std::shared_ptr<const Context>> Context::make(Side side, const Identity& identity,
                                                      std::optional<Principal> peer) {
   ERR_clear_error();
-  const std::vector<Certificate> own = certificates_in(identity.certificates);
+  DJINN_TRY(const auto own, certificates_in(identity.certificates));
   if (own.empty()) return unusable("There is no certificate in PEM.");
   DJINN_CHECK(check_times(*own.front()));
   if (!is_for(*own.front(), side == Side::kGate ? XKU_SSL_SERVER : XKU_SSL_CLIENT)) {
@@ -218,6 +225,11 @@ std::unique_ptr<SSL, Freed<&SSL_free>> Context::connection(Check& check) const {
   side_ == Side::kGate ? SSL_set_accept_state(connection.get())
                        : SSL_set_connect_state(connection.get());
   return connection;
+}
+
+bool Context::has_list() const {
+  X509_VERIFY_PARAM* const how = SSL_CTX_get0_param(context_.get());
+  return (X509_VERIFY_PARAM_get_flags(how) & X509_V_FLAG_CRL_CHECK) != 0;
 }
 
 std::optional<Failure> Context::refusal_of_leaf(X509& leaf) const {

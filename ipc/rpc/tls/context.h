@@ -37,7 +37,7 @@ struct Identity {
   std::string certificates;  // its own, then those between it and an authority
   std::string key;
   std::string authorities;
-  std::string revoked;  // a CRL of each authority; empty: nobody asks
+  std::optional<std::string> revoked;  // a CRL of each authority; nothing: nobody asks
 };
 
 class Context {
@@ -52,6 +52,8 @@ class Context {
 
   [[nodiscard]] Side side() const { return side_; }
   [[nodiscard]] const Principal& self() const { return self_; }
+  // Whether a peer is looked up in a list of what was revoked.
+  [[nodiscard]] bool has_list() const;
   // A connection of this context, without its ends. check: of this context; outlives it.
   [[nodiscard]] std::unique_ptr<SSL, Freed<&SSL_free>> connection(Check& check) const;
 

@@ -22,7 +22,9 @@ Failure of_alert(int alert) {
       why = "says that this side's certificate was revoked.";
       break;
     case SSL_AD_CERTIFICATE_EXPIRED:
-      why = "says that this side's certificate has expired, or is not valid yet by its clock.";
+      why =
+          "says that this side's certificate has expired by its clock, or that its own list of "
+          "revoked ones has.";
       break;
     case SSL_AD_UNKNOWN_CA:
       why = "knows no authority that has signed this side's certificate.";
@@ -31,6 +33,10 @@ Failure of_alert(int alert) {
       why = "has seen no certificate of this side.";
       break;
     case SSL_AD_BAD_CERTIFICATE:
+      why =
+          "does not take this side's certificate: its key is too weak, or it is not valid yet by "
+          "that host's clock.";
+      break;
     case SSL_AD_UNSUPPORTED_CERTIFICATE:
     case SSL_AD_CERTIFICATE_UNKNOWN:
     case SSL_AD_ACCESS_DENIED:
@@ -105,7 +111,7 @@ const char* words_of(Outcome outcome) {
     case Outcome::kTooLong:
       return "has sent more than a handshake may have.";
     case Outcome::kTruncated:
-      return "has closed the connection within a record.";
+      return "has closed the connection.";
     default:
       return "does not keep to TLS.";
   }

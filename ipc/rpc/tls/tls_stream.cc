@@ -108,11 +108,15 @@ kj::Promise<size_t> TlsStream::read_on(kj::byte* buffer, size_t got, size_t min_
     break;
   }
   if (got >= min_bytes) return got;
-  // A change of keys may have to be answered.
-  return flush().then([this] { return fetch(); }).then([=, this](bool more) -> kj::Promise<size_t> {
-    if (!more) fail(SSL_ERROR_SYSCALL);
-    return read_on(buffer, got, min_bytes, max_bytes);
-  });
+  // A change of keys may have to be answered. Who reads does not wait for what is written, or two
+  // sides that both write much would wait for each other; only answers that nobody takes end that.
+  auto answered = flush();
+  if (BIO_ctrl_pending(out_) <= 2 * kWriteBytes) answered = kj::READY_NOW;
+  return answered.then([this] { return fetch(); })
+      .then([=, this](bool more) -> kj::Promise<size_t> {
+        if (!more) fail(SSL_ERROR_SYSCALL);
+        return read_on(buffer, got, min_bytes, max_bytes);
+      });
 }
 
 kj::Promise<bool> TlsStream::fetch() {
@@ -162,10 +166,14 @@ kj::Promise<void> TlsStream::write(kj::ArrayPtr<const kj::ArrayPtr<const kj::byt
 
 void TlsStream::shutdownWrite() {
   if (failure_) return;
+  auto told = close().then([this] { below_->shutdownWrite(); });
+  sent_ = told.eagerlyEvaluate([](kj::Exception&&) {});
+}
+
+kj::Promise<void> TlsStream::close() {
   ERR_clear_error();
   SSL_shutdown(connection_.get());
-  auto told = flush().then([this] { below_->shutdownWrite(); });
-  sent_ = told.eagerlyEvaluate([](kj::Exception&&) {});
+  return flush();
 }
 
 void TlsStream::fail(int ssl_error) {

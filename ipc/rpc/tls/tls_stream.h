@@ -36,6 +36,8 @@ class TlsStream final : public kj::AsyncIoStream {
   kj::Promise<void> write(kj::ArrayPtr<const kj::ArrayPtr<const kj::byte>> pieces) override;
   kj::Promise<void> whenWriteDisconnected() override { return below_->whenWriteDisconnected(); }
   void shutdownWrite() override;
+  // Tells the other side that nothing follows; ends when that is on its way.
+  kj::Promise<void> close();
 
   TlsStream(kj::Own<kj::AsyncIoStream> below, std::shared_ptr<const Context> context);
 
