@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A djinnd as if it were on another machine, beside the same one here: what a streamed token takes
-and how many bytes cross for it, what an empty run takes when all have been asleep. The arms
-alternate, each in a process of its own, with djinn-reach and djinn-gate on the same cores."""
+and how many bytes cross for it, what an empty run takes when all have been asleep, through the
+gate's standard input and output, and over TLS. The arms alternate, each in a process of its own,
+with djinn-reach and djinn-gate on the same cores."""
 
 import os
 import statistics
@@ -9,8 +10,9 @@ import struct
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
+from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,8 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.append(str(ROOT / "tests" / "e2e"))
 
+from counted_wire import CountedWire  # noqa: E402
+from gates import door  # noqa: E402
 from ghost_models import generate, gpt2  # noqa: E402
 from private_daemon import Daemon, running  # noqa: E402
 from report import Entry, entry, report, seconds_of, token_seconds_of  # noqa: E402
@@ -76,46 +80,74 @@ def asked(pipe: Connection, what: Any) -> float:
     return float(pipe.recv())
 
 
-def tokens(daemon: Daemon) -> Iterator[Entry]:
+Counted = tuple[dict[str, str], Callable[[], int]]
+
+
+def by_stdio(daemon: Daemon, folder: Path, _: ExitStack) -> Counted:
+    """Where the arms go, and how many bytes have crossed for the one that is counted."""
+    counts = folder / "counts"
+    relay = f"exec:exec {sys.executable} {RELAY} {daemon.near_host} --counts {counts}"
+    hosts = {"near": daemon.near_host, "far": daemon.far_host, "counted": relay}
+    return hosts, lambda: sum(struct.unpack("QQ", counts.read_bytes()))
+
+
+def by_tls(daemon: Daemon, folder: Path, stack: ExitStack) -> Counted:
+    """Likewise, with what TLS adds."""
+    gate = stack.enter_context(door(folder, daemon.near_host))
+    wire = stack.enter_context(closing(CountedWire(gate.port)))
+    gate.enrol("far", "far")
+    gate.enrol("counted", "counted", wire.port)
+    hosts = {"near": daemon.near_host, "far": "djinn://far", "counted": "djinn://counted"}
+    return hosts, lambda: wire.bytes
+
+
+Carrier = Callable[[Daemon, Path, ExitStack], Counted]
+
+
+def tokens(name: str, daemon: Daemon, carrier: Carrier) -> Iterator[Entry]:
     with tempfile.TemporaryDirectory(prefix="djinn-bench.") as directory, ExitStack() as stack:
         gpt2().save_pretrained(directory)
-        counts = Path(directory) / "counts"
-        relay = f"exec:exec {sys.executable} {RELAY} {daemon.near_host} --counts {counts}"
-        hosts = {"near": daemon.near_host, "far": daemon.far_host, "counted": relay}
+        hosts, crossed = carrier(daemon, Path(directory), stack)
         arms = {name: spawned(stack, generator, host, directory) for name, host in hosts.items()}
         for arm in arms.values():
             arm.recv()
 
-        def crossed(count: int) -> int:
-            before = sum(struct.unpack("QQ", counts.read_bytes()))
+        def crossed_for(count: int) -> int:
+            before = crossed()
             asked(arms["counted"], count)
-            return sum(struct.unpack("QQ", counts.read_bytes())) - before
+            return crossed() - before
 
         for _ in range(REPETITIONS):
             near, far = asked(arms["near"], 0), asked(arms["far"], 0)
-            extra = crossed(BYTES_TOKENS) - crossed(BYTES_TOKENS // 2)
+            extra = crossed_for(BYTES_TOKENS) - crossed_for(BYTES_TOKENS // 2)
             yield entry(
-                "remote/token",
+                name,
                 far,
                 of_near=far / near,
                 bytes=extra / (BYTES_TOKENS - BYTES_TOKENS // 2),
             )
 
 
-def runs(daemon: Daemon) -> Iterator[Entry]:
-    with ExitStack() as stack:
-        arms = [spawned(stack, runner, host) for host in (daemon.near_host, daemon.far_host)]
+def runs(name: str, daemon: Daemon, carrier: Carrier) -> Iterator[Entry]:
+    with tempfile.TemporaryDirectory(prefix="djinn-bench.") as directory, ExitStack() as stack:
+        hosts, _ = carrier(daemon, Path(directory), stack)
+        arms = [spawned(stack, runner, hosts[where]) for where in ("near", "far")]
         for arm in arms:
             arm.recv()
         for _ in range(REPETITIONS):
             near, far = (asked(arm, "runs") for arm in arms)
-            yield entry("remote/asleep", far, near_us=near * 1e6, far_us=far * 1e6)
+            yield entry(name, far, near_us=near * 1e6, far_us=far * 1e6)
 
 
 def main() -> None:
     with running() as daemon:
         assert daemon.far_host
-        report({"remote/token": lambda: tokens(daemon), "remote/asleep": lambda: runs(daemon)})
+        benchmarks: dict[str, Callable[[], Iterator[Entry]]] = {}
+        for end, carrier in (("", by_stdio), ("_tls", by_tls)):
+            for what, measure in (("token", tokens), ("asleep", runs)):
+                name = f"remote/{what}{end}"
+                benchmarks[name] = partial(measure, name, daemon, carrier)
+        report(benchmarks)
 
 
 if __name__ == "__main__":

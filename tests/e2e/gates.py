@@ -48,15 +48,15 @@ class Door:
         answer: dict[str, Any] = json.loads(done.stdout)
         return answer
 
-    def enrol(self, who: str, name: str = "box", *options: str) -> Path:
-        """Makes a profile of the gate, NAME, for somebody; gives its file. `host` is that."""
+    def enrol(self, who: str, name: str = "box", port: int = 0) -> Path:
+        """Makes a profile of the gate, NAME, for somebody; gives its file. `host` is that. Another
+        port leads there, too."""
         hosts = self.home / "djinn" / "hosts"
         hosts.mkdir(parents=True, exist_ok=True)
         profile = hosts / f"{name}.pem"
         self.host = f"djinn://{name}"
-        self.authority(
-            *("enrol", who, "--address", f"127.0.0.1:{self.port}", "--out", str(profile)), *options
-        )
+        address = f"127.0.0.1:{port or self.port}"
+        self.authority("enrol", who, "--address", address, "--out", str(profile))
         return profile
 
     def revoke(self, who: str) -> None:
