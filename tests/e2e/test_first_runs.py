@@ -34,7 +34,7 @@ def graph(dtype: str, numerics: str) -> str:
 @pytest.mark.ci
 @pytest.mark.parametrize("numerics", ["exact", "fast"])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_a_first_run_is_granted_what_it_holds_and_is_not_repeated(
+def test_a_first_run_is_granted_what_it_holds_and_asks_once(
     tmp_path: Path, dtype: str, numerics: str
 ) -> None:
     torch.manual_seed(1)
@@ -55,6 +55,7 @@ def test_a_first_run_is_granted_what_it_holds_and_is_not_repeated(
         (device,) = ctl(daemon, "devices", "-j").items()
         granted = status["memory_lanes_bytes"] - device["planned_bytes"]
         held = worker["slab_bytes"]
-        assert worker["runs_repeated"] == 0 and worker["plan_misses"] == 0
+        # It begins again once, with the memory that it asked for before it computed anything.
+        assert worker["runs_repeated"] <= 1 and worker["plan_misses"] == 0
         assert held >= 8 * HEAP_STEP, "so little that it says nothing"
         assert held <= granted <= 1.3 * held + HEAP_STEP + given.nbytes
