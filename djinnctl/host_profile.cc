@@ -163,21 +163,6 @@ Result<HostProfile> parse_host_profile(std::string_view text, const std::string&
   return profile;
 }
 
-Result<std::string> read_host_profile(const std::string& path) {
-  DJINN_TRY(const Fd file, client::open_regular_file(path));
-  struct stat status {};
-  if (::fstat(file.get(), &status) != 0) return failed("look at", path);
-  if ((status.st_mode & 077) != 0) {
-    return Error{
-        ErrorCode::kPermissionDenied,
-        fmt::format("{0} may be read or changed by others than its owner, and there is a "
-                    "key in it. If nobody had it, 'chmod 600 {0}' mends that; else ask for "
-                    "another one.",
-                    showable(path))};
-  }
-  return client::read_regular_file(path, kProfileBytesMax);
-}
-
 Status check_host_name(std::string_view name) {
   const auto is_of_name = [](char c) {
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '.' ||
@@ -197,15 +182,6 @@ Status check_host_name(std::string_view name) {
 std::string name_from(const HostProfile& profile) {
   if (profile.address.starts_with('[')) return "";
   return profile.address.substr(0, profile.address.rfind(':'));
-}
-
-Result<std::string> hosts_folder() {
-  const char* const config = ::getenv("XDG_CONFIG_HOME");
-  if (config != nullptr && *config == '/') return std::string(config) + "/djinn/hosts";
-  const char* const home = ::getenv("HOME");
-  if (home != nullptr && *home == '/') return std::string(home) + "/.config/djinn/hosts";
-  return Error{ErrorCode::kInvalidArgument,
-               "Neither HOME nor XDG_CONFIG_HOME says where profiles are. Set one of them."};
 }
 
 Status install_host_profile(const std::string& folder, const std::string& name,

@@ -22,17 +22,12 @@ struct HostProfile {
 
 // Errors: kMalformed, with what is wrong. what: the file's name, for that.
 Result<HostProfile> parse_host_profile(std::string_view text, const std::string& what);
-// The whole file, which nobody but its owner may read. Errors: kPermissionDenied, and those of
-// read_regular_file().
-Result<std::string> read_host_profile(const std::string& path);
 
 // What stands behind djinn://. Error: kInvalidArgument.
 Status check_host_name(std::string_view name);
 // The address's host; of an IPv6 address, empty.
 [[nodiscard]] std::string name_from(const HostProfile& profile);
 
-// Where the user's profiles are: NAME.pem each. Error: kInvalidArgument where nothing says so.
-Result<std::string> hosts_folder();
 // Replaces a profile of the same gate. Errors: kAlreadyExists for another gate's, kMalformed for
 // one that is none; what the system said.
 Status install_host_profile(const std::string& folder, const std::string& name,

@@ -6,6 +6,8 @@
 #include "djinnctl/command_line.h"
 #include "djinnctl/host_profile.h"
 #include "djinnctl/output.h"
+#include "libdjinn-client/host.h"
+#include "libdjinn-client/regular_file.h"
 
 namespace djinn::ctl {
 namespace {
@@ -16,11 +18,11 @@ struct HostOptions {
 };
 
 Status add(const Invocation& invocation, const HostOptions& options) {
-  DJINN_TRY(const std::string text, read_host_profile(options.file));
+  DJINN_TRY(const std::string text, client::read_secret_file(options.file, kProfileBytesMax));
   DJINN_TRY(const HostProfile profile, parse_host_profile(text, options.file));
   const std::string name = options.name.empty() ? name_from(profile) : options.name;
   DJINN_CHECK(check_host_name(name));
-  DJINN_TRY(const std::string folder, hosts_folder());
+  DJINN_TRY(const std::string folder, client::profiles_folder());
   DJINN_CHECK(install_host_profile(folder, name, text, profile));
   const std::string host = "djinn://" + name;
   if (!invocation.wants_json()) return write_out(fmt::format("export DJINN_HOST={}\n", host));

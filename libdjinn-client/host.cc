@@ -138,4 +138,13 @@ Result<Host> resolve_host(const std::string& host) {
   return at(of_user.empty() || is_there ? kServiceSocket : of_user);
 }
 
+Result<std::string> profiles_folder() {
+  const char* const config = ::getenv("XDG_CONFIG_HOME");
+  if (config != nullptr && *config == '/') return std::string(config) + "/djinn/hosts";
+  const char* const home = ::getenv("HOME");
+  if (home != nullptr && *home == '/') return std::string(home) + "/.config/djinn/hosts";
+  return Error{ErrorCode::kInvalidArgument,
+               "Neither HOME nor XDG_CONFIG_HOME says where profiles of hosts are. Set one."};
+}
+
 }  // namespace djinn::client

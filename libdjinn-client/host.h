@@ -40,4 +40,8 @@ Result<Host> parse_host(const std::string& text);
 // else the system's. Errors: those of parse_host().
 Result<Host> resolve_host(const std::string& host);
 
+// Where this user has profiles of hosts, each as NAME.pem (reach/profile.h). Error:
+// kInvalidArgument where the environment does not say.
+Result<std::string> profiles_folder();
+
 }  // namespace djinn::client

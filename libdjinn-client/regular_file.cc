@@ -48,7 +48,8 @@ Result<std::string> read_all(const std::string& path, uint64_t bytes_max, bool i
   if (::fstat(fd.get(), &info) != 0) return system_error("look at " + path, errno);
   if (is_secret && (info.st_mode & (S_IRWXG | S_IRWXO)) != 0) {
     return Error{ErrorCode::kPermissionDenied,
-                 path + " has a key, and others may read it: 'chmod 600' it."};
+                 path + " has a key, and others may read it. If nobody did, 'chmod 600 " + path +
+                     "' mends that; else ask for another one."};
   }
   if (static_cast<uint64_t>(info.st_size) > bytes_max) {
     return Error{ErrorCode::kLimitExceeded, path + " is larger than a configuration can be."};

@@ -2,8 +2,7 @@
 
 #include "libdjinn-client/reach/profile.h"
 
-#include <stdlib.h>
-
+#include <algorithm>
 #include <optional>
 #include <string_view>
 #include <utility>
@@ -15,16 +14,6 @@ namespace {
 
 constexpr uint64_t kBytesMax = 65536;
 constexpr std::string_view kEndOfCertificate = "-----END CERTIFICATE-----";
-
-// Empty where the environment does not say.
-std::string folder_of_user() {
-  const char* const configuration = ::getenv("XDG_CONFIG_HOME");
-  if (configuration != nullptr && *configuration == '/') {
-    return std::string(configuration) + "/djinn/hosts/";
-  }
-  const char* const home = ::getenv("HOME");
-  return home != nullptr && *home == '/' ? std::string(home) + "/.config/djinn/hosts/" : "";
-}
 
 std::optional<std::string> value_of(std::string_view text, std::string_view key) {
   while (!text.empty() && !text.starts_with("-----")) {
@@ -55,12 +44,8 @@ Result<Profile> parse(const std::string& text, uint16_t port) {
 }  // namespace
 
 Result<Profile> read_profile(const client::Host& host) {
-  const std::string folder = folder_of_user();
-  if (folder.empty()) {
-    return Error{ErrorCode::kNotFound,
-                 "Neither HOME nor XDG_CONFIG_HOME says where profiles of hosts are. Set one."};
-  }
-  const std::string path = folder + host.destination + ".pem";
+  DJINN_TRY(const std::string folder, client::profiles_folder());
+  const std::string path = folder + '/' + host.destination + ".pem";
   auto text = client::read_secret_file(path, kBytesMax);
   if (!text && text.error().code == ErrorCode::kNotFound) {
     return Error{ErrorCode::kNotFound,
