@@ -179,6 +179,9 @@ class Daemon:
     def status(self) -> dict[str, Any]:
         return self.observer.status()
 
+    def sessions_named(self, *names: str) -> int:
+        return sum(one["name"] in names for one in self.observer.sessions())
+
     def worker(self) -> dict[str, Any]:
         (worker,) = self.status()["workers"]
         return worker

@@ -60,10 +60,6 @@ def processes(name: str, host: str) -> list[int]:
     return found
 
 
-def sessions_named(daemon: Daemon, *names: str) -> int:
-    return sum(one["name"] in names for one in daemon.observer.sessions())
-
-
 def test_a_linear_gives_the_bytes_that_it_gives_here(
     daemon: Daemon, far: djinn.Session, layer: Path
 ) -> None:
@@ -140,11 +136,11 @@ def test_sessions_of_a_process_share_one_connection_and_it_ends_with_them() -> N
             stdout=subprocess.PIPE,
         ) as child:
             assert child.stdout is not None and child.stdout.readline() == b"ready\n"
-            assert sessions_named(daemon, "child", "second") == 2
+            assert daemon.sessions_named("child", "second") == 2
             between = [processes(name, daemon.near_host) for name in ("djinn-reach", "djinn-gate")]
             assert [len(found) for found in between] == [1, 1]
             child.kill()
-        wait_until(lambda: sessions_named(daemon, "child", "second") == 0, "its sessions end")
+        wait_until(lambda: daemon.sessions_named("child", "second") == 0, "its sessions end")
         for name in ("djinn-reach", "djinn-gate"):
             wait_until(lambda name=name: processes(name, daemon.near_host) == [], f"{name} ends")
 
@@ -241,7 +237,7 @@ def test_a_connection_that_ends_anywhere_ends_the_session_and_nothing_else(
         except djinn.Error as error:
             assert isinstance(error, djinn.LostError | djinn.HandleError), error
             ended += 1
-        wait_until(lambda: sessions_named(daemon, "cut") == 0, f"cut at {cut}, its session ends")
+        wait_until(lambda: daemon.sessions_named("cut") == 0, f"cut at {cut}, its session ends")
     assert ended >= len(CUTS) - 2
 
 

@@ -146,6 +146,7 @@ def test_who_asks_for_memory_while_no_worker_is_there_waits_for_the_next(
         wait_until(lambda: host.worker()["state"] == "recovering", "there is no worker")
         with host.connect("two", staging_bytes=(all_else // 4096 + 1) * 4096):
             assert len(events_of(host, "sequence-spilled")) == 1
+        wait_until(lambda: host.sessions_named("two") == 0, "what it held is free")
         assert one.turn() == expected[2]
 
 
