@@ -14,6 +14,7 @@
 #include <charconv>
 #include <filesystem>
 
+#include "ipc/principal.h"
 #include "kernel/base/text.h"
 #include "libdjinn-client/regular_file.h"
 
@@ -24,7 +25,6 @@ constexpr std::string_view kBegin = "-----BEGIN ";
 constexpr std::string_view kEnd = "-----END ";
 constexpr std::string_view kDashes = "-----";
 constexpr std::string_view kKey = "PRIVATE KEY";
-constexpr size_t kPrincipalBytesMax = 256;
 constexpr size_t kNameBytesMax = 128;
 
 Error malformed(const std::string& what, std::string_view why) {
@@ -52,9 +52,8 @@ bool is_address(std::string_view text) {
 }
 
 bool is_gate(std::string_view text) {
-  return text.starts_with("spiffe://") && text.find("/djinn-gate/") != std::string_view::npos &&
-         text.size() <= kPrincipalBytesMax && is_showable(text) &&
-         text.find(' ') == std::string_view::npos;
+  const auto principal = ipc::Principal::parse(text);
+  return principal && principal->is_gate();
 }
 
 // Takes the value of "key: value", once. Whether the line is one of that key.

@@ -68,7 +68,7 @@ struct House {
     return one;
   }
 
-  const tls::Principal gate_name = tls::Principal::parse("spiffe://lab/djinn-gate/box").value();
+  const ipc::Principal gate_name = ipc::Principal::parse("spiffe://lab/djinn-gate/box").value();
   tls::TestAuthority authority;
   Issued gate = authority.issue(said({"URI:spiffe://lab/djinn-gate/box"}, "serverAuth"));
   Issued ann = authority.issue({});

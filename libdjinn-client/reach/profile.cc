@@ -30,7 +30,7 @@ Result<Profile> parse(const std::string& text, uint16_t port) {
   auto address = value_of(text, "address: ");
   const auto gate = value_of(text, "gate: ");
   if (!address || !gate) return malformed("It does not say where the gate is, and who.");
-  auto name = tls::Principal::parse(*gate);
+  auto name = ipc::Principal::parse(*gate);
   if (!name || !name->is_gate()) return malformed("It names no gate.");
   if (port != 0) address = address->substr(0, address->rfind(':') + 1) + std::to_string(port);
   const size_t end = text.find(kEndOfCertificate);

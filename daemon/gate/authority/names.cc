@@ -9,6 +9,7 @@
 #include <array>
 #include <charconv>
 
+#include "ipc/principal.h"
 #include "kernel/base/text.h"
 
 namespace djinn::authority {
@@ -19,41 +20,29 @@ constexpr size_t kDomainBytesMax = 200;  // leaves room for a name
 constexpr size_t kHostBytesMax = 253;    // of a DNS name: RFC 1035, section 2.3.4
 constexpr size_t kLabelBytesMax = 63;
 
-bool is_lower_or_digit(char c) {
-  return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9');
-}
-
-bool is_of_segment(char c) {
-  return is_lower_or_digit(c) || (c >= 'A' && c <= 'Z') || c == '.' || c == '_' || c == '-';
-}
-
 Error wrong(std::string message) {
   return {ErrorCode::kInvalidArgument, std::move(message)};
 }
 
-bool is_segment(std::string_view text) {
-  return !text.empty() && text != "." && text != ".." && std::ranges::all_of(text, is_of_segment);
-}
-
-Status check_segments(std::string_view domain, std::string_view name) {
-  for (size_t begin = 0; begin <= name.size();) {
-    const size_t end = std::min(name.find('/', begin), name.size());
-    if (!is_segment(name.substr(begin, end - begin))) {
-      return wrong(fmt::format(
-          "'{}' is no name that a certificate may have. It is made of A-Z, a-z, 0-9, '.', '_' and "
-          "'-', with single '/' between its parts, none of which is '.' or '..'. Name somebody as "
-          "'alice' or 'team/alice'.",
-          showable(name)));
-    }
-    begin = end + 1;
-  }
-  if (const size_t bytes = principal_of(domain, name).size(); bytes > kPrincipalBytesMax) {
+Status check_name(std::string_view domain, std::string_view name) {
+  const std::string principal = principal_of(domain, name);
+  if (principal.size() > ipc::kPrincipalBytesMax) {
     return wrong(
         fmt::format("That name has {} bytes with its trust domain, and at most {} are "
                     "read. Take a shorter one.",
-                    bytes, kPrincipalBytesMax));
+                    principal.size(), ipc::kPrincipalBytesMax));
   }
-  return {};
+  if (ipc::Principal::parse(principal)) return {};
+  return wrong(fmt::format(
+      "'{}' is no name that a certificate may have. It is made of A-Z, a-z, 0-9, '.', '_' and "
+      "'-', with single '/' between its parts, none of which is '.' or '..'. Name somebody as "
+      "'alice' or 'team/alice'.",
+      showable(name)));
+}
+
+bool is_of_label(char c) {
+  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' ||
+         c == '-';
 }
 
 bool is_number(const std::string& host) {
@@ -70,7 +59,7 @@ bool is_host_name(std::string_view host) {
     const size_t end = std::min(host.find('.', begin), host.size());
     const std::string_view label = host.substr(begin, end - begin);
     if (label.empty() || label.size() > kLabelBytesMax || label.front() == '-' ||
-        label.back() == '-' || !std::ranges::all_of(label, is_of_segment)) {
+        label.back() == '-' || !std::ranges::all_of(label, is_of_label)) {
       return false;
     }
     begin = end + 1;
@@ -88,13 +77,8 @@ Error no_address(std::string_view text) {
 }  // namespace
 
 Status check_trust_domain(std::string_view domain) {
-  const auto is_of_domain = [](char c) {
-    return is_lower_or_digit(c) || c == '.' || c == '_' || c == '-';
-  };
-  if (!domain.empty() && domain.size() <= kDomainBytesMax && is_lower_or_digit(domain.front()) &&
-      std::ranges::all_of(domain, is_of_domain)) {
-    return {};
-  }
+  const auto somebody = ipc::Principal::parse(principal_of(domain, "somebody"));
+  if (somebody && somebody->domain() == domain && domain.size() <= kDomainBytesMax) return {};
   return wrong(fmt::format(
       "'{}' is no trust domain. One has 1 to {} bytes of a-z, 0-9, '.', '_' and '-', and begins "
       "with one of the first two. Name one with --trust-domain, such as 'gpu.example.org'.",
@@ -102,7 +86,7 @@ Status check_trust_domain(std::string_view domain) {
 }
 
 Status check_client_name(std::string_view domain, std::string_view name) {
-  DJINN_CHECK(check_segments(domain, name));
+  DJINN_CHECK(check_name(domain, name));
   if (!name.starts_with(kGatePrefix)) return {};
   return wrong(
       fmt::format("'{}' would be a gate's name, and who holds such a certificate passes "
@@ -111,14 +95,14 @@ Status check_client_name(std::string_view domain, std::string_view name) {
 }
 
 Result<std::string> gate_name(std::string_view domain, std::string_view host) {
-  if (!is_segment(host)) {
+  if (host.find('/') != std::string_view::npos || !check_name(domain, host)) {
     return wrong(
         fmt::format("This host is called '{}', which no certificate may say. Give it a "
                     "name of letters, digits, '.', '_' and '-' (hostnamectl).",
                     showable(host)));
   }
   std::string name = std::string(kGatePrefix).append(host);
-  DJINN_CHECK(check_segments(domain, name));
+  DJINN_CHECK(check_name(domain, name));
   return name;
 }
 

@@ -4,7 +4,7 @@
 //
 //   trust domain   whose names these are; lower-case, as SPIFFE has it
 //   name           a client's, or "djinn-gate/HOST": segments with / between them
-//   principal      spiffe://TRUST_DOMAIN/NAME, at most 256 bytes
+//   principal      spiffe://TRUST_DOMAIN/NAME (ipc/principal.h)
 //   address        where a gate listens: HOST:PORT
 #pragma once
 
@@ -16,7 +16,6 @@
 
 namespace djinn::authority {
 
-inline constexpr size_t kPrincipalBytesMax = 256;
 inline constexpr uint16_t kPort = 10467;  // of a gate that names none
 inline constexpr std::string_view kGatePrefix = "djinn-gate/";
 

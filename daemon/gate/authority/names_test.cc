@@ -7,6 +7,8 @@
 
 #include <string>
 
+#include "ipc/principal.h"
+
 namespace djinn::authority {
 namespace {
 
@@ -52,7 +54,7 @@ TEST(Names, no_client_is_called_as_a_gate_is) {
 }
 
 TEST(Names, a_principal_has_at_most_256_bytes) {
-  const size_t room = kPrincipalBytesMax - principal_of(kDomain, "").size();
+  const size_t room = ipc::kPrincipalBytesMax - principal_of(kDomain, "").size();
   EXPECT_TRUE(check_client_name(kDomain, std::string(room, 'a')).ok());
   EXPECT_FALSE(check_client_name(kDomain, std::string(room + 1, 'a')).ok());
   EXPECT_FALSE(gate_name(kDomain, std::string(room, 'a')).ok());

@@ -176,7 +176,7 @@ Status check_times(X509& certificate) {
 
 }  // namespace
 
-Result<Principal> principal_of(X509& certificate) {
+Result<ipc::Principal> principal_of(X509& certificate) {
   int critical = 0;
   const Names names(static_cast<GENERAL_NAMES*>(
       X509_get_ext_d2i(&certificate, NID_subject_alt_name, &critical, nullptr)));
@@ -192,12 +192,12 @@ Result<Principal> principal_of(X509& certificate) {
   if (found == nullptr) {
     return Error{ErrorCode::kInvalidArgument, "It has no name of a principal (a spiffe:// URI)."};
   }
-  return Principal::parse({reinterpret_cast<const char*>(ASN1_STRING_get0_data(found)),
-                           static_cast<size_t>(ASN1_STRING_length(found))});
+  return ipc::Principal::parse({reinterpret_cast<const char*>(ASN1_STRING_get0_data(found)),
+                                static_cast<size_t>(ASN1_STRING_length(found))});
 }
 
 Result<std::shared_ptr<const Context>> Context::make(Side side, const Identity& identity,
-                                                     std::optional<Principal> peer) {
+                                                     std::optional<ipc::Principal> peer) {
   ERR_clear_error();
   DJINN_TRY(const auto own, certificates_in(identity.certificates));
   if (own.empty()) return unusable("There is no certificate in PEM.");
@@ -206,7 +206,7 @@ Result<std::shared_ptr<const Context>> Context::make(Side side, const Identity& 
     return unusable(side == Side::kGate ? "The certificate is not one for servers."
                                         : "The certificate is not one for clients.");
   }
-  DJINN_TRY(Principal self, principal_of(*own.front()));
+  DJINN_TRY(ipc::Principal self, principal_of(*own.front()));
   SslContext context(SSL_CTX_new(side == Side::kGate ? TLS_server_method() : TLS_client_method()));
   if (!context || !agree(context.get(), side)) return unusable("OpenSSL has no TLS 1.3.");
   DJINN_CHECK(take_identity(context.get(), own, identity.key));
@@ -215,7 +215,8 @@ Result<std::shared_ptr<const Context>> Context::make(Side side, const Identity& 
                                          std::move(peer));
 }
 
-Context::Context(Side side, SslContext context, Principal self, std::optional<Principal> peer)
+Context::Context(Side side, SslContext context, ipc::Principal self,
+                 std::optional<ipc::Principal> peer)
     : side_(side), context_(std::move(context)), self_(std::move(self)), peer_(std::move(peer)) {}
 
 std::unique_ptr<SSL, Freed<&SSL_free>> Context::connection(Check& check) const {

@@ -10,8 +10,8 @@
 #include <optional>
 #include <string>
 
+#include "ipc/principal.h"
 #include "ipc/rpc/tls/outcome.h"
-#include "ipc/rpc/tls/principal.h"
 #include "kernel/base/result.h"
 
 namespace djinn::tls {
@@ -46,12 +46,12 @@ class Context {
   // Errors: kInvalidArgument (no PEM, a key of another certificate, a certificate that could not
   // be used so), kTimeout (it has expired, or is not valid yet; with the date).
   static Result<std::shared_ptr<const Context>> make(Side side, const Identity& identity,
-                                                     std::optional<Principal> peer = {});
+                                                     std::optional<ipc::Principal> peer = {});
   Context(const Context&) = delete;
   Context& operator=(const Context&) = delete;
 
   [[nodiscard]] Side side() const { return side_; }
-  [[nodiscard]] const Principal& self() const { return self_; }
+  [[nodiscard]] const ipc::Principal& self() const { return self_; }
   // Whether a peer is looked up in a list of what was revoked.
   [[nodiscard]] bool has_list() const;
   // A connection of this context, without its ends. check: of this context; outlives it.
@@ -63,17 +63,17 @@ class Context {
   // Why a peer may not have a certificate that is good by itself.
   [[nodiscard]] std::optional<Failure> refusal_of_leaf(X509& leaf) const;
 
-  Context(Side side, std::unique_ptr<SSL_CTX, Freed<&SSL_CTX_free>> context, Principal self,
-          std::optional<Principal> peer);
+  Context(Side side, std::unique_ptr<SSL_CTX, Freed<&SSL_CTX_free>> context, ipc::Principal self,
+          std::optional<ipc::Principal> peer);
 
  private:
   Side side_;
   std::unique_ptr<SSL_CTX, Freed<&SSL_CTX_free>> context_;
-  Principal self_;
-  std::optional<Principal> peer_;
+  ipc::Principal self_;
+  std::optional<ipc::Principal> peer_;
 };
 
 // The one spiffe:// name of a certificate. Errors: kInvalidArgument.
-Result<Principal> principal_of(X509& certificate);
+Result<ipc::Principal> principal_of(X509& certificate);
 
 }  // namespace djinn::tls

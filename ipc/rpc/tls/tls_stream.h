@@ -24,7 +24,7 @@ class TlsStream final : public kj::AsyncIoStream {
   static kj::Promise<Shaken> shake_hands(kj::Own<kj::AsyncIoStream> below,
                                          std::shared_ptr<const Context> context);
 
-  [[nodiscard]] const Principal& peer() const { return *peer_; }
+  [[nodiscard]] const ipc::Principal& peer() const { return *peer_; }
   // Whether its peer would be taken by another context.
   [[nodiscard]] std::optional<Failure> refusal_by(const Context& context) const;
   // Why it has failed since, for instance because the other side has refused this one: a client
@@ -58,7 +58,7 @@ class TlsStream final : public kj::AsyncIoStream {
   std::unique_ptr<SSL, Freed<&SSL_free>> connection_;
   BIO* in_;   // connection_'s
   BIO* out_;  // connection_'s
-  std::optional<Principal> peer_;
+  std::optional<ipc::Principal> peer_;
   std::optional<Failure> failure_;
   size_t handshake_bytes_ = 0;
   kj::Array<kj::byte> buffer_;

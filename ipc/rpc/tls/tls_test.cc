@@ -46,7 +46,7 @@ struct Lab {
   }
   [[nodiscard]] std::shared_ptr<const Context> of_client(const Said& said = {}) const {
     return Context::make(Side::kClient, identity_of(authority.issue(said)),
-                         Principal::parse("spiffe://lab/djinn-gate/box").value())
+                         ipc::Principal::parse("spiffe://lab/djinn-gate/box").value())
         .value();
   }
 };
@@ -396,7 +396,7 @@ TEST(Client, hears_why_it_was_refused) {
       TlsStream::shake_hands(kj::mv(pipe.ends[0]), lab().of_gate(lab().authority.revoked({ann})))
           .eagerlyEvaluate(nullptr);
   const auto context = Context::make(Side::kClient, lab().identity_of(ann),
-                                     Principal::parse("spiffe://lab/djinn-gate/box").value())
+                                     ipc::Principal::parse("spiffe://lab/djinn-gate/box").value())
                            .value();
   auto here = TlsStream::shake_hands(kj::mv(pipe.ends[1]), context).wait(io.waitScope);
   TlsStream& stream = *std::get<kj::Own<TlsStream>>(here);

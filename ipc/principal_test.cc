@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-#include "ipc/rpc/tls/principal.h"
+#include "ipc/principal.h"
 
 #include <gtest/gtest.h>
 
@@ -8,7 +8,7 @@
 
 #include "kernel/base/random.h"
 
-namespace djinn::tls {
+namespace djinn::ipc {
 namespace {
 
 TEST(Principal, has_a_domain_and_a_path) {
@@ -78,4 +78,4 @@ TEST(Principal, that_was_taken_is_what_was_read) {
 }
 
 }  // namespace
-}  // namespace djinn::tls
+}  // namespace djinn::ipc

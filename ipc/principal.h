@@ -9,7 +9,7 @@
 
 #include "kernel/base/result.h"
 
-namespace djinn::tls {
+namespace djinn::ipc {
 
 // Of one name.
 inline constexpr size_t kPrincipalBytesMax = 256;
@@ -33,4 +33,4 @@ class Principal {
   std::string text_;
 };
 
-}  // namespace djinn::tls
+}  // namespace djinn::ipc

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-#include "ipc/rpc/tls/principal.h"
+#include "ipc/principal.h"
 
 #include <algorithm>
 
-namespace djinn::tls {
+namespace djinn::ipc {
 namespace {
 
 constexpr std::string_view kScheme = "spiffe://";
@@ -70,4 +70,4 @@ bool Principal::is_gate() const {
   return path().starts_with(kOfGates);
 }
 
-}  // namespace djinn::tls
+}  // namespace djinn::ipc
