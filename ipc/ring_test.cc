@@ -436,7 +436,7 @@ struct Traffic {
   }
 };
 
-TEST(Ring, a_million_items_cross_in_order_and_unchanged) {
+TEST(Ring, once_a_million_items_cross_in_order_and_unchanged) {
   Traffic traffic;
   traffic.runs = 1'000'000;
   traffic.sleeps = false;

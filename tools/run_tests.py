@@ -18,6 +18,8 @@ Tiers: a GoogleTest whose name begins with `ci_` or `full_`, a CTest test with t
 `full`, and a pytest test with that mark are left out of `quick`; `full` ones of the default too.
 TEXT runs the tests of all tiers whose name, or whose program's name, contains it; where it names a
 group (groups_of_tests.py), those that contain one of the group's texts.
+Of GoogleTests whose name begins with `once_` or `ci_once_`, what they test is no matter of memory
+or threads: with a sanitizer they run in the full tier alone.
 
 Nothing is silently absent: a program that is missing, crashes, times out, writes no report, or
 fails although its report names no failure, counts as one failed test.
@@ -58,6 +60,7 @@ PRESETS = ("release", "asan")
 PRESETS_MORE = {"quick": (), "default": ("tsan-unity",), "full": ("tsan",)}
 IN_TSAN_UNITY = "worker"  # the program of many threads
 TIERS_LEFT_OUT = {"quick": ("ci", "full"), "default": ("full",), "full": ()}
+NOT_SANITIZED = ("once", "ci_once")  # but in the full tier
 PROGRAM_TIMEOUT_S = 900
 PYTEST_TIMEOUT_S = 7200  # the full tier compiles all packages twice
 RUNNING: set[int] = set()  # process groups
@@ -176,11 +179,17 @@ class Selection:
     def names(self, program: str) -> bool:
         return any(text in program for text in self.texts)
 
-    def gtest_filter(self, program: str) -> str:
+    def gtest_filter(self, program: str, preset: str = "release") -> str:
         """The value of GTEST_FILTER."""
         wanted = ["*"] if self.names(program) else [f"*{text}*" for text in self.texts]
-        left_out = [f"*.{tier}_*" for tier in TIERS_LEFT_OUT[self.tier]]
-        return ":".join(wanted) + ("-" + ":".join(left_out) if left_out else "")
+        left_out = TIERS_LEFT_OUT[self.tier]
+        if self.tier != "full" and preset != "release":
+            left_out += NOT_SANITIZED
+        return (
+            ":".join(wanted)
+            + ("-" if left_out else "")
+            + ":".join(f"*.{beginning}_*" for beginning in left_out)
+        )
 
     def pytest_arguments(self) -> list[str]:
         marks = " and ".join(f"not {tier}" for tier in TIERS_LEFT_OUT[self.tier])
@@ -196,7 +205,7 @@ def environment_of(
         **os.environ,
         **sanitizers,
         "GTEST_OUTPUT": f"json:{report}",
-        "GTEST_FILTER": ":".join(cases) or selection.gtest_filter(program.name),
+        "GTEST_FILTER": ":".join(cases) or selection.gtest_filter(program.name, program.preset),
         "GTEST_COLOR": "no",
         "DJINN_BUILD_DIR": str(ROOT / "build" / program.preset),
         "DJINN_TEST_TIER": selection.tier,

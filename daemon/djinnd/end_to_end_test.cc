@@ -240,7 +240,7 @@ uint64_t resident_bytes(pid_t pid) {
   return std::strtoull(pages.data(), nullptr, 10) * static_cast<uint64_t>(::getpagesize());
 }
 
-TEST(Djinnd, keeps_no_answers_for_who_does_not_read) {
+TEST(Djinnd, once_keeps_no_answers_for_who_does_not_read) {
   constexpr uint32_t kOpens = limits::kRequestsPending - 1;
   const TestDaemon daemon;
   const Fd file = model_file(daemon.directory(), 1, 'a', 2000);

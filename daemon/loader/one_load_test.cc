@@ -173,7 +173,7 @@ TEST_F(Load, a_malformed_file_is_an_error_with_a_code) {
   EXPECT_EQ(expect<ipc::LoadFailed>().code, ErrorCode::kMalformed);
 }
 
-TEST_F(Load, many_descriptors_of_one_large_header_are_refused_by_their_sum) {
+TEST_F(Load, once_many_descriptors_of_one_large_header_are_refused_by_their_sum) {
   const std::string spaces(load::kHeadersBytesMax / 2 - kHeader.size(), ' ');
   const Fd file = file_of(safetensors(kHeader + spaces, "abcdef"));
   send({ipc::TakeFiles{3, true}}, {file.get(), file.get(), file.get()});

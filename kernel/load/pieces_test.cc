@@ -145,7 +145,7 @@ TEST(Pieces, wide_gaps_are_not_read) {
   EXPECT_EQ(read, 800u);
 }
 
-TEST(Pieces, a_plan_of_endless_pieces_is_refused) {
+TEST(Pieces, once_a_plan_of_endless_pieces_is_refused) {
   const CopyJob sparse{
       0, 0, 0, 0, DType::kUInt8, DType::kUInt8, {{kScheduledPiecesMax + 1, uint64_t{1} << 20, 1}}};
   EXPECT_EQ(testing::code_of(schedule_reads(std::span(&sparse, 1))), ErrorCode::kLimitExceeded);

@@ -302,7 +302,7 @@ TEST(Annotate, any_verified_graph_is_annotated_without_harm) {
 
 // Walks are no recursions, and none that begins at every node goes far: else a graph as long as may
 // be would take a worker's stack, or its time.
-TEST(Annotate, the_longest_chains_are_annotated) {
+TEST(Annotate, once_the_longest_chains_are_annotated) {
   constexpr int kNodes = 60'000;
   const std::vector<std::vector<const char*>> chains = {
       {"aten::softmax.int", "aten::mul.Tensor"}, {"aten::_to_copy"}, {"aten::rsqrt"},

@@ -184,7 +184,7 @@ struct Score {
   }
 };
 
-TEST(Labels, ninety_nine_of_a_hundred_nodes_are_as_people_say) {
+TEST(Labels, once_ninety_nine_of_a_hundred_nodes_are_as_people_say) {
   Score score;
   const std::vector<Labels> all = all_labels();
   EXPECT_GE(all.size(), 24u);
@@ -205,7 +205,7 @@ TEST(Labels, ninety_nine_of_a_hundred_nodes_are_as_people_say) {
 }
 
 // Of all of the captures and forward passes, not only of those with labels.
-TEST(Labels, every_phase_but_unknown_is_of_some_node_and_unknown_of_none) {
+TEST(Labels, once_every_phase_but_unknown_is_of_some_node_and_unknown_of_none) {
   std::set<srg::Phase> labelled;
   for (const Labels& labels : all_labels()) {
     for (const Range& range : labels.phases) {
@@ -227,7 +227,7 @@ TEST(Labels, every_phase_but_unknown_is_of_some_node_and_unknown_of_none) {
 }
 
 // Of a value: all of the longest path, or less where another one is longer.
-TEST(Labels, what_waits_for_something_else_is_less_critical_than_what_is_waited_for) {
+TEST(Labels, once_what_waits_for_something_else_is_less_critical_than_what_is_waited_for) {
   size_t values = 0, right = 0;
   std::string wrong;
   for (const Labels& labels : all_labels()) {
@@ -250,7 +250,7 @@ TEST(Labels, what_waits_for_something_else_is_less_critical_than_what_is_waited_
   EXPECT_GE(right * 100, values * 99) << wrong;
 }
 
-TEST(Labels, the_rate_of_an_edge_is_its_bytes_a_run) {
+TEST(Labels, once_the_rate_of_an_edge_is_its_bytes_a_run) {
   size_t values = 0, right = 0;
   std::string wrong;
   for (const Labels& labels : all_labels()) {
@@ -288,7 +288,7 @@ TEST(Labels, every_node_of_every_capture_has_a_cost) {
   }
 }
 
-TEST(Labels, no_role_is_told_from_a_name) {
+TEST(Labels, once_no_role_is_told_from_a_name) {
   for (const Labels& labels : all_labels()) {
     Graph graph = graph_of(labels);
     Graph nameless = graph;

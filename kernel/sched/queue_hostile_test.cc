@@ -241,7 +241,8 @@ TEST(HostileClients, one_that_connects_anew_for_each_step_gets_no_more_than_one_
   }
 }
 
-TEST(HostileClients, one_that_connects_anew_for_each_run_leaves_others_what_one_that_stays_does) {
+TEST(HostileClients,
+     once_one_that_connects_anew_for_each_run_leaves_others_what_one_that_stays_does) {
   for (const uint64_t run_ms : {1000, 10'000}) {
     for (const uint64_t away_ms : {0, 5}) {
       const Deed run = last_of_its_session(run_of(run_ms * kMsec, away_ms * kMsec));
@@ -288,7 +289,7 @@ TEST(HostileClients, long_runs_leave_those_of_a_hundredth_of_their_length_nearly
   }
 }
 
-TEST(HostileClients, lenders_that_are_cancelled_win_nothing_for_the_run_that_they_lent_to) {
+TEST(HostileClients, once_lenders_that_are_cancelled_win_nothing_for_the_run_that_they_lent_to) {
   for (const uint64_t run_ms : {200, 1000, 10000}) {
     const auto add = [&](HostileLane& lane) {
       const Deed run = run_of(run_ms * kMsec);
@@ -302,7 +303,7 @@ TEST(HostileClients, lenders_that_are_cancelled_win_nothing_for_the_run_that_the
   }
 }
 
-TEST(HostileClients, no_false_prediction_no_sleep_and_no_number_of_short_steps_wins_time) {
+TEST(HostileClients, once_no_false_prediction_no_sleep_and_no_number_of_short_steps_wins_time) {
   Deed ends_early = run_of(kMsec);
   ends_early.predicted_ns = 9 * kNsPerSecond;
   ends_early.is_long = true;

@@ -28,7 +28,7 @@ TEST(JsonText, nesting_is_bounded_however_it_goes_on) {
   EXPECT_TRUE(parse_json(std::string(1'000'000, '[')).is_discarded());
 }
 
-TEST(JsonText, ci_as_many_values_are_read_as_bundles_may_have_and_no_more) {
+TEST(JsonText, ci_once_as_many_values_are_read_as_bundles_may_have_and_no_more) {
   const auto of_values = [](size_t count) {
     std::string text = "[";
     for (size_t i = 1; i < count; ++i) text += "0,";

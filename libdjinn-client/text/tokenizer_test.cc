@@ -256,7 +256,7 @@ TEST(Tokenizer, errors_end_at_a_character_and_steer_no_terminal) {
       << error.message;
 }
 
-TEST(Tokenizer, a_text_that_the_file_makes_too_long_is_an_error_that_says_by_what) {
+TEST(Tokenizer, once_a_text_that_the_file_makes_too_long_is_an_error_that_says_by_what) {
   const std::string more = R"({"type": "Replace", "pattern": {"String": "a"},
                                "content": "aaaaaaaaaaaaaaaa"})";
   const std::string prefix = R"({"type": "Metaspace", "replacement": "x", "split": false})";
@@ -281,7 +281,7 @@ TEST(Tokenizer, a_text_that_the_file_makes_too_long_is_an_error_that_says_by_wha
   }
 }
 
-TEST(Tokenizer, pieces_that_are_too_long_together_are_an_error) {
+TEST(Tokenizer, once_pieces_that_are_too_long_together_are_an_error) {
   const std::string content(kAffixBytesMax, 'x');
   const auto made = Tokenizer::read(
       changed("/normalizer", Json{{"type", "Prepend"}, {"prepend", content}}.dump().c_str())
@@ -364,7 +364,7 @@ TEST(Tokenizer, words_and_merges_that_were_chosen_to_take_for_ever_are_refused) 
   }
 }
 
-TEST(Tokenizer, ci_what_a_file_makes_of_its_bytes_is_bounded) {
+TEST(Tokenizer, ci_once_what_a_file_makes_of_its_bytes_is_bounded) {
   const auto code_of = [](const std::string& file) { return Tokenizer::read(file).error().code; };
   std::string settings = "{\"added_tokens\": [";
   for (size_t i = 0; i < kSettingsMax; ++i) settings += "0,";
@@ -406,7 +406,7 @@ TEST(Tokenizer, a_megabyte_of_marks_is_put_in_order_in_a_moment) {
   EXPECT_EQ(normalized("\u00e9\u0316", NormalForm::kC), "\u00e9\u0316");
 }
 
-TEST(Tokenizer, a_file_of_fifty_thousand_added_tokens_takes_a_moment) {
+TEST(Tokenizer, once_a_file_of_fifty_thousand_added_tokens_takes_a_moment) {
   Json file = small_file();
   for (int i = 5; i < 50'000; ++i) {
     file["added_tokens"].push_back({{"id", i}, {"content", "<" + std::to_string(i) + ">"}});
@@ -416,7 +416,7 @@ TEST(Tokenizer, a_file_of_fifty_thousand_added_tokens_takes_a_moment) {
   EXPECT_EQ(made->encode("<49999>", SpecialTokens::kWithout).value(), Ids{49'999});
 }
 
-TEST(Tokenizer, a_word_of_a_megabyte_takes_a_moment) {
+TEST(Tokenizer, once_a_word_of_a_megabyte_takes_a_moment) {
   std::string word;
   while (word.size() < size_t{1} << 20) word += "ab";
   const auto tokens = small().encode(word, SpecialTokens::kWithout);

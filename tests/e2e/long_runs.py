@@ -15,10 +15,10 @@ PRODUCTS = 200
 X = np.eye(640, dtype=np.float32)
 
 
-def matmuls(count: int) -> str:
-    """Of a float32 matrix x of 640 rows and columns; the result is y{count}."""
+def matmuls(count: int, side: int = 640) -> str:
+    """Of a float32 matrix x of so many rows and columns; the result is y{count}."""
     lines = [f"%y{i + 1} = aten::matmul(%y{i}, %x)" for i in range(count)]
-    header = 'srg 1 "long"\ninput %x : float32[640, 640]\n%y0 = aten::clone(%x)\n'
+    header = f'srg 1 "long"\ninput %x : float32[{side}, {side}]\n%y0 = aten::clone(%x)\n'
     return header + "\n".join([*lines, f"output %y{count}\n"])
 
 

@@ -22,29 +22,33 @@ from private_daemon import Daemon, running, stopped, wait_until
 
 PROMPT = [256, *b"The lane "]
 SMALL = 'srg 1 "small"\ninput %x : float32[4]\n%y = aten::neg(%x)\noutput %y\n'
-MINUTES = matmuls(4000)
+# A run of so many products is as long as many slices, and sentences of so few tokens end in it.
+SIDE, PRODUCTS, TOKENS = 448, 100, 20
+MINUTES = matmuls(10_000, SIDE)
 # x = x + 0.001 * (x @ x), in place, so many times.
-UPDATES = 150
+UPDATES = 80
 UPDATE = (
-    'srg 1 "update"\ninput %x : float32[640, 640]\n'
+    f'srg 1 "update"\ninput %x : float32[{SIDE}, {SIDE}]\n'
     + "\n".join(
         f"%p{i} = aten::matmul(%x, %x)\n%u{i} = aten::add_.Tensor(%x, %p{i}, alpha=0.001)"
         for i in range(UPDATES)
     )
     + "\n%y = aten::sum(%x)\noutput %y\n"
 )
-X = (np.arange(640 * 640, dtype=np.float32).reshape(640, 640) % 7 - 3) / 700
+# A reflection: however often it is multiplied by itself, no number gets large or small.
+NORMAL = np.arange(SIDE) % 7 - 2.5
+X = (np.eye(SIDE) - 2 * np.outer(NORMAL, NORMAL) / NORMAL.dot(NORMAL)).astype(np.float32)
 
 
 class Lane:
     """A session with long runs, and one that generates, of one user."""
 
-    def __init__(self, daemon: Daemon, model: Path, products: int = 200) -> None:
+    def __init__(self, daemon: Daemon, model: Path, products: int = PRODUCTS) -> None:
         self.daemon = daemon
         self.long = daemon.connect("long")
         self.other = daemon.connect("other")
         self.generator = djinn.Generator(self.other, model)
-        self.program = self.long.define(matmuls(products))
+        self.program = self.long.define(matmuls(products, SIDE))
         self.small = self.other.define(SMALL)
         self.tokens = self.generate()
         self.result = self.run()
@@ -53,7 +57,7 @@ class Lane:
     def run(self) -> bytes:
         return bytes(next(iter(self.program(x=X).values())).tobytes())
 
-    def generate(self, tokens: int = 60) -> list[int]:
+    def generate(self, tokens: int = TOKENS) -> list[int]:
         return self.generator.generate([PROMPT], max_new_tokens=tokens, stop_tokens=[]).tokens[0]
 
     def decisions(self) -> list[dict[str, Any]]:
@@ -97,23 +101,34 @@ def lane(byte_model: Path) -> Iterator[Lane]:
         one.close()
 
 
+@pytest.fixture
+def longer(byte_model: Path) -> Iterator[Lane]:
+    """For what takes several sentences, or deaths, to be met."""
+    with running() as daemon:
+        one = Lane(daemon, byte_model, 4 * PRODUCTS)
+        yield one
+        one.close()
+
+
 @contextmanager
 def beside(work: Callable[[], Any]) -> Iterator[Future[Any]]:
     with ThreadPoolExecutor(1) as pool:
         yield pool.submit(work)
 
 
-def test_others_go_on_beside_a_long_run_and_each_has_what_it_has_alone(lane: Lane) -> None:
-    with beside(lane.run) as run:
+def test_others_go_on_beside_a_long_run_and_each_has_what_it_has_alone(longer: Lane) -> None:
+    with beside(longer.run) as run:
         sentences = 0
         while not run.done():
-            assert lane.generate() == lane.tokens
+            assert longer.generate() == longer.tokens
             sentences += not run.done()
-        assert run.result() == lane.result
+        assert run.result() == longer.result
     assert sentences >= 2
-    taken = lane.decisions()
-    assert any(one["reason"] == "slice" and one["session"] == lane.long.id for one in taken)
-    assert any(one["paused"] == lane.long.id for one in taken if one["session"] == lane.other.id)
+    taken = longer.decisions()
+    assert any(one["reason"] == "slice" and one["session"] == longer.long.id for one in taken)
+    assert any(
+        one["paused"] == longer.long.id for one in taken if one["session"] == longer.other.id
+    )
 
 
 def test_a_session_that_comes_while_a_long_run_goes_on_does_not_wait_for_it(lane: Lane) -> None:
@@ -138,16 +153,16 @@ def test_updates_in_place_are_done_once_beside_others(lane: Lane) -> None:
     for _ in range(2):
         with beside(updated) as run:
             while not run.done():
-                assert lane.generate(20) == lane.tokens[:20]
+                assert lane.generate() == lane.tokens
             assert run.result() == alone
 
 
-def test_a_worker_that_dies_while_a_run_is_paused_accuses_the_run_of_nothing(lane: Lane) -> None:
+def test_a_worker_that_dies_while_a_run_is_paused_accuses_the_run_of_nothing(longer: Lane) -> None:
     ended = threading.Event()
 
     def talk() -> None:
         while not ended.is_set():
-            assert lane.generate() == lane.tokens
+            assert longer.generate() == longer.tokens
 
     # Three deaths of its own would have a run refused.
     with beside(talk) as talks:
@@ -155,17 +170,17 @@ def test_a_worker_that_dies_while_a_run_is_paused_accuses_the_run_of_nothing(lan
             killed = 0
             while killed < 3:
                 killed = 0
-                with beside(lane.run) as run:
+                with beside(longer.run) as run:
                     begun = 0  # the worker that was seen to compute it
                     while not run.done():
-                        worker = lane.daemon.worker()
+                        worker = longer.daemon.worker()
                         if worker["state"] != "ready" or killed == 4:
                             continue
-                        if lane.report(lane.long)["running"]:
+                        if longer.report(longer.long)["running"]:
                             begun = worker["pid"]
                         elif begun == worker["pid"]:
-                            killed += lane.kill_at_a_pause(begun)
-                    assert run.result() == lane.result
+                            killed += longer.kill_at_a_pause(begun)
+                    assert run.result() == longer.result
         finally:
             ended.set()
         talks.result(60)
@@ -174,7 +189,7 @@ def test_a_worker_that_dies_while_a_run_is_paused_accuses_the_run_of_nothing(lan
 def test_a_run_that_is_cancelled_while_it_is_paused_ends_and_others_go_on(lane: Lane) -> None:
     with beside(lambda: lane.long.run_once(MINUTES, x=X)) as run:
         while not lane.is_paused():
-            assert lane.generate(20) == lane.tokens[:20]
+            assert lane.generate() == lane.tokens
         lane.cancel()
         with pytest.raises(djinn.Error) as ended:
             run.result(60)
@@ -229,7 +244,7 @@ def test_a_client_that_dies_while_its_run_is_paused_leaves_nothing(lane: Lane) -
 
 def test_two_long_runs_and_a_sentence_starve_nobody(lane: Lane) -> None:
     with lane.daemon.connect("second") as second:
-        program = second.define(matmuls(200))
+        program = second.define(matmuls(PRODUCTS, SIDE))
 
         def run() -> bytes:
             return bytes(next(iter(program(x=X).values())).tobytes())
@@ -238,7 +253,7 @@ def test_two_long_runs_and_a_sentence_starve_nobody(lane: Lane) -> None:
         for _ in range(2):
             with beside(lane.run) as one, beside(run) as other:
                 while not (one.done() and other.done()):
-                    assert lane.generate(20) == lane.tokens[:20]
+                    assert lane.generate() == lane.tokens
                 assert one.result() == other.result() == lane.result
 
 

@@ -179,3 +179,11 @@ def test_a_group_selects_by_each_of_its_texts_and_any_other_text_by_itself() -> 
     one = run_tests.Selection("full", "scratch")
     assert (one.gtest_filter("exec"), one.pytest_arguments()) == ("*scratch*", ["-k", "scratch"])
     assert run_tests.Selection("full", "").gtest_filter("exec") == "*"
+
+
+def test_what_is_no_matter_of_memory_runs_with_sanitizers_in_the_full_tier_alone() -> None:
+    default, full = (run_tests.Selection(tier, "") for tier in ("default", "full"))
+    assert default.gtest_filter("exec", "release") == "*-*.full_*"
+    assert default.gtest_filter("exec", "asan") == "*-*.full_*:*.once_*:*.ci_once_*"
+    assert full.gtest_filter("exec", "asan") == "*"
+    assert run_tests.Selection("quick", "").gtest_filter("exec") == "*-*.ci_*:*.full_*"

@@ -131,7 +131,7 @@ FormedWeights matrices_of(const Graph& graph) {
   return formed;
 }
 
-TEST(FormedWeights, of_nearly_all_captures_are_read_by_nothing_else) {
+TEST(FormedWeights, once_of_nearly_all_captures_are_read_by_nothing_else) {
   size_t all = 0, computable = 0;
   for (const Capture& one : read_captures()) {
     const Rewriting rewriting = rewrite(one.graph, matrices_of(one.graph));

@@ -153,7 +153,8 @@ TEST_P(AttendTest, is_what_the_weights_make_of_the_values) {
 }
 
 // The row contract.
-TEST_P(AttendTest, a_row_is_the_same_alone_with_other_padding_and_however_many_splits_there_are) {
+TEST_P(AttendTest,
+       once_a_row_is_the_same_alone_with_other_padding_and_however_many_splits_there_are) {
   for (const AttendForm& form : {kAttendForms[1], kAttendForms[5]}) {
     AttendStep step(GetParam(), form), padded(GetParam(), form, 70);
     const Array all = step.run(0, kAttendRows);

@@ -155,7 +155,7 @@ TEST(DrawTest, a_penalty_holds_for_the_likeliest_too) {
   rows.expect_as_the_host("greedy with a penalty");
 }
 
-TEST(DrawTest, tokens_are_drawn_as_often_as_they_are_likely) {
+TEST(DrawTest, once_tokens_are_drawn_as_often_as_they_are_likely) {
   constexpr int64_t kDraws = 48;
   DrawRows rows(kDraws, 8);
   for (int64_t m = 0; m < kDraws; ++m) {
@@ -184,7 +184,7 @@ TEST(DrawTest, from_a_row_with_a_number_that_is_none_nothing_is_drawn) {
 }
 
 // The row contract.
-TEST(DrawTest, a_row_draws_the_same_alone) {
+TEST(DrawTest, once_a_row_draws_the_same_alone) {
   DrawRows rows(6, 1500);
   rows.each_rule([](DrawRule& rule) { rule = {rule.seed, rule.offset, 1, 0.95f, 0, 1.1f, 50, 0}; });
   const std::vector<int32_t> all = rows.run();

@@ -162,7 +162,7 @@ TEST_P(GemvTest, is_the_sum_rounded_once) {
 }
 
 // The row contract; what a call does not compute, it does not write.
-TEST_P(GemvTest, a_row_is_the_same_alone_and_among_others) {
+TEST_P(GemvTest, once_a_row_is_the_same_alone_and_among_others) {
   for (const GemvShape& shape : gemv_shapes()) {
     GemvProblem problem(GetParam(), shape);
     const std::vector<Array> all = problem.run(0, kGemvRows);
