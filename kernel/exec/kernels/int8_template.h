@@ -31,8 +31,9 @@ inline const BFloat16* scales_of(const void* row, int64_t columns) {
 // --- outputs first: integer products
 
 // The products of M rows of x with W rows of weights.
-template <int M, int W>
-struct Int8Tile {
+template <typename T, int M, int W>
+struct Int8Tile : Tile<T, M, W> {
+  using Tile<T, M, W>::sums;
   static constexpr int kStep = Int8Dots::kBlocks * kInt8Block;
   static constexpr int kSteps = kInt8ScalesAtOnce / Int8Dots::kBlocks;
 
@@ -40,7 +41,6 @@ struct Int8Tile {
     for (int m = 0; m < M; ++m) {
       const auto* const at = static_cast<const uint8_t*>(row[m].x);
       x[m] = as_values(at);
-      x_offsets[m] = reinterpret_cast<const int32_t*>(at + quantised_offsets(call.inputs));
       x_scales[m] = reinterpret_cast<const float*>(at + quantised_scales(call.inputs));
     }
     for (int w = 0; w < W; ++w) {
@@ -61,10 +61,8 @@ struct Int8Tile {
   // So many steps, from a block on.
   [[gnu::always_inline]] inline void add(int64_t block, int steps) {
     Int8Dots::Scales scales[M * W];
-    Int8Dots::Offsets offsets[M];
     DJINN_UNROLL
     for (int m = 0; m < M; ++m) {
-      offsets[m] = Int8Dots::offsets(x_offsets[m] + block);
       DJINN_UNROLL
       for (int w = 0; w < W; ++w) {
         scales[m * W + w] = Int8Dots::scales(weight_scales[w] + block, x_scales[m] + block);
@@ -75,15 +73,15 @@ struct Int8Tile {
       Int8Dots::Values values[W];
       DJINN_UNROLL
       for (int w = 0; w < W; ++w) {
-        values[w] = Int8Dots::load_weights(weights[w] + at);
+        values[w] = Int8Dots::load(weights[w] + at);
         fetch(weights[w] + at);
       }
       DJINN_UNROLL
       for (int m = 0; m < M; ++m) {
-        const Int8Dots::Values of_x = Int8Dots::load_x(x[m] + at);
+        const Int8Dots::Values of_x = Int8Dots::load(x[m] + at);
         DJINN_UNROLL
         for (int w = 0; w < W; ++w) {
-          const Vector parts = Int8Dots::multiply(of_x, values[w], offsets[m], step);
+          const Vector parts = Int8Dots::multiply(of_x, values[w]);
           Vector& sum = sums[m * W + w];
           sum = Level::fma(parts, Int8Dots::scale(scales[m * W + w], step), sum);
         }
@@ -101,25 +99,22 @@ struct Int8Tile {
   }
 
   const int8_t* x[M];
-  const int32_t* x_offsets[M];
   const float* x_scales[M];
   const int8_t* weights[W];
   const BFloat16* weight_scales[W];
-  Vector sums[M * W];
 };
 
 template <typename T, int M, int W>
 [[gnu::always_inline]] inline void int8_outputs(const Linear& call, const LinearRow* row,
                                                 int64_t n) {
-  Int8Tile<M, W> tile(call, row, n);
+  Int8Tile<T, M, W> tile(call, row, n);
   tile.compute(call.inputs);
-  const T* const bias = static_cast<const T*>(call.bias);
-  for (int m = 0; m < M; ++m) {
-    for (int w = 0; w < W; ++w) {
-      float sum = Level::sum(tile.sums[m * W + w]);
-      if (bias != nullptr) sum += Dot<T>::widen(bias[n + w]);
-      static_cast<T*>(row[m].y)[n + w] = Dot<T>::round(sum);
-    }
+  if constexpr (M * W > 1) {
+    tile.finish(call, row, n);
+  } else {
+    float sum = Level::sum(tile.sums[0]);
+    if (call.bias != nullptr) sum += Dot<T>::widen(static_cast<const T*>(call.bias)[n]);
+    static_cast<T*>(row->y)[n] = Dot<T>::round(sum);
   }
 }
 
@@ -158,7 +153,6 @@ struct Int8Block {
     int32_t bits = 0;
     for (int i = 0; i < kLanes; ++i) bits = most[i] > bits ? most[i] : bits;
     memset(values, 0, sizeof values);
-    sum = 0;
     if (bits >= kInfinityBits) return float_of_bits(kInfinityBits | 0x400000);
     const float magnitude = float_of_bits(static_cast<uint32_t>(bits));
     if (magnitude < kLeastMagnitude) return 0;
@@ -169,27 +163,22 @@ struct Int8Block {
   [[gnu::always_inline]] inline void round(const Vector (&x)[kVectors], float factor) {
     typedef int8_t Bytes __attribute__((vector_size(kLanes)));
     constexpr float kRounder = 0x1.8p+23f;  // adding it leaves an integer in the low bits
-    Ints sums = {};
     DJINN_UNROLL
     for (int v = 0; v < kVectors; ++v) {
       const Vector shifted = Level::fma(x[v], Level::broadcast(factor), Level::broadcast(kRounder));
       const Ints nearest = as_ints(shifted) - static_cast<int32_t>(0x4b400000);
       const Bytes bytes = __builtin_convertvector(nearest, Bytes);
       memcpy(values + v * kLanes, &bytes, sizeof bytes);
-      sums += nearest;
     }
-    for (int i = 0; i < kLanes; ++i) sum += sums[i];
   }
 
   int8_t values[kInt8Block];
-  int32_t sum;
 };
 
 template <typename T>
 void quantise(const void* row, int64_t inputs, void* to) {
   const T* const x = static_cast<const T*>(row);
   auto* const values = static_cast<int8_t*>(to);
-  auto* const offsets = reinterpret_cast<int32_t*>(values + quantised_offsets(inputs));
   auto* const scales = reinterpret_cast<float*>(values + quantised_scales(inputs));
   const auto values_bytes = static_cast<size_t>(quantised_bytes(inputs));
   memset(to, 0, values_bytes);
@@ -202,7 +191,6 @@ void quantise(const void* row, int64_t inputs, void* to) {
     }
     Int8Block made;
     scales[block] = made.make(of_block);
-    offsets[block] = -16 * made.sum;
     memcpy(values + k, made.values, sizeof made.values);
   }
 }

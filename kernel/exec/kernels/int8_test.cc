@@ -58,9 +58,6 @@ struct Quantised {
   }
   std::byte* row(int64_t r) { return bytes.data() + static_cast<size_t>(r) * row_bytes; }
   int value(int64_t r, int64_t c) { return got<int8_t>(row(r) + c); }
-  int offset(int64_t r, int64_t c) {
-    return got<int32_t>(row(r) + quantised_offsets(inputs) + c / kInt8Block * 4);
-  }
   float scale(int64_t r, int64_t c) {
     return got<float>(row(r) + quantised_scales(inputs) + c / kInt8Block * 4);
   }
@@ -118,8 +115,7 @@ struct Int8Case {
     return y;
   }
 
-  // The sum of what the level multiplies, and the sum of the magnitudes that it may add on the way:
-  // one adds 128 to weights, and takes it off again.
+  // The sum of what the level multiplies, and the sum of the magnitudes.
   std::pair<double, double> exact(Quantised& of_x, int64_t row, int64_t output) {
     double sum = bias.get(0, output), magnitude = std::abs(sum);
     for (int64_t k = 0; k < x.columns; ++k) {
@@ -127,8 +123,7 @@ struct Int8Case {
           outputs_first ? of_x.value(row, k) * double(of_x.scale(row, k)) : x.get(row, k);
       const double term = factor * (outputs_first ? w.get(output, k) : w.get(k, output));
       sum += term;
-      magnitude +=
-          outputs_first ? std::abs(factor) * (kInt8Most + 1) * w.scale(output, k) : std::abs(term);
+      magnitude += std::abs(term);
     }
     return {sum, magnitude};
   }
@@ -265,11 +260,6 @@ TEST(Int8Rows, are_quantised_a_block_at_a_time_to_the_nearest) {
           const double scale = made.scale(1, k);
           ASSERT_LE(std::abs(made.value(1, k) * scale - x.get(1, k)), scale * 0.50001)
               << name_of(level);
-          int sum = 0;
-          for (int64_t j = k / kInt8Block * kInt8Block; j < inputs; ++j) {
-            if (j / kInt8Block == k / kInt8Block) sum += made.value(1, j);
-          }
-          ASSERT_EQ(made.offset(1, k), -16 * sum);
         }
         for (int64_t k = inputs; k < int8_scales_offset(inputs); ++k) {
           ASSERT_EQ(made.value(1, k), 0);

@@ -85,12 +85,9 @@ struct Dot<Float16> : WidenedDot<Float16> {
 struct Int8Dots {
   static constexpr int kBlocks = 1;
   using Values = __m256i;
-  static Values load_x(const int8_t* from) {
+  static Values load(const int8_t* from) {
     return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from));
   }
-  static Values load_weights(const int8_t* from) { return load_x(from); }
-  struct Offsets {};
-  static Offsets offsets(const int32_t*) { return {}; }
   struct Scales {
     float of[kInt8ScalesAtOnce];
   };
@@ -103,7 +100,7 @@ struct Int8Dots {
     return products;
   }
   // One operand is unsigned, so the sign of weights goes to x. Two products of 127 fit 16 bits.
-  static Level::Vector multiply(Values x, Values weights, Offsets, int) {
+  static Level::Vector multiply(Values x, Values weights) {
     const __m256i signed_x = _mm256_sign_epi8(x, weights), most = _mm256_abs_epi8(weights);
 #ifdef __AVXVNNI__
     return _mm256_cvtepi32_ps(_mm256_dpbusd_avx_epi32(_mm256_setzero_si256(), most, signed_x));

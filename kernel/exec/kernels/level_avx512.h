@@ -94,15 +94,28 @@ struct Dot<Float16> : WidenedDot<Float16> {
   }
 };
 
-// What Int8Dots of both levels share: a step is two blocks, and a vector of parts has eight of
-// each.
-struct Int8Pairs {
+// A step is two blocks, and a vector of parts has eight of each.
+struct Int8Dots {
   static constexpr int kBlocks = 2;
   using Values = __m512i;
-  static Values load_x(const int8_t* from) { return _mm512_loadu_si512(from); }
+  static Values load(const int8_t* from) { return _mm512_loadu_si512(from); }
   using Scales = __m512;
   static Scales scales(const BFloat16* weights, const float* x) {
     return _mm512_mul_ps(widened_bfloat16(weights), _mm512_loadu_ps(x));
+  }
+  // One operand is unsigned, so the sign of weights goes to x. (To add 128 to weights, and to take
+  // it off a block's sum, leaves parts that are larger than what they add up to, and so are their
+  // rounding errors.) Two products of 127 fit 16 bits.
+  static Level::Vector multiply(Values x, Values weights) {
+    const __mmask64 negative = _mm512_movepi8_mask(weights);
+    const __m512i signed_x = _mm512_mask_sub_epi8(x, negative, _mm512_setzero_si512(), x);
+    const __m512i most = _mm512_abs_epi8(weights);
+#ifdef __AVX512VNNI__
+    return _mm512_cvtepi32_ps(_mm512_dpbusd_epi32(_mm512_setzero_si512(), most, signed_x));
+#else
+    const __m512i pairs = _mm512_maddubs_epi16(most, signed_x);
+    return _mm512_cvtepi32_ps(_mm512_madd_epi16(pairs, _mm512_set1_epi16(1)));
+#endif
   }
   static Level::Vector scale(Scales scales, int step) {
     return _mm512_permutexvar_ps(blocks_of(step), scales);

@@ -74,14 +74,11 @@ struct Int8Dots {
   struct Values {
     int8_t of[kInt8Block];
   };
-  static Values load_x(const int8_t* from) {
+  static Values load(const int8_t* from) {
     Values values;
     memcpy(values.of, from, sizeof values.of);
     return values;
   }
-  static Values load_weights(const int8_t* from) { return load_x(from); }
-  struct Offsets {};
-  static Offsets offsets(const int32_t*) { return {}; }
   struct Scales {
     float of[kInt8ScalesAtOnce];
   };
@@ -92,7 +89,7 @@ struct Int8Dots {
     }
     return products;
   }
-  static Level::Vector multiply(const Values& x, const Values& weights, Offsets, int) {
+  static Level::Vector multiply(const Values& x, const Values& weights) {
     Level::Ints sums = {};
     for (int i = 0; i < kInt8Block; ++i) sums[i % Level::kLanes] += x.of[i] * weights.of[i];
     return __builtin_convertvector(sums, Level::Vector);

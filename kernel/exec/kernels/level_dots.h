@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// What the levels with dot products of bf16 and int8 share: vectors, and all that templates make of
+// What the levels with dot products of bf16 share: vectors, and all that templates make of
 // them. Included by files that are compiled for one of them.
 #pragma once
 
@@ -21,20 +21,6 @@ struct Dot<BFloat16> : BFloat16Elements {
     return _mm512_dpbf16_ps(sum, a, b);
   }
   static Level::Vector to_vector(const BFloat16* from) { return widened_bfloat16(from); }
-};
-
-// One operand is unsigned: weights, to which 128 is added. What that adds to a block's sum, 128
-// times the sum of x, is taken off before, an eighth from each of its eight parts.
-struct Int8Dots : Int8Pairs {
-  static Values load_weights(const int8_t* from) {
-    return _mm512_xor_si512(load_x(from), _mm512_set1_epi8(static_cast<char>(0x80)));
-  }
-  using Offsets = __m512i;
-  static Offsets offsets(const int32_t* from) { return _mm512_loadu_si512(from); }
-  static Level::Vector multiply(Values x, Values weights, Offsets offsets, int step) {
-    const __m512i before = _mm512_permutexvar_epi32(blocks_of(step), offsets);
-    return _mm512_cvtepi32_ps(_mm512_dpbusd_epi32(before, weights, x));
-  }
 };
 
 }  // namespace

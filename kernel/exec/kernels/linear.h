@@ -81,15 +81,11 @@ using LinearKernel = void (*)(const Linear& call, int64_t begin, int64_t end);
 // sums of blocks, times both scales, in float32. Where the inputs are first, weights are widened
 // and multiplied with the rows as they are. In a call weight_stride is bytes.
 
-// What quantise() makes of a row: values and then, for each block, its offset (-16 times the sum of
-// its values, which level_avx512_bf16.cc begins sums with) and its scale, as many as
+// What quantise() makes of a row: values and then, for each block, its scale, a float, as many as
 // int8_scales(inputs), with zeros behind the last. In bytes, of which it begins at a multiple of
 // kLineBytes:
-[[nodiscard]] constexpr int64_t quantised_offsets(int64_t inputs) {
-  return int8_scales_offset(inputs);
-}
 [[nodiscard]] constexpr int64_t quantised_scales(int64_t inputs) {
-  return quantised_offsets(inputs) + 4 * int8_scales(inputs);
+  return int8_scales_offset(inputs);
 }
 [[nodiscard]] constexpr int64_t quantised_bytes(int64_t inputs) {
   return quantised_scales(inputs) + 4 * int8_scales(inputs);

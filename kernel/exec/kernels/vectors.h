@@ -22,13 +22,11 @@
 //   to_vector(const T*), from_vector(T*, Vector) of kLanes; widen(T), round(float)
 // and a struct Int8Dots:
 //   kBlocks               of int8, that one step multiplies: 1 or 2
-//   Values, load_x(const int8_t*), load_weights(const int8_t*)
-//   Offsets, offsets(const int32_t*)
-//                         of kInt8ScalesAtOnce blocks
+//   Values, load(const int8_t*)
 //   Scales, scales(const BFloat16* of weights, const float* of x)
-//                         their products, of as many
-//   multiply(x, weights, const Offsets&, step)
-//                         a Vector of parts of the blocks' sums, which are exact
+//                         their products, of kInt8ScalesAtOnce blocks
+//   multiply(x, weights)  a Vector of parts of the blocks' sums, which are exact, each the sum of
+//                         its own products
 //   scale(const Scales&, step)
 //                         the product of scales for each part
 //   widen(const int8_t*)  a Vector of kLanes
