@@ -3,11 +3,10 @@
 as it was."""
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import djinn
+import forked
 import pytest
 from private_daemon import running
 
@@ -18,11 +17,9 @@ def test_a_generation_that_would_wait_too_long_is_refused_and_its_cache_stays(
     script = tmp_path / "child.py"
     script.write_text(CHILD)
     with running("--policy", "fifo") as daemon:
-        child = [sys.executable, str(script), str(checkpoint)]
         path = str(Path(__file__).parents[1] / "e2e")
-        environment = {**os.environ, "DJINN_HOST": daemon.host}
-        environment["PYTHONPATH"] = os.pathsep.join([path, environment.get("PYTHONPATH", "")])
-        told = subprocess.run(child, env=environment, capture_output=True, text=True)
+        path = os.pathsep.join([path, os.environ.get("PYTHONPATH", "")])
+        told = forked.run(str(script), str(checkpoint), DJINN_HOST=daemon.host, PYTHONPATH=path)
         assert told.stdout.split() == ["queue_full", "12", "alike"], told.stderr
         assert daemon.worker()["refused"] == 1
 

@@ -6,12 +6,11 @@ import os
 import random
 import re
 import signal
-import subprocess
-import sys
 import threading
 from pathlib import Path
 
 import djinn
+import forked
 import pytest
 import torch
 from private_daemon import DEADLINE_S, Daemon, running, wait_until
@@ -24,12 +23,7 @@ KILLS = 6
 
 def visit(daemon: Daemon, lines: int) -> None:
     """Starts a guest, and kills it when it has said so many lines."""
-    with subprocess.Popen(
-        [sys.executable, str(GUEST)],
-        env={**os.environ, "DJINN_HOST": daemon.host},
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as guest:
+    with forked.started(str(GUEST), DJINN_HOST=daemon.host) as guest:
         assert guest.stdout is not None
         for _ in range(lines):
             assert guest.stdout.readline(), "the guest ended by itself"

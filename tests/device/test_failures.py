@@ -2,13 +2,11 @@
 """An operator that fails while djinnd computes, long after it was called: what was called before it
 has happened, as on the CPU; what was called after it, until the error is raised, has not."""
 
-import os
-import subprocess
-import sys
 from collections.abc import Callable
 from typing import Any
 
 import djinn
+import forked
 import pytest
 import torch
 import torch.nn.functional as F
@@ -409,12 +407,7 @@ print(state.tolist())
 def test_with_blocking_the_error_arises_where_the_operator_is_called(
     device_daemon: Daemon,
 ) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", BLOCKING],
-        env={**os.environ, "DJINN_HOST": device_daemon.host, "DJINN_BLOCKING": "1"},
-        capture_output=True,
-        text=True,
-    )
+    done = forked.run("-c", BLOCKING, DJINN_HOST=device_daemon.host, DJINN_BLOCKING="1")
     assert done.returncode == 0, done.stderr
     said, state = done.stdout.splitlines()
     assert said.startswith("aten::embedding Float[4, 2] Long[3] failed in djinnd: "), said

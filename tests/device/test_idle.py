@@ -8,6 +8,7 @@ import sys
 import time
 from pathlib import Path
 
+import forked
 import torch
 from alone import run_alone
 from private_daemon import Daemon, wait_until
@@ -159,7 +160,10 @@ print(os.waitstatus_to_exitcode(status), total)
 
 def test_a_process_ends_with_operators_in_its_log(device_daemon: Daemon) -> None:
     for _ in range(3):
-        assert run_alone(device_daemon, LEAVE) == "8.0\n"
+        command = [sys.executable, "-c", LEAVE]
+        environment = {**os.environ, "DJINN_HOST": device_daemon.host}
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+        assert (done.returncode, done.stdout) == (0, "8.0\n"), done.stderr
 
 
 def test_the_child_of_a_fork_is_told_that_it_has_no_session(device_daemon: Daemon) -> None:
@@ -227,11 +231,7 @@ os._exit(0)
 
 
 def test_a_child_does_not_keep_the_lease_of_its_parent_s_device(device_daemon: Daemon) -> None:
-    with subprocess.Popen(
-        [sys.executable, "-c", CHILD_STAYS],
-        env={**os.environ, "DJINN_HOST": device_daemon.host},
-        stdin=subprocess.PIPE,
-    ) as parent:
+    with forked.started("-c", CHILD_STAYS, DJINN_HOST=device_daemon.host) as parent:
         assert parent.wait(60) == 0
         wait_until(
             lambda: parent.pid not in {one["pid"] for one in device_daemon.observer.sessions()},

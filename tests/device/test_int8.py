@@ -2,15 +2,13 @@
 """Ghosts whose matrices are int8: near what PyTorch computes with the matrices as int8 has them, in
 less memory, shared with whoever loads the files so; and refused where that form cannot be."""
 
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import djinn
+import forked
 import llama
 import pytest
 import torch
@@ -209,9 +207,7 @@ def test_processes_share_it_and_so_does_what_djinnctl_loads(
     script = tmp_path / "child.py"
     script.write_text(CHILD)
     ghost = load(files)
-    child = [sys.executable, str(script), str(files)]
-    environment = {**os.environ, "DJINN_HOST": device_daemon.host}
-    told = subprocess.run(child, env=environment, capture_output=True, text=True, check=True)
+    told = forked.run(str(script), str(files), DJINN_HOST=device_daemon.host)
     assert told.stdout.split() == ["True"], told.stderr
     held = {one["id"]: one["leases"] for one in ctl(device_daemon, "ps", "-j").items()}
     assert held[loaded[0]["id"]] >= 1, held

@@ -2,16 +2,15 @@
 """The published interface of Djinn, as it stands in its paper's examples."""
 
 import copy
-import os
 import pydoc
 import re
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import djinn
+import forked
 import pytest
 import torch
 import transformers
@@ -152,13 +151,7 @@ except RuntimeError as error:
 
 def test_whether_a_djinnd_answers_is_told(device_daemon: Daemon, tmp_path: Path) -> None:
     def asked(host: str) -> list[str]:
-        return subprocess.run(
-            [sys.executable, "-c", ASKED],
-            env={**os.environ, "DJINN_HOST": host},
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout.splitlines()
+        return forked.run("-c", ASKED, DJINN_HOST=host).stdout.splitlines()
 
     assert asked(device_daemon.host) == ["True"]
     false, why = asked(f"unix:{tmp_path}/none.sock")

@@ -3,11 +3,9 @@
 once, without the wait for a djinnd that comes back."""
 
 import json
-import os
-import subprocess
-import sys
 from typing import Any
 
+import forked
 import pytest
 from private_daemon import CARRIER, running
 
@@ -53,13 +51,7 @@ print(json.dumps(told), flush=True)
 def told() -> dict[str, Any]:
     with (
         running() as daemon,
-        subprocess.Popen(
-            [sys.executable, "-c", PROGRAM],
-            env={**os.environ, "DJINN_HOST": daemon.host},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        ) as program,
+        forked.started("-c", PROGRAM, DJINN_HOST=daemon.host) as program,
     ):
         assert program.stdout is not None and program.stdout.readline() == "ready\n"
         daemon.stop()

@@ -2,13 +2,12 @@
 """What a process has in djinnd, as torch.cuda would tell it; and that it is given back."""
 
 import gc
-import os
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import djinn
+import forked
 import pytest
 import torch
 import transformers
@@ -267,13 +266,7 @@ def test_an_operator_that_finds_no_memory_is_named_with_its_shape(
 
 
 def run_script(daemon: Daemon, script: str, blocking: str = "") -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-c", script],
-        env={**os.environ, "DJINN_HOST": daemon.host, "DJINN_BLOCKING": blocking},
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+    return forked.run("-c", script, DJINN_HOST=daemon.host, DJINN_BLOCKING=blocking)
 
 
 CONVERT = """

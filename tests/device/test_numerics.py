@@ -2,14 +2,12 @@
 """Programs of ghosts that are fast: near PyTorch's results, said as what they are; exact stays the
 default, with the CPU's bits."""
 
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import djinn
+import forked
 import llama
 import pytest
 import torch
@@ -227,10 +225,8 @@ def test_the_daemon_says_how_ghosts_compute_that_choose_nothing(
     script = tmp_path / "child.py"
     script.write_text(CHILD)
     with running("--numerics", "fast") as daemon:
-        child = [sys.executable, str(script), str(checkpoint)]
-        environment = {**os.environ, "DJINN_HOST": daemon.host}
-        told = subprocess.run(child, env=environment, capture_output=True, text=True, check=True)
-    assert told.stdout.split() == ["fast", "exact"]
+        told = forked.run(str(script), str(checkpoint), DJINN_HOST=daemon.host)
+    assert told.stdout.split() == ["fast", "exact"], told.stderr
     with running("--numerics", "fast-only") as daemon:
         assert run_alone(daemon, FAST_ONLY.format(checkpoint=checkpoint)) == "refused\n"
 
@@ -243,13 +239,9 @@ def test_a_model_says_how_its_ghosts_compute_that_choose_nothing(
     for configured, said in (("exact", "fast"), ("fast", "exact")):
         with running("--numerics", configured) as daemon:
             assert ctl(daemon, "load", str(checkpoint), "--numerics", said).code == 0
-            environment = {**os.environ, "DJINN_HOST": daemon.host}
-            told = subprocess.run(
-                [sys.executable, str(script), str(checkpoint)],
-                **{"env": environment, "capture_output": True, "text": True, "check": True},
-            )
+            told = forked.run(str(script), str(checkpoint), DJINN_HOST=daemon.host)
             assert len(ctl(daemon, "ps", "-j").items()) == 1, "and it is the ghosts' model"
-        assert told.stdout.split() == [said, "exact"]
+        assert told.stdout.split() == [said, "exact"], told.stderr
     with running() as daemon:
         assert ctl(daemon, "load", str(checkpoint), "--numerics", "fast-only").code == 0
         assert run_alone(daemon, FAST_ONLY.format(checkpoint=checkpoint)) == "refused\n"

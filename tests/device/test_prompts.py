@@ -2,14 +2,12 @@
 """Prompts of fast numerics run in parts of 128 tokens, so that what is asked for in one generation
 or in several has the same bits."""
 
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import djinn
+import forked
 import llama
 import pytest
 import torch
@@ -125,10 +123,7 @@ def test_it_is_so_with_any_number_of_threads(wide: Path, tmp_path: Path, threads
     script = tmp_path / "child.py"
     script.write_text(CHILD)
     with running(threads=threads) as daemon:
-        child = [sys.executable, str(script), str(wide)]
-        path = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
-        environment = {**os.environ, "DJINN_HOST": daemon.host, "PYTHONPATH": path}
-        told = subprocess.run(child, env=environment, capture_output=True, text=True)
+        told = forked.run(str(script), str(wide), DJINN_HOST=daemon.host)
     assert told.stdout.split() == ["alike"], told.stderr
 
 

@@ -2,12 +2,10 @@
 """What does not work says so, at once where it can: the CPU's exceptions for wrong arguments, and
 for what djinnd does not offer a sentence with what, why and what next."""
 
-import os
-import subprocess
-import sys
 from collections.abc import Callable
 
 import djinn
+import forked
 import pytest
 import torch
 import torch.nn.functional as F
@@ -145,7 +143,7 @@ a[0] += 1
 a[1] += 1
 torch.nn.functional.embedding((rows * 9).long(), torch.ones(4, 2, device=d) * 2).cpu()
 """
-    done = subprocess.run([sys.executable, "-c", child], capture_output=True, text=True)
+    done = forked.run("-c", child)
     assert "earlier operator failed" in done.stderr
     wait_until(lambda: device_daemon.status()["sessions"] <= 2, "the child's session is gone")
     expect_equal(torch.ones(3), torch.ones(3, device=DEVICE).mul(1).cpu())
@@ -181,18 +179,13 @@ many = len(held)
 held.clear()
 assert len(hold_as_many_as_can_be()) == many
 """
-    done = subprocess.run([sys.executable, "-c", child], capture_output=True, text=True)
+    done = forked.run("-c", child)
     assert done.returncode == 0, done.stderr
 
 
 def test_without_a_daemon_the_first_value_says_so() -> None:
     child = "import torch, djinn.torch; x = torch.ones(3, device=djinn.torch.device) * 2; print(x)"
-    done = subprocess.run(
-        [sys.executable, "-c", child],
-        env={**os.environ, "DJINN_HOST": "unix:/nonexistent/djinnd.sock"},
-        capture_output=True,
-        text=True,
-    )
+    done = forked.run("-c", child, DJINN_HOST="unix:/nonexistent/djinnd.sock")
     assert done.returncode == 1
     assert "djinnd" in done.stderr.splitlines()[-1], done.stderr
 
@@ -206,7 +199,7 @@ try:
 except Exception as error:
     print(error)
 """
-    done = subprocess.run([sys.executable, "-c", child], capture_output=True, text=True)
+    done = forked.run("-c", child)
     assert done.returncode == 0, (done.returncode, done.stderr)
     assert "divided by -1" in done.stdout
 

@@ -2,12 +2,10 @@
 """Ghosts of two processes whose loops stay in Python: their steps are computed together, and each
 has what it has alone."""
 
-import os
-import subprocess
-import sys
 from contextlib import ExitStack
 from pathlib import Path
 
+import forked
 import llama
 from private_daemon import running, wait_until
 
@@ -17,13 +15,7 @@ LOOPER = Path(__file__).with_name("looper.py")
 class Looper:
     def __init__(self, stack: ExitStack, model: Path, seed: int, host: str) -> None:
         self.process = stack.enter_context(
-            subprocess.Popen(
-                [sys.executable, str(LOOPER), str(model), str(seed)],
-                env={**os.environ, "DJINN_HOST": host},
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                text=True,
-            )
+            forked.started(str(LOOPER), str(model), str(seed), DJINN_HOST=host)
         )
 
     def start(self) -> None:

@@ -4,14 +4,13 @@
 import copy
 import gc
 import os
-import subprocess
-import sys
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
 import pytest
 import torch
+from forked import Program, started
 from private_daemon import Daemon, running, wait_until
 from torch import nn
 from twins import DEVICE, expect_equal, numbers
@@ -42,17 +41,11 @@ def nothing_is_open() -> None:
     torch.zeros(1, device=DEVICE).cpu()
 
 
-def guest(daemon: Daemon, seed: int) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-c", SOURCE, str(seed)],
-        env={**os.environ, "DJINN_HOST": daemon.host},
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
+def guest(daemon: Daemon, seed: int) -> Program:
+    return started("-c", SOURCE, str(seed), DJINN_HOST=daemon.host)
 
 
-def said(one: subprocess.Popen[str]) -> str:
+def said(one: Program) -> str:
     assert one.stdout is not None
     return one.stdout.readline().strip()
 
