@@ -131,7 +131,9 @@ class Noting final : public HeapOwner {
 constexpr uint64_t kTinyBytes = uint64_t{128} << 10;
 
 // At a bucket's top. The first run asks for what it will hold, before it begins. The second follows
-// the plan, and asks for nothing beside it.
+// the plan, and asks for nothing beside it; where kernels take memory by what is in tensors, as
+// products of experts that rows choose, the rehearsal with zeros has not seen it: then a run is
+// recorded, and the one behind the next follows the plan.
 void expect_held_as_foreseen(const srg::Capture& capture, srg::Numerics numerics, int64_t tokens) {
   srg::Graph graph = capture.graph;
   graph.numerics = numerics;
@@ -145,8 +147,9 @@ void expect_held_as_foreseen(const srg::Capture& capture, srg::Numerics numerics
   options.grow_slab = world.slab.grow();
   options.heap = &owner;
   world.lane = *executor().make_lane(std::move(options));
-  for (int run = 0; run < 2; ++run) {
+  for (size_t run = 0; run < 2 + 2 * world.lane->stats().plan_misses; ++run) {
     EXPECT_EQ(message_of(world.run(top, given.bound, true)), "");
+    ASSERT_LE(world.lane->stats().plan_misses, 1u);
   }
   const uint64_t foreseen = world.program->activation_bytes_at(top);
   const LaneStats stats = world.lane->stats();
@@ -154,10 +157,10 @@ void expect_held_as_foreseen(const srg::Capture& capture, srg::Numerics numerics
   EXPECT_GT(foreseen, 0u);
   EXPECT_LE(foreseen, world.program->activation_bytes_estimate());
   EXPECT_LE(foreseen, peak);
-  ASSERT_EQ(owner.prepared.size(), 2u);
+  ASSERT_GE(owner.prepared.size(), 2u);
   EXPECT_GE(owner.prepared[0], peak);
   EXPECT_LE(10 * owner.prepared[0], 13 * peak + 10 * kTinyBytes);
-  EXPECT_EQ(owner.prepared[1], 0u);
+  EXPECT_EQ(owner.prepared.back(), 0u);
   EXPECT_GE(stats.planned_bytes, peak);
   EXPECT_LE(10 * stats.planned_bytes, 13 * peak);
 }

@@ -16,6 +16,7 @@
 #include "kernel/srg/affine.h"
 #include "kernel/srg/expr.h"
 #include "kernel/srg/names.h"
+#include "kernel/srg/sized_views.h"
 #include "kernel/srg/verify.h"
 
 namespace djinn::srg {
@@ -526,6 +527,29 @@ Status visit_graph(Graph& graph, Visit&& visit) {
   return {};
 }
 
+Result<Graph> fitted_as_they_are(std::span<const Recording> recordings, const AffineFit& fit,
+                                 const std::vector<Symbol>& symbols) {
+  Fitting fitting(recordings, fit, symbols);
+  if (auto complaint = fitting.run()) return mismatch(*complaint);
+  return std::move(fitting).take();
+}
+
+// Views are said by their sizes only where their strides do not fit: they stay as they were
+// recorded in all other graphs.
+Result<Graph> fitted(std::span<const Recording> recordings, const AffineFit& fit,
+                     const std::vector<Symbol>& symbols) {
+  auto graph = fitted_as_they_are(recordings, fit, symbols);
+  if (graph || graph.error().code != ErrorCode::kShapeMismatch) return graph;
+  std::vector<const Graph*> graphs;
+  for (const Recording& recording : recordings) graphs.push_back(recording.graph);
+  const auto sized = with_sized_views(
+      graphs, [&](std::span<const int64_t> values) { return fit.through(values).has_value(); });
+  if (!sized) return graph;
+  std::vector<Recording> again(recordings.begin(), recordings.end());
+  for (size_t i = 0; i < again.size(); ++i) again[i].graph = &(*sized)[i];
+  return fitted_as_they_are(again, fit, symbols);
+}
+
 }  // namespace
 
 Result<Graph> unify(std::span<const Recording> recordings, std::vector<Symbol> symbols) {
@@ -534,9 +558,7 @@ Result<Graph> unify(std::span<const Recording> recordings, std::vector<Symbol> s
   // differ.
   DJINN_CHECK(check_structure(recordings));
   DJINN_TRY(const AffineFit fit, fit_of(recordings, symbols));
-  Fitting fitting(recordings, fit, std::move(symbols));
-  if (auto complaint = fitting.run()) return mismatch(*complaint);
-  Graph graph = std::move(fitting).take();
+  DJINN_TRY(Graph graph, fitted(recordings, fit, symbols));
   auto status = verify(graph);
   if (!status) return in_place("The unified graph", std::move(status).error());
   return graph;

@@ -6,7 +6,8 @@
 //   point       the values that the symbols had when it was recorded
 //
 // Recordings unify when they are the same but for these numbers, and each number is an affine
-// function of the symbols with integer coefficients. The points must determine these functions
+// function of the symbols with integer coefficients; a view whose strides are not is said by its
+// sizes, if these are (sized_views.h). The points must determine these functions
 // (affine.h); recordings beyond that many check them.
 #pragma once
 
