@@ -58,8 +58,9 @@ Result<AddedTokens> AddedTokens::make(const Json& json, const Model& model,
     DJINN_TRY(auto token, read(one));
     DJINN_CHECK(added.add(std::move(token), model));
   }
+  Retries retries;
   for (size_t place = 0; place < added.tokens_.size(); ++place) {
-    DJINN_CHECK(added.add_to_search(added.tokens_[place], place, normalizer));
+    DJINN_CHECK(added.add_to_search(place, normalizer, retries));
   }
   return added;
 }
@@ -102,9 +103,11 @@ Status AddedTokens::add(Token token, const Model& model) {
   return {};
 }
 
-Status AddedTokens::add_to_search(Token& token, size_t place, const Normalizer* normalizer) {
+Status AddedTokens::add_to_search(size_t place, const Normalizer* normalizer, Retries& retries) {
+  Token& token = tokens_[place];
   Piece piece{token.content, -1, true};
-  if (token.is_normalized && normalizer != nullptr) DJINN_CHECK(normalizer->normalize(piece));
+  if (token.is_normalized && normalizer != nullptr)
+    DJINN_CHECK(normalizer->normalize(piece, retries));
   token.text = std::move(piece.text);
   DJINN_CHECK(check_bytes(token.text, kAddedTokenBytesMax, "an added token"));
   ByteTrie& trie = token.is_normalized ? normalized_ : raw_;

@@ -55,7 +55,7 @@ class AddedTokens {
 
   static Result<Token> read(const Json& json);
   Status add(Token token, const Model& model);
-  Status add_to_search(Token& token, size_t place, const Normalizer* normalizer);
+  Status add_to_search(size_t place, const Normalizer* normalizer, Retries& retries);
   [[nodiscard]] Pieces find(const ByteTrie& trie, const Piece& piece) const;
 
   std::vector<Token> tokens_;

@@ -183,11 +183,9 @@ std::string TrimStage::changed(std::string token) {
 }
 
 std::string ReplaceStage::changed(std::string token) {
-  const auto matches = pattern_->find_all(token);
-  DJINN_ASSERT(matches.ok());
   std::string out;
   size_t end = 0;
-  for (const Range& match : *matches) {
+  for (const Range& match : pattern_->find_literal(token)) {
     out.append(token, end, match.begin - end);
     out += content_;
     end = match.end;

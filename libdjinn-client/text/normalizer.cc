@@ -47,7 +47,7 @@ void lower(std::string& text) {
 class UnicodeForm final : public Normalizer {
  public:
   explicit UnicodeForm(NormalForm form) : form_(form) {}
-  Status change(Piece& piece) const override {
+  Status change(Piece& piece, Retries&) const override {
     piece.text = normalized(piece.text, form_);
     return {};
   }
@@ -58,7 +58,7 @@ class UnicodeForm final : public Normalizer {
 
 class Lowercase final : public Normalizer {
  public:
-  Status change(Piece& piece) const override {
+  Status change(Piece& piece, Retries&) const override {
     lower(piece.text);
     return {};
   }
@@ -66,7 +66,7 @@ class Lowercase final : public Normalizer {
 
 class StripAccents final : public Normalizer {
  public:
-  Status change(Piece& piece) const override {
+  Status change(Piece& piece, Retries&) const override {
     filter(piece, [](uint32_t point) { return !is_mark(point); });
     return {};
   }
@@ -75,7 +75,7 @@ class StripAccents final : public Normalizer {
 class StripSpaces final : public Normalizer {
  public:
   StripSpaces(bool left, bool right) : left_(left), right_(right) {}
-  Status change(Piece& piece) const override {
+  Status change(Piece& piece, Retries&) const override {
     size_t begin = 0;
     size_t end = piece.text.size();
     while (left_ && begin < end) {
@@ -101,7 +101,7 @@ class StripSpaces final : public Normalizer {
 class Prepend final : public Normalizer {
  public:
   explicit Prepend(std::string text) : text_(std::move(text)) {}
-  Status change(Piece& piece) const override {
+  Status change(Piece& piece, Retries&) const override {
     if (!piece.text.empty()) piece.text.insert(0, text_);
     return {};
   }
@@ -114,8 +114,8 @@ class Replace final : public Normalizer {
  public:
   Replace(Pattern pattern, std::string content)
       : pattern_(std::move(pattern)), content_(std::move(content)) {}
-  Status change(Piece& piece) const override {
-    DJINN_TRY(const auto matches, pattern_.find_all(piece.text));
+  Status change(Piece& piece, Retries& retries) const override {
+    DJINN_TRY(const auto matches, pattern_.find_all(piece.text, retries));
     if (matches.empty()) return {};
     if (piece.text.size() + matches.size() * content_.size() > kPiecesBytesMax) return too_much();
     std::string out;
@@ -162,7 +162,7 @@ class BertNormalizer final : public Normalizer {
   };
   explicit BertNormalizer(Options options) : options_(options) {}
 
-  Status change(Piece& piece) const override {
+  Status change(Piece& piece, Retries&) const override {
     if (options_.clean_text) clean(piece);
     if (options_.handle_chinese_chars) part_chinese(piece.text);
     if (options_.strip_accents) {
@@ -212,7 +212,7 @@ class BertNormalizer final : public Normalizer {
 
 class ByteCharacters final : public Normalizer {
  public:
-  Status change(Piece& piece) const override {
+  Status change(Piece& piece, Retries&) const override {
     piece.text = characters_of_bytes(piece.text);
     return {};
   }
@@ -221,7 +221,9 @@ class ByteCharacters final : public Normalizer {
 class Mapped final : public Normalizer {
  public:
   explicit Mapped(Charsmap map) : map_(std::move(map)) {}
-  Status change(Piece& piece) const override { return map_.apply(piece) ? Status{} : too_much(); }
+  Status change(Piece& piece, Retries&) const override {
+    return map_.apply(piece) ? Status{} : too_much();
+  }
 
  private:
   Charsmap map_;
@@ -231,8 +233,8 @@ class NormalizerSequence final : public Normalizer {
  public:
   explicit NormalizerSequence(std::vector<std::unique_ptr<Normalizer>> all)
       : all_(std::move(all)) {}
-  Status change(Piece& piece) const override {
-    for (const auto& one : all_) DJINN_CHECK(one->normalize(piece));
+  Status change(Piece& piece, Retries& retries) const override {
+    for (const auto& one : all_) DJINN_CHECK(one->normalize(piece, retries));
     return {};
   }
 
@@ -292,8 +294,8 @@ MadeNormalizer make_named(Settings& settings, const std::string& type) {
 
 }  // namespace
 
-Status Normalizer::normalize(Piece& piece) const {
-  DJINN_CHECK(change(piece));
+Status Normalizer::normalize(Piece& piece, Retries& retries) const {
+  DJINN_CHECK(change(piece, retries));
   return piece.text.size() > kPiecesBytesMax ? Status(too_much()) : Status{};
 }
 

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "libdjinn-client/text/piece.h"
+#include "libdjinn-client/text/regex.h"
 #include "libdjinn-client/text/settings.h"
 
 namespace djinn::text {
@@ -15,10 +16,10 @@ class Normalizer {
  public:
   virtual ~Normalizer() = default;
   // Errors: of Regex::find_all(), and kLimitExceeded for more than kPiecesBytesMax. Any thread.
-  Status normalize(Piece& piece) const;
+  Status normalize(Piece& piece, Retries& retries) const;
 
  protected:
-  virtual Status change(Piece& piece) const = 0;
+  virtual Status change(Piece& piece, Retries& retries) const = 0;
   [[nodiscard]] Error too_much() const { return text::too_much(name_); }
 
  private:

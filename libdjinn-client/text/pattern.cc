@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "kernel/base/assert.h"
 #include "libdjinn-client/text/unicode.h"
 
 namespace djinn::text {
@@ -94,15 +95,23 @@ Result<Pattern> Pattern::make(const Json& json, const std::string& part) {
     return malformed("the pattern of its " + part + " is neither a text nor a regular expression");
   }
   if (literal && literal->empty()) return not_known("an empty pattern of its " + part);
-  if (literal) pattern.literal_ = *literal;
+  if (literal) {
+    DJINN_CHECK(check_bytes(*literal, kAffixBytesMax, "a pattern"));
+    pattern.literal_ = *literal;
+  }
   if (regex) {
     DJINN_TRY(pattern.regex_, Regex::compile(*regex));
   }
   return pattern;
 }
 
-Result<std::vector<Range>> Pattern::find_all(std::string_view text) const {
-  if (regex_) return regex_->find_all(text);
+Result<std::vector<Range>> Pattern::find_all(std::string_view text, Retries& retries) const {
+  if (regex_) return regex_->find_all(text, retries);
+  return find_literal(text);
+}
+
+std::vector<Range> Pattern::find_literal(std::string_view text) const {
+  DJINN_ASSERT(!is_regex());
   std::vector<Range> matches;
   for (size_t at = text.find(literal_); at != std::string_view::npos;
        at = text.find(literal_, at + literal_.size())) {

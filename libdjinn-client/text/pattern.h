@@ -23,7 +23,9 @@ class Pattern {
   // Empty where it is a regular expression.
   [[nodiscard]] const std::string& literal() const { return literal_; }
   // Errors: of Regex::find_all().
-  Result<std::vector<Range>> find_all(std::string_view text) const;
+  Result<std::vector<Range>> find_all(std::string_view text, Retries& retries) const;
+  // Precondition: it is no regular expression.
+  [[nodiscard]] std::vector<Range> find_literal(std::string_view text) const;
 
  private:
   std::string literal_;

@@ -39,14 +39,14 @@ class ByteLevel final : public PreTokenizer {
   ByteLevel(bool add_prefix_space, std::optional<Regex> regex)
       : add_prefix_space_(add_prefix_space), regex_(std::move(regex)) {}
 
-  Status part(Pieces& pieces) const override {
+  Status part(Pieces& pieces, Retries& retries) const override {
     const auto split_one = [&](Piece& piece, Pieces& out) -> Status {
       if (add_prefix_space_ && !piece.text.starts_with(' ')) piece.text.insert(0, " ");
       if (!regex_) {
         out.push_back(std::move(piece));
         return {};
       }
-      DJINN_TRY(const auto matches, regex_->find_all(piece.text));
+      DJINN_TRY(const auto matches, regex_->find_all(piece.text, retries));
       text::split(piece, matches, Behavior::kIsolated, false, out);
       return {};
     };
@@ -67,9 +67,9 @@ class PatternSplit final : public PreTokenizer {
   PatternSplit(Pattern pattern, Behavior behavior, bool invert)
       : pattern_(std::move(pattern)), behavior_(behavior), invert_(invert) {}
 
-  Status part(Pieces& pieces) const override {
+  Status part(Pieces& pieces, Retries& retries) const override {
     return split_each(pieces, [&](const Piece& piece, Pieces& out) -> Status {
-      DJINN_TRY(const auto matches, pattern_.find_all(piece.text));
+      DJINN_TRY(const auto matches, pattern_.find_all(piece.text, retries));
       text::split(piece, matches, behavior_, invert_, out);
       return {};
     });
@@ -87,7 +87,7 @@ class ClassSplit final : public PreTokenizer {
   ClassSplit(bool (*is_one)(uint32_t point), Behavior behavior)
       : is_one_(is_one), behavior_(behavior) {}
 
-  Status part(Pieces& pieces) const override {
+  Status part(Pieces& pieces, Retries&) const override {
     return split_each(pieces, [&](const Piece& piece, Pieces& out) -> Status {
       text::split(piece, matches_of(piece.text, is_one_), behavior_, false, out);
       return {};
@@ -102,7 +102,7 @@ class ClassSplit final : public PreTokenizer {
 // Words, and runs of what is neither word nor space.
 class Whitespace final : public PreTokenizer {
  public:
-  Status part(Pieces& pieces) const override {
+  Status part(Pieces& pieces, Retries&) const override {
     return split_each(pieces, [](const Piece& piece, Pieces& out) -> Status {
       text::split(piece, runs_of(piece.text), Behavior::kRemoved, true, out);
       return {};
@@ -135,7 +135,7 @@ class Metaspace final : public PreTokenizer {
  public:
   explicit Metaspace(MetaspaceSettings settings) : settings_(std::move(settings)) {}
 
-  Status part(Pieces& pieces) const override {
+  Status part(Pieces& pieces, Retries&) const override {
     return split_each(pieces, [&](Piece& piece, Pieces& out) -> Status {
       mark(piece);
       if (settings_.split) {
@@ -181,8 +181,8 @@ class PreTokenizerSequence final : public PreTokenizer {
  public:
   explicit PreTokenizerSequence(std::vector<std::unique_ptr<PreTokenizer>> all)
       : all_(std::move(all)) {}
-  Status part(Pieces& pieces) const override {
-    for (const auto& one : all_) DJINN_CHECK(one->split(pieces));
+  Status part(Pieces& pieces, Retries& retries) const override {
+    for (const auto& one : all_) DJINN_CHECK(one->split(pieces, retries));
     return {};
   }
 
@@ -259,8 +259,8 @@ MadePreTokenizer make_pre_tokenizer_named(Settings& settings, const std::string&
 
 }  // namespace
 
-Status PreTokenizer::split(Pieces& pieces) const {
-  DJINN_CHECK(part(pieces));
+Status PreTokenizer::split(Pieces& pieces, Retries& retries) const {
+  DJINN_CHECK(part(pieces, retries));
   size_t bytes = 0;
   for (const Piece& piece : pieces) bytes += piece.text.size();
   if (bytes > kPiecesBytesMax || pieces.size() > kPiecesMax) return too_much(name_);

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "libdjinn-client/text/piece.h"
+#include "libdjinn-client/text/regex.h"
 #include "libdjinn-client/text/settings.h"
 
 namespace djinn::text {
@@ -16,10 +17,10 @@ class PreTokenizer {
   virtual ~PreTokenizer() = default;
   // Replaces pieces that have no token by what they are split into. Errors: of Regex::find_all(),
   // and kLimitExceeded for more than kPiecesBytesMax, or kPiecesMax.
-  Status split(Pieces& pieces) const;
+  Status split(Pieces& pieces, Retries& retries) const;
 
  protected:
-  virtual Status part(Pieces& pieces) const = 0;
+  virtual Status part(Pieces& pieces, Retries& retries) const = 0;
 
  private:
   friend Result<std::unique_ptr<PreTokenizer>> make_pre_tokenizer(const Json& json);

@@ -34,13 +34,12 @@ void initialize() {
   });
 }
 
-// What the searches of one text may take. Oniguruma does not tell how often one went back, so each
+// What the searches of one piece may take. Oniguruma does not tell how often one went back, so each
 // begins with few tries, and has more where they do not do; these are counted.
 class Bounds {
  public:
-  explicit Bounds(size_t text_bytes)
-      : param_(onig_new_match_param()),
-        left_(static_cast<long>(kRetriesOfTextMax + kRetriesOfByteMax * text_bytes)) {
+  Bounds(size_t bytes, Retries& retries) : param_(onig_new_match_param()), retries_(retries) {
+    retries_.begin(bytes);
     if (param_ == nullptr) throw std::bad_alloc();
     onig_initialize_match_param(param_);
     onig_set_match_stack_limit_size_of_match_param(param_, kStackMax);
@@ -60,15 +59,41 @@ class Bounds {
       const bool needs_more =
           at == ONIGERR_RETRY_LIMIT_IN_MATCH_OVER || at == ONIGERR_RETRY_LIMIT_IN_SEARCH_OVER;
       if (!needs_more || tries == kRetriesMax) return at;
-      left_ -= static_cast<long>(tries);
-      if (left_ < 0) return at;
+      if (!retries_.take(tries)) return at;
     }
   }
 
  private:
   OnigMatchParam* param_;
-  long left_;
+  Retries& retries_;
 };
+
+size_t count_of(std::string_view text, std::string_view part) {
+  size_t count = 0;
+  for (size_t at = text.find(part); at != std::string_view::npos; at = text.find(part, at + 1)) {
+    ++count;
+  }
+  return count;
+}
+
+// What has no bound in Oniguruma: groups that call one another compile, and run, for ever, and an
+// absent part is searched for without being counted. Told by their letters alone, wherever they
+// stand: a pattern that only looks as if it had them is not worth a parser of our own.
+Status check_bounded(std::string_view pattern) {
+  DJINN_CHECK(check_bytes(pattern, kPatternBytesMax, "a regular expression"));
+  for (const std::string_view part : {"\\g<", "\\g'", "(?~"}) {
+    if (count_of(pattern, part) > 0) {
+      return not_known("'" + std::string(part) + "' in a regular expression");
+    }
+  }
+  const size_t looks_behind = count_of(pattern, "(?<=") + count_of(pattern, "(?<!");
+  if (looks_behind <= kLookBehindsMax) return {};
+  return Error{ErrorCode::kLimitExceeded,
+               "A regular expression of tokenizer.json looks behind " +
+                   std::to_string(looks_behind) + " times, '" + shown(pattern) + "', and may " +
+                   std::to_string(kLookBehindsMax) +
+                   " times. Another library has to make tokens of text for this model."};
+}
 
 struct Region {
   Region() = default;
@@ -87,10 +112,7 @@ void Regex::Freed::operator()(re_pattern_buffer* regex) const {
 
 Result<Regex> Regex::compile(std::string_view pattern) {
   initialize();
-  if (pattern.size() > kPatternBytesMax) {
-    return malformed("a regular expression of " + std::to_string(pattern.size()) +
-                     " bytes is longer than any that is used");
-  }
+  DJINN_CHECK(check_bounded(pattern));
   Regex made;
   OnigRegex regex = nullptr;
   const int code = onig_new(&regex, bytes_of(pattern), bytes_of(pattern) + pattern.size(),
@@ -102,7 +124,7 @@ Result<Regex> Regex::compile(std::string_view pattern) {
   return made;
 }
 
-Result<std::vector<Range>> Regex::find_all(std::string_view text) const {
+Result<std::vector<Range>> Regex::find_all(std::string_view text, Retries& retries) const {
   std::string known;
   if (std::ranges::any_of(text,
                           [](char byte) { return static_cast<unsigned char>(byte) >= 0xe0; })) {
@@ -110,7 +132,7 @@ Result<std::vector<Range>> Regex::find_all(std::string_view text) const {
     if (replace_younger(known)) text = known;
   }
   std::vector<Range> matches;
-  Bounds bounds(text.size());
+  Bounds bounds(text.size(), retries);
   Region region;
   const OnigUChar* const begin = bytes_of(text);
   const OnigUChar* const end = begin + text.size();

@@ -27,18 +27,19 @@ struct Tokenizer::Parts {
   Result<Pieces> pieces_of(std::string_view text) const {
     Pieces pieces;
     size_t bytes = 0;
+    Retries retries;
     for (Piece& piece : added.find_raw({std::string(text), -1, true})) {
       if (piece.token >= 0) {
         pieces.push_back(std::move(piece));
         continue;
       }
-      if (normalizer) DJINN_CHECK(normalizer->normalize(piece));
+      if (normalizer) DJINN_CHECK(normalizer->normalize(piece, retries));
       bytes += piece.text.size();
       if (bytes > kPiecesBytesMax) return too_much("the normalizer");
       for (Piece& part : added.find_normalized(piece)) pieces.push_back(std::move(part));
       if (pieces.size() > kPiecesMax) return too_much("the added tokens");
     }
-    if (pre_tokenizer) DJINN_CHECK(pre_tokenizer->split(pieces));
+    if (pre_tokenizer) DJINN_CHECK(pre_tokenizer->split(pieces, retries));
     return pieces;
   }
 

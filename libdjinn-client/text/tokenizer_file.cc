@@ -4,6 +4,8 @@
 
 #include <optional>
 
+#include "libdjinn-client/text/regex.h"
+
 namespace djinn::text {
 namespace {
 
@@ -30,7 +32,8 @@ class Listener : public nlohmann::json_sax<Json> {
     return list_ == List::kNone ? add(Json(value)) : add_number(value);
   }
   bool string(std::string& value) override {
-    return list_ == List::kNone ? add(Json(std::move(value))) : add_text(std::move(value));
+    if (list_ != List::kNone) return add_text(std::move(value));
+    return fits(value) && add(Json(std::move(value)));
   }
   bool binary(Json::binary_t&) override { return stray(); }
 
@@ -90,6 +93,16 @@ class Listener : public nlohmann::json_sax<Json> {
     return fail({ErrorCode::kLimitExceeded,
                  "tokenizer.json has more than " + std::to_string(most) + " " + what +
                      ". Another library has to make tokens of text for this model."});
+  }
+  // A text that is no word: of what a file may have few of, it is one more.
+  bool fits(const std::string& value) {
+    if (keys_.empty()) return true;
+    if (keys_.back() == "type" && ++stages_ > kStagesMax) return too_many("stages", kStagesMax);
+    if (keys_.back() != "Regex") return true;
+    pattern_bytes_ += value.size();
+    if (++patterns_ > kPatternsMax) return too_many("regular expressions", kPatternsMax);
+    return pattern_bytes_ <= kPatternBytesMax ||
+           too_many("bytes of regular expressions", kPatternBytesMax);
   }
   // One more of a list of words or merges.
   template <typename T>
@@ -184,9 +197,12 @@ class Listener : public nlohmann::json_sax<Json> {
   std::vector<std::string> keys_;  // of each that is open, the last
   List list_ = List::kNone;
   int list_depth_ = 0;
-  int scored_ = 0;                  // of the pair that is open
-  size_t scored_bytes_ = 0;         // of all
-  size_t settings_ = 0;             // values in file_.settings
+  int scored_ = 0;           // of the pair that is open
+  size_t scored_bytes_ = 0;  // of all
+  size_t settings_ = 0;      // values in file_.settings
+  size_t stages_ = 0;
+  size_t patterns_ = 0;
+  size_t pattern_bytes_ = 0;        // of all
   std::vector<std::string> texts_;  // of a word or a merge, so far
   std::optional<Error> error_;
 };

@@ -24,6 +24,11 @@ inline constexpr size_t kSettingsMax = size_t{4} << 20;
 // Of all words that have scores: each byte may be an edge of a trie, which takes sixty. Published
 // vocabularies have up to 3 MB.
 inline constexpr size_t kScoredBytesMax = size_t{16} << 20;
+// Its normalizers, pre-tokenizers, decoders and so on, each of which goes over a whole text, and
+// the regular expressions among them, which have kPatternBytesMax together. Published files have up
+// to thirty, and up to six.
+inline constexpr size_t kStagesMax = 256;
+inline constexpr size_t kPatternsMax = 64;
 
 struct TokenizerFile {
   struct Word {

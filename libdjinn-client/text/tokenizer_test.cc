@@ -380,6 +380,75 @@ TEST(Tokenizer, ci_once_what_a_file_makes_of_its_bytes_is_bounded) {
   EXPECT_EQ(code_of(scores + "[\"a\", 0.5]]}}"), ErrorCode::kLimitExceeded);
 }
 
+Json split_by(const std::string& regex) {
+  return {{"type", "Split"},
+          {"pattern", {{"Regex", regex}}},
+          {"behavior", "Isolated"},
+          {"invert", false}};
+}
+
+Json file_of_splits(const std::vector<std::string>& patterns) {
+  Json all = Json::array();
+  for (const std::string& one : patterns) all.push_back(split_by(one));
+  return changed("/pre_tokenizer",
+                 Json{{"type", "Sequence"}, {"pretokenizers", all}}.dump().c_str());
+}
+
+TEST(Tokenizer, a_file_has_few_stages_and_patterns_and_these_are_short_together) {
+  const std::string half(kPatternBytesMax / 2, 'x');
+  for (const Json& fits : {file_of_splits(std::vector<std::string>(kPatternsMax, "x")),
+                           file_of_splits({half, half})}) {
+    EXPECT_EQ(refusal_of(fits).code, ErrorCode::kOk) << refusal_of(fits).message;
+  }
+  const std::string stages = sequence_of("normalizers", R"({"type": "NFC"})", kStagesMax);
+  const std::pair<Json, const char*> refused[] = {
+      {file_of_splits(std::vector<std::string>(kPatternsMax + 1, "x")),
+       "more than 64 regular expressions"},
+      {file_of_splits({half, half, "x"}), "more than 8192 bytes of regular expressions"},
+      {changed("/normalizer", stages.c_str()), "more than 256 stages"},
+      {changed("/normalizer",
+               Json{{"type", "Replace"}, {"pattern", {{"String", half}}}, {"content", "y"}}
+                   .dump()
+                   .c_str()),
+       "a pattern of 4096 bytes"},
+  };
+  for (const auto& [file, told] : refused) {
+    const Error error = refusal_of(file);
+    EXPECT_EQ(error.code, ErrorCode::kLimitExceeded) << told;
+    EXPECT_NE(error.message.find(told), std::string::npos) << error.message;
+    EXPECT_NE(error.message.find("Another library"), std::string::npos) << error.message;
+  }
+}
+
+// Compiled, or searched for, these would take for ever.
+TEST(Tokenizer, a_pattern_without_bounds_is_refused_before_it_is_compiled) {
+  const auto nested = [](const std::string& begin, int depth) {
+    std::string pattern;
+    for (int i = 0; i < depth; ++i) pattern += begin;
+    return pattern + "a" + std::string(static_cast<size_t>(depth), ')');
+  };
+  std::string calls;
+  for (int i = 0; i < 40; ++i) {
+    const std::string next = "\\g<a" + std::to_string(i + 1) + ">";
+    calls += "(?<a" + std::to_string(i) + ">" + next + "|b" + next + ")";
+  }
+  const std::pair<std::string, ErrorCode> refused[] = {
+      {nested("(?<=a|bc", 500), ErrorCode::kLimitExceeded},
+      {nested("(?<!a|(?<=b|", kLookBehindsMax / 2) + "|(?<!c)", ErrorCode::kLimitExceeded},
+      {calls + "(?<a40>x)", ErrorCode::kUnsupported},
+      {"(?<a>x\\g'a'?)", ErrorCode::kUnsupported},
+      {nested("(?~", 4), ErrorCode::kUnsupported},
+      {std::string(kPatternBytesMax + 1, 'x'), ErrorCode::kLimitExceeded},
+  };
+  for (const auto& [pattern, code] : refused) {
+    const auto made = Regex::compile(pattern);
+    ASSERT_FALSE(made) << pattern;
+    EXPECT_EQ(made.error().code, code) << made.error().message;
+    EXPECT_NE(made.error().message.find("Another library"), std::string::npos);
+  }
+  EXPECT_TRUE(Regex::compile(nested("(?<=a|bc", kLookBehindsMax)));
+}
+
 TEST(Tokenizer, a_word_that_the_vocabulary_lacks_is_told) {
   const auto tokens = Tokenizer::read(changed("/model/unk_token", R"("<none>")").dump())
                           .value()
@@ -441,11 +510,24 @@ TEST(Tokenizer, all_searches_of_a_text_have_one_bound) {
   ASSERT_TRUE(regex) << regex.error().message;
   std::string text;
   for (int i = 0; i < 4; ++i) text += "xxxxxxxxxxxxxxxxxz";
-  ASSERT_TRUE(regex->find_all(text)) << regex->find_all(text).error().message;
+  Retries retries;
+  ASSERT_TRUE(regex->find_all(text, retries));
   for (int i = 0; i < 4000; ++i) text += "xxxxxxxxxxxxxxxxxz";
-  const auto found = regex->find_all(text);
+  Retries of_long_one;
+  const auto found = regex->find_all(text, of_long_one);
   ASSERT_FALSE(found);
   EXPECT_EQ(found.error().code, ErrorCode::kLimitExceeded);
+}
+
+// Nor does it help to split it first: in each piece the searches would be within them.
+TEST(Tokenizer, all_pieces_of_a_text_have_one_bound) {
+  const auto made = Tokenizer::read(file_of_splits({"z", "(?:x+x+)+y"}).dump());
+  ASSERT_TRUE(made) << made.error().message;
+  std::string text;
+  for (int i = 0; i < 4000; ++i) text += "xxxxxxxxxxxxxxxxxz";
+  const auto tokens = made->encode(text, SpecialTokens::kWith);
+  ASSERT_FALSE(tokens);
+  EXPECT_EQ(tokens.error().code, ErrorCode::kLimitExceeded);
 }
 
 TEST(Tokenizer, a_character_whose_bytes_come_in_several_tokens_is_told_whole) {
