@@ -58,6 +58,15 @@ struct View {
     return offset == 0 && count_of(sizes) == count_of(base_sizes) && lie_in_a_row(sizes, strides);
   }
 
+  // Of the elements that it shows again and again, each once.
+  [[nodiscard]] View once() const {
+    View view = *this;
+    for (size_t d = 0; d < strides.size(); ++d) {
+      if (strides[d] == 0) view.sizes[d] = 1;
+    }
+    return view;
+  }
+
   // The one dimension in which it is less than the base.
   [[nodiscard]] std::optional<size_t> part() const {
     if (sizes.size() != base_sizes.size()) return std::nullopt;
@@ -94,6 +103,25 @@ std::optional<View> view_of(const Graph& graph, const Node& node) {
             offset->constant};
   if (view.sizes.size() != view.strides.size() || !count_of(view.base_sizes)) return std::nullopt;
   return view;
+}
+
+bool reads(const Argument& argument, ValueId id) {
+  if (const auto* one = std::get_if<ValueRef>(&argument.value)) return one->id == id;
+  const auto* list = std::get_if<ValueList>(&argument.value);
+  return list != nullptr && std::ranges::find(list->ids, std::optional(id)) != list->ids.end();
+}
+
+// Whether all that is done with a value is to copy it elsewhere, which repeats what is one element
+// there and more here.
+bool is_only_copied(const Graph& graph, ValueId id) {
+  if (std::ranges::find(graph.outputs, id) != graph.outputs.end()) return false;
+  return std::ranges::all_of(graph.nodes, [id](const Node& node) {
+    for (size_t i = 0; i < node.arguments.size(); ++i) {
+      if (!reads(node.arguments[i], id)) continue;
+      if (node.op != "aten::copy_" || i != 1) return false;
+    }
+    return true;
+  });
 }
 
 // The node's one size, if it makes a row of zeros.
@@ -160,13 +188,13 @@ class Rewriting {
   void say_by_sizes(size_t i) {
     const std::vector<View> views = views_at(i);
     if (views.empty() || have_strides_that_fit(views)) return;
+    std::vector<View> once;
+    for (const View& view : views) once.push_back(view.once());
     if (std::ranges::all_of(views, &View::is_whole)) {
-      for (size_t g = 0; g < graphs_.size(); ++g) {
-        Node& node = graphs_[g].nodes[i];
-        node.op = "aten::view";
-        node.arguments.resize(2);
-      }
-      has_changed_ = true;
+      take_whole(i, views);
+    } else if (std::ranges::all_of(once, &View::is_whole) &&
+               is_only_copied(graphs_[0], graphs_[0].nodes[i].outputs.at(0))) {
+      take_whole(i, once);
     } else if (const auto part = views[0].part()) {
       take_part(i, views, *part);
     }
@@ -179,6 +207,16 @@ class Rewriting {
       if (!can_fit_(strides)) return false;
     }
     return true;
+  }
+
+  void take_whole(size_t i, const std::vector<View>& views) {
+    for (size_t g = 0; g < graphs_.size(); ++g) {
+      Node& node = graphs_[g].nodes[i];
+      node.op = "aten::view";
+      node.arguments.resize(2);
+      node.arguments[1].value = ExprList{exprs_of(views[g].sizes)};
+    }
+    has_changed_ = true;
   }
 
   void take_part(size_t i, const std::vector<View>& views, size_t dim) {

@@ -5,6 +5,8 @@
 // of tokens by tokens do, it is no affine function of them, and the sizes are.
 //
 //   whole view   shows all of a contiguous tensor as a contiguous one of other sizes: aten::view
+//   repeated     shows all of one, elements of it several times, and is only copied from: the same,
+//                with each once, which copying repeats
 //   part         is less of a contiguous tensor in one dimension: aten::slice.Tensor
 //   row          memory that is made as a row of zeros, and seen as a whole view of it: then it is
 //                made with these sizes

@@ -38,7 +38,9 @@ std::string replaced(std::string text, int64_t tokens) {
       text.replace(at, name.size(), std::to_string(number));
     }
   };
+  put("8TT", 8 * tokens * tokens);
   put("4TT", 4 * tokens * tokens);
+  put("2TT", 2 * tokens * tokens);
   put("4TU", 4 * tokens * (tokens + 1));
   put("TT", tokens * tokens);
   put("TU", tokens * (tokens + 1));
@@ -59,6 +61,25 @@ TEST(SizedViews, scores_of_tokens_by_tokens_are_seen_by_their_sizes) {
       "%y : float32[1, 4, T, T] = aten::relu(%v)\n"
       "output %y\n");
   EXPECT_THAT(made, HasSubstr("= aten::view(%s, [1, 4, tokens, tokens])"));
+}
+
+// As heads of keys are, or of a mask.
+TEST(SizedViews, what_is_repeated_by_copying_is_seen_once) {
+  const std::string text =
+      "input %x \"x\" : float32[1, 2, T, T]\n"
+      "%s : float32[1, 2, T, T] = aten::relu(%x)\n"
+      "%m : float32[8TT] = aten::zeros([8TT], dtype=float32)\n"
+      "%v = aten::as_strided(%m, [1, 2, 4, T, T], [8TT, 4TT, TT, T, 1], 0)\n"
+      "%r = aten::as_strided(%s, [1, 2, 4, T, T], [2TT, TT, 0, T, 1], 0)\n"
+      "%w = aten::copy_(%v, %r, false)\n";
+  const std::string made = united_text(text + "output %m\n");
+  EXPECT_THAT(made, HasSubstr("%r = aten::view(%s, [1, 2, 1, tokens, tokens])"));
+  EXPECT_THAT(made, HasSubstr("%v = aten::view(%m, [1, 2, 4, tokens, tokens])"));
+  for (const char* reader : {"%y = aten::relu(%r)\noutput %m\n", "output %r\n",
+                             "%y = aten::cat([%r, %r], 0)\noutput %m\n",
+                             "%y = aten::copy_(%r, %v, false)\noutput %m\n"}) {
+    EXPECT_THAT(united_text(text + reader), HasSubstr("no affine function of tokens")) << reader;
+  }
 }
 
 // Of one position, that of a sink beside the tokens.
