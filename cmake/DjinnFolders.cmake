@@ -9,7 +9,8 @@
 #   djinn_test(NAME [USES lib...] [LINKS external...] [TORCH])   all *_test.cc of this folder
 #   djinn_on_fake_cuda(NAME)     that test runs on the driver of tests/fake_cuda
 #   djinn_emulated_kernels(NAME FILES...)   that test has these kernels (*.cu), for the processor
-#   djinn_bench(NAME [USES lib...] [LINKS external...])       all *_bench.cc of this folder
+#   djinn_bench(NAME [USES lib...] [LINKS external...])       all *_bench.cc of this folder; nothing
+#                                                             with sanitizers, which no figure has
 #   djinn_fuzz(NAME [USES lib...] [LINKS external...])        all *_fuzz.cc of this folder
 #
 # A library is built without exceptions and RTTI unless THROWS says otherwise. The code of a test
@@ -117,7 +118,7 @@ endfunction()
 function(djinn_bench name)
   cmake_parse_arguments(ARG "" "" "USES;LINKS" ${ARGN})
   file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/*_bench.cc)
-  if(sources AND DJINN_WITH_TESTS)
+  if(sources AND DJINN_WITH_TESTS AND NOT DJINN_SANITIZE)
     add_executable(${name}-bench ${sources})
     djinn_wire(${name}-bench USES ${ARG_USES} LINKS ${ARG_LINKS} benchmark::benchmark)
   endif()

@@ -4,15 +4,15 @@
     run_tests.py [quick|full|TEXT]
 
 What runs:
-* pytest: tests/style, then the other folders of tests/, a folder of many files in two shares, and
-  some of tests/e2e again, through djinn-reach and djinn-gate, by its standard input and by TLS;
+* pytest: tests/style, then the other folders of tests/, a folder of many files in shares, and some
+  of tests/e2e again, through djinn-reach and djinn-gate, by its standard input and by TLS;
 * every test that CMake knows in build/release and build/asan, in the full tier also in build/tsan,
   in the default one the worker's in build/tsan-unity (a GoogleTest program each, or a plain program
   that counts as one test).
 They are one queue, of which one more run at a time than there are cores: folders wait for half of
 their time. Its order: programs with the property RUN_SERIAL, which run one at a time and each with
 about a core for itself (see job_queue.py); tests/style; the folders of FIRST, then those of most
-files; the programs with a sanitizer, then the others, of which most take seconds.
+files; the programs of LONG, those with a sanitizer, then the others, of which most take seconds.
 
 Tiers: a GoogleTest whose name begins with `ci_` or `full_`, a CTest test with the label `ci` or
 `full`, and a pytest test with that mark are left out of `quick`; `full` ones of the default too.
@@ -70,7 +70,7 @@ TAIL_LINES = 60
 AGAIN = "-again"  # ends the name of a second try
 UNSTEADY_AT_MOST = 2
 CORES = len(os.sched_getaffinity(0))
-FILES_OF_A_SHARE = 30
+FILES_OF_A_SHARE = 20
 # These run a second time with djinnd as if it were on another machine (tests/e2e/README.md).
 REMOTE = {
     "stdio": ("test_runs.py", "test_encoder.py", "test_byte_model.py"),
@@ -78,10 +78,15 @@ REMOTE = {
 }
 REMOTE_FOLDERS = ("device", "ghosts")  # and these whole, in the full tier
 FIRST = ("ghosts", "packaging")  # few files of minutes each: begun last, they would end last
+LONG = ("djinnd-simulation", "cuda-kernels", "exec-cuda", "exec", "kernels")  # likewise
 
 SANITIZER_ENVIRONMENT = {
-    "ASAN_OPTIONS": "detect_leaks=1:strict_string_checks=1:detect_stack_use_after_return=1",
-    "UBSAN_OPTIONS": "print_stacktrace=1:halt_on_error=1",
+    "ASAN_OPTIONS": ":".join(
+        (
+            *("detect_leaks=1", "strict_string_checks=1", "detect_stack_use_after_return=1"),
+            "handle_sigill=1",  # undefined behaviour: see cmake/DjinnOptions.cmake
+        )
+    ),
     "TSAN_OPTIONS": f"halt_on_error=1:suppressions={ROOT}/tests/tsan.supp",
 }
 
@@ -493,7 +498,7 @@ def run_all(selection: Selection) -> list[Outcome]:
         if not (selection.text and share.environment):  # a name means the test, once
             pytests.append(partial(run_pytest, share, selection, stream=True))
     jobs = [Job(run) for run in pytests]
-    for one in sorted(programs, key=lambda one: one.preset == "release"):
+    for one in sorted(programs, key=lambda one: (one.name not in LONG, one.preset == "release")):
         jobs.append(Job(partial(run_program, one, selection), serial=one.serial))
     run_jobs(jobs, CORES, done, stop=kill_groups)
     return outcomes

@@ -69,7 +69,9 @@ def test_the_hidden_state_of_each_sentence_is_transformers(
     assert not different
 
 
-@pytest.mark.parametrize("rows", [2, 3, 8, 32])
+@pytest.mark.parametrize(
+    "rows", [2, *(pytest.param(n, marks=pytest.mark.full) for n in (3, 8)), 32]
+)
 def test_a_padded_batch_is_transformers_where_it_is_not_padding(
     encoder: djinn.Encoder, reference: BertModel, tokenizer: Tokenizer, rows: int
 ) -> None:
