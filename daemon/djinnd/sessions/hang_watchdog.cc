@@ -19,16 +19,21 @@ HangWatchdog::HangWatchdog(Loop& loop, Domains& domains, Sessions& sessions, uin
       timer_(loop, [this] { look(); }) {}
 
 void HangWatchdog::watch() {
-  if (!timer_.active()) timer_.start_once(timeout_ms_);
+  if (!timer_.active()) look_again_after(timeout_ms_);
+}
+
+void HangWatchdog::look_again_after(uint64_t ms) {
+  due_ms_ = ms;
+  timer_.start_once(ms);
 }
 
 void HangWatchdog::look() {
   bool busy = false;
   for (const auto& [key, worker] : domains_.all()) {
-    busy |= worker->look(sessions_.activity_of(key));
+    busy |= worker->look(sessions_.activity_of(key), due_ms_);
   }
   if (sessions_.all().empty()) return;
-  timer_.start_once(busy ? std::max(kLookMsMin, timeout_ms_ / kLooksATimeout) : timeout_ms_);
+  look_again_after(busy ? std::max(kLookMsMin, timeout_ms_ / kLooksATimeout) : timeout_ms_);
 }
 
 }  // namespace djinn::daemon

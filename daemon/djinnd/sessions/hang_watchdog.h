@@ -2,7 +2,8 @@
 
 // HangWatchdog: sees that no worker stands still while a session of its user has work.
 //
-// While nothing runs it looks once in a whole timeout, and without sessions never.
+// How long that takes is told in the worker's own time (OwnTime): who lacks a processor does not
+// stand still. While nothing runs it looks once in a whole timeout, and without sessions never.
 #pragma once
 
 #include <cstdint>
@@ -23,10 +24,12 @@ class HangWatchdog {
 
  private:
   void look();
+  void look_again_after(uint64_t ms);
 
   Domains& domains_;
   Sessions& sessions_;
   uint64_t timeout_ms_;
+  uint64_t due_ms_ = 0;  // how long after the look before the next one is to come
   Timer timer_;
 };
 

@@ -55,6 +55,17 @@ bool Newcomers::is_over(uint64_t now_ns, bool has_spare) const {
   return quarantine_.is_over(now_ns, has_spare);
 }
 
+uint64_t OwnTime::look(uint64_t now_ns, uint64_t cpu_ns, uint64_t due_ns) {
+  DJINN_ASSERT(now_ns >= looked_ns_.value_or(0));
+  const uint64_t passed_ns = now_ns - looked_ns_.value_or(now_ns);
+  const uint64_t computed_ns = cpu_ns - std::min(cpu_ns, cpu_ns_);
+  const bool stands_still = computed_ns < passed_ns / kSlowest;
+  time_ns_ += std::min(stands_still ? passed_ns : std::min(computed_ns, passed_ns), due_ns);
+  looked_ns_ = now_ns;
+  cpu_ns_ = cpu_ns;
+  return time_ns_;
+}
+
 bool HangWatch::look(uint64_t now_ns, const Sample& sample) {
   if (!sample.has_work || sample.activity != activity_ || !since_) {
     activity_ = sample.activity;

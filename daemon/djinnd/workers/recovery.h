@@ -8,6 +8,7 @@
 //                those that the next worker serves as well
 //   Newcomers    of one user: the sessions that have committed nothing yet have a quarantine in
 //                common, since who connects anew for each worker that it ends has none of its own
+//   OwnTime      of one worker: how much of the time it could have done something
 //   HangWatch    whether a worker that has work does anything at all
 #pragma once
 
@@ -80,6 +81,33 @@ class Newcomers {
   uint64_t last_ns_ = 0;
 };
 
+// A worker that others on the machine, or a quota (cpu.max), leave a part of a processor is not to
+// blame for the rest. Whether it waited for a processor or for something else nobody tells who may
+// not look into its /proc. So what computes a little counts as held up: its time is what its
+// threads have computed. What computes next to nothing counts as standing still, and what has a
+// processor of its own is not held up, however many it would like to have: then its time is the
+// clock's.
+//
+// invariant: between two looks it passes no faster than the clock, and a kSlowest-th as fast at
+// least, if the looks come when they are due. So who computes a little and waits otherwise, be it
+// on purpose, is found no later than that.
+class OwnTime {
+ public:
+  // Less of a processor is next to nothing.
+  static constexpr uint64_t kSlowest = 100;
+
+  // now_ns: monotonic. cpu_ns: what the worker's threads have computed so far; 0 where nobody
+  // knows. due_ns: how long after the look before this one was to come. What it comes later djinnd
+  // did not run either: the host was suspended, say, or all of the group frozen.
+  // Gives the worker's time, in ns since the first look.
+  uint64_t look(uint64_t now_ns, uint64_t cpu_ns, uint64_t due_ns);
+
+ private:
+  uint64_t time_ns_ = 0;
+  std::optional<uint64_t> looked_ns_;
+  uint64_t cpu_ns_ = 0;
+};
+
 class HangWatch {
  public:
   explicit HangWatch(uint64_t timeout_ns) : timeout_ns_(timeout_ns) {}
@@ -90,6 +118,7 @@ class HangWatch {
     bool patient = false;   // what it does shows no activity: mapping a model, for example
   };
   // True when the worker had work and did nothing for the whole timeout; patient work has several.
+  // now_ns: as OwnTime says.
   bool look(uint64_t now_ns, const Sample& sample);
   // The last look saw a sign of life.
   [[nodiscard]] bool is_fresh(uint64_t now_ns) const { return since_ == now_ns; }

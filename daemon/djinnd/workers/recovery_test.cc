@@ -140,6 +140,57 @@ TEST(Newcomers, nobody_ends_more_workers_by_waiting_until_the_last_one_is_forgot
   EXPECT_LE(deaths, 100u);
 }
 
+constexpr uint64_t kLook = 1000;  // from one to the next
+constexpr uint64_t kLooksATimeout = 8;
+
+// Gives after how many looks a worker hangs that has so many parts in a thousand of a processor.
+uint64_t looks_until_hang(uint64_t permille) {
+  OwnTime own;
+  HangWatch watch(kLooksATimeout * kLook);
+  for (uint64_t look = 0;; ++look) {
+    const uint64_t now = own.look(1'000'000 + look * kLook, 500 + look * permille, kLook);
+    if (watch.look(now, {true, 5, false})) return look;
+  }
+}
+
+TEST(OwnTime, who_has_a_processor_or_stands_still_hangs_after_the_timeout) {
+  EXPECT_EQ(looks_until_hang(0), kLooksATimeout);
+  EXPECT_EQ(looks_until_hang(5), kLooksATimeout) << "what answers now and then computes, too";
+  EXPECT_EQ(looks_until_hang(1000), kLooksATimeout);
+  EXPECT_EQ(looks_until_hang(16'000), kLooksATimeout) << "sixteen threads hang no sooner";
+}
+
+TEST(OwnTime, who_is_left_a_part_of_a_processor_has_what_it_lacks_in_addition) {
+  EXPECT_EQ(looks_until_hang(500), 2 * kLooksATimeout);
+  EXPECT_EQ(looks_until_hang(30), (kLooksATimeout * 1000 + 29) / 30) << "cpu.max of 3 %";
+}
+
+TEST(OwnTime, nobody_evades_the_watch_whatever_part_it_computes) {
+  for (uint64_t permille = 0; permille < 1100; ++permille) {
+    EXPECT_LE(looks_until_hang(permille), kLooksATimeout * OwnTime::kSlowest);
+  }
+}
+
+TEST(OwnTime, is_never_ahead_of_the_clock_and_never_goes_back) {
+  OwnTime own;
+  uint64_t cpu = 7'000'000, before = own.look(100, cpu, kLook);
+  EXPECT_EQ(before, 0u);
+  for (uint64_t look = 1; look < 1000; ++look) {
+    cpu = look % 7 == 0 ? 0 : cpu + (look * 37) % 3000;  // 0: the kernel does not say any more
+    const uint64_t now = own.look(100 + look * kLook, cpu, kLook);
+    EXPECT_GE(now, before);
+    EXPECT_LE(now - before, kLook);
+    before = now;
+  }
+}
+
+TEST(OwnTime, while_djinnd_did_not_run_either_no_more_passes_than_until_the_look_was_due) {
+  OwnTime own;
+  own.look(0, 0, kLook);
+  EXPECT_EQ(own.look(3600 * kLook, 0, kLook), kLook) << "the host was suspended";
+  EXPECT_EQ(own.look(3601 * kLook, 0, kLook), 2 * kLook);
+}
+
 constexpr uint64_t kTimeout = 1000;
 
 TEST(HangWatch, work_without_activity_is_a_hang) {

@@ -88,7 +88,9 @@ class SparePool {
   void on_change(std::function<void()> changed) { changed_ = std::move(changed); }
 
  private:
+  // In the child's own time: to load LibTorch under a CPU quota of a few percent takes minutes.
   static constexpr uint64_t kReadyTimeoutMs = 60'000;
+  static constexpr uint64_t kReadyLookMs = kReadyTimeoutMs / 8;
   static constexpr uint32_t kFailuresMax = 3;
 
   struct Waiting {
@@ -100,6 +102,7 @@ class SparePool {
   void count(uint32_t failures, bool other_build);
   void start_child();
   void adopt(std::unique_ptr<ChildProcess> child);
+  void look_at_start();
   void heard(const ipc::Datagram& message);
   void child_failed();
   void start_next(uint64_t after_ms);
@@ -111,6 +114,8 @@ class SparePool {
   Kind kind_;
   std::unique_ptr<ChildProcess> child_;  // starting or spare
   std::optional<ChildReady> ready_;      // of child_
+  OwnTime start_time_;                   // of child_, as long as it starts
+  uint64_t start_looks_ = 0;             // likewise
   std::deque<Waiting> waiting_;
   BackOff back_off_;
   uint32_t failures_ = 0;

@@ -179,6 +179,7 @@ void WorkerSupervisor::adopt(ReadyChild child) {
   phase_.enter(WorkerPhase::kReady);
   ever_ready_ = true;
   killed_ = false;
+  own_time_ = {};
   for (HangWatch* watch : {&step_watch_, &lane_watch_, &command_watch_}) watch->reset();
   looked_.fill(Looked(hang_timeout_ms_ * 1'000'000));
   process_->listen(
@@ -336,10 +337,11 @@ bool WorkerSupervisor::computes_since(uint64_t cpu_ns) const {
 
 // Each kind of work has its own signs of life. If one stands still, another may go on, and a client
 // could make that one go on for ever.
-bool WorkerSupervisor::look(const LaneActivity& lane) {
+bool WorkerSupervisor::look(const LaneActivity& lane, uint64_t due_ms) {
   if (!ready()) return false;
   if (killed_) return true;
-  const uint64_t now_ns = clock_.monotonic_ns();
+  const uint64_t cpu_ns = process_->cpu_ns();
+  const uint64_t now_ns = own_time_.look(clock_.monotonic_ns(), cpu_ns, due_ms * kNsPerMs);
   // A command is not overdue while an older one is unanswered.
   const bool asked = !owed_.empty() && owed_.front().kind == Kind::kWakeLane;
   const bool stuck_in_step = step_watch_.look(now_ns, {lane.in_step, lane.count});
@@ -352,7 +354,7 @@ bool WorkerSupervisor::look(const LaneActivity& lane) {
     if (desk.watch.look(now_ns, {desk.at.valid(), desk.heard})) stuck_desk = &desk;
     looks |= desk.at.valid();
   }
-  if (step_watch_.is_fresh(now_ns)) cpu_seen_ns_ = process_->cpu_ns();
+  if (step_watch_.is_fresh(now_ns)) cpu_seen_ns_ = cpu_ns;
   const bool has_work = lane.in_step || !owed_.empty() || looks;
   if (stuck_in_step && computes_since(cpu_seen_ns_)) {
     overran_ms_ = hang_timeout_ms_;

@@ -137,8 +137,9 @@ class WorkerSupervisor {
   // Sees that the lane, which may sleep, looks at all sessions again.
   void wake_lane();
   // Looks for a hang, and asks the lane for a sign of life where it has shown none since the last
-  // look. Gives whether there is work, so that the next look is due soon.
-  bool look(const LaneActivity& lane);
+  // look. due_ms: how long after that this one was to come. Gives whether there is work, so that
+  // the next look is due soon.
+  bool look(const LaneActivity& lane, uint64_t due_ms);
 
   [[nodiscard]] ipc::WorkerReport report() const;
   void note_stats(const ipc::WorkerStats& stats) { counts_.on_worker_stats(stats); }
@@ -195,6 +196,7 @@ class WorkerSupervisor {
   uint64_t count_seen_ = 0;
   uint64_t cpu_seen_ns_ = 0;  // when the step in flight last showed life
   std::optional<uint64_t> overran_ms_;
+  OwnTime own_time_;
   std::array<Looked, ipc::kAdmissionDesks> looked_;
   HangWatch step_watch_;
   HangWatch lane_watch_;

@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A worker that a quota leaves a part of a processor does not hang for that; and one that hangs is
+found all the same."""
+
+import os
+import time
+from pathlib import Path
+
+import djinn
+import numpy as np
+import pytest
+from cpu_group import left_only
+from private_daemon import Daemon, running
+
+pytestmark = pytest.mark.ci
+
+TIMEOUT_S = 1.0
+HANGS = ("--hang-timeout-ms", str(int(1000 * TIMEOUT_S)))
+
+
+def product(size: int) -> str:
+    """One operator, whose time grows with the cube of the size."""
+    return (
+        f'srg 1 "product"\ninput %x : float32[{size}]\n%m = aten::expand(%x, [{size}, {size}])\n'
+        "%y = aten::mm(%m, %m)\n%z = aten::sum(%y)\noutput %z\n"
+    )
+
+
+def computed_s(pid: int) -> float:
+    """What the process has computed so far."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()
+    return sum(int(ticks) for ticks in fields[11:13]) / os.sysconf("SC_CLK_TCK")
+
+
+def product_of(session: djinn.Session, daemon: Daemon, least_s: float) -> tuple[djinn.Program, int]:
+    """One that computes for so long at least, and for twice as much at most; and its size."""
+    size = 512
+    while True:
+        program = session.define(product(size))
+        program(x=np.ones(size, np.float32))
+        before_s = computed_s(daemon.worker_pid())
+        program(x=np.ones(size, np.float32))
+        if computed_s(daemon.worker_pid()) - before_s >= least_s:
+            return program, size
+        size = size * 5 // 4
+
+
+def test_an_operator_that_takes_longer_for_want_of_a_processor_is_no_hang() -> None:
+    with running(*HANGS, threads=1) as daemon, daemon.connect("throttled") as session:
+        program, size = product_of(session, daemon, 0.2 * TIMEOUT_S)
+        x = np.ones(size, np.float32)
+        worker = daemon.worker()
+        with left_only(5, worker["pid"]):
+            begun = time.monotonic()
+            assert program(x=x)["z"] == size**3
+            assert time.monotonic() - begun > 2 * TIMEOUT_S, "it was held up for too little"
+        assert daemon.worker()["pid"] == worker["pid"]
+
+
+def test_an_operator_that_computes_for_too_long_is_refused_however_slowly() -> None:
+    size = 6144
+    with running(*HANGS, threads=1) as daemon, daemon.connect("hasty") as session:
+        program = session.define(product(size))
+        with left_only(50, daemon.worker_pid()):
+            refusal = r"The operator aten::mm ran longer than 1 s"
+            with pytest.raises(djinn.Error, match=refusal):
+                program(x=np.ones(size, np.float32))
+        assert daemon.worker()["restarts"] == 1
