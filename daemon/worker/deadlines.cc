@@ -45,7 +45,7 @@ Result<bool> Deadlines::refuse_at_once(Seat& seat, const sched::ReadyStep& step,
 void Deadlines::charge(const sched::ReadyStep& step, uint64_t begun_ns) {
   const uint64_t took_ns = lane_.clock.monotonic_ns() - begun_ns;
   lane_.queue.charge_judging(step.session, step.arrival, begun_ns, took_ns);
-  if (is_beside_a_run()) lane_.slices.skip(took_ns);
+  lane_.slices.skip(took_ns);
 }
 
 // What is refused beside a run that computes is not that run's.

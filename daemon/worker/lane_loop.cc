@@ -121,7 +121,9 @@ void LaneLoop::work() {
   bool slept = false;
   while (!stopping_.load(std::memory_order_relaxed)) {
     const bool mail = run_mailbox() != Mailbox::Mail::kNone;
+    if (mail) slices_.end_turn();
     const bool worked = run_turn();
+    if (!worked) slices_.end_turn();
     if (!mail && !worked) {
       if (baton_.takes_part()) baton_.pass(clock_.monotonic_ns());
       if (spin.wait()) continue;
@@ -131,7 +133,10 @@ void LaneLoop::work() {
       }
     }
     spin.restart();
-    if (worked && std::exchange(slept, false)) spin.share_core();
+    if (worked && std::exchange(slept, false)) {
+      spin.share_core();
+      slices_.end_turn();
+    }
   }
 }
 
@@ -258,12 +263,14 @@ uint64_t LaneLoop::take_turn(uint64_t now_ns) {
   const uint64_t slept_ns = baton_.take(now_ns);
   counts_.note_turn(slept_ns, baton_.overruns());
   if (slept_ns == 0) return now_ns;
+  slices_.skip(slept_ns);
   look_around(now_ns + slept_ns);
   return clock_.monotonic_ns();
 }
 
 bool LaneLoop::run_turn() {
   uint64_t now_ns = clock_.monotonic_ns();
+  slices_.begin_turn(now_ns);
   look_around(now_ns);
   if (sched::is_wait_next(state_.queue, now_ns)) {
     waits_for_client_ = true;
@@ -304,12 +311,12 @@ bool LaneLoop::run_unit(const std::vector<SessionId>& unit, uint64_t begun_ns) {
     const Slice aside = slices_.begin(seat, begun_ns, place);
     const auto advance =
         runner_->advance(*seat.session, unit.size() > 1 ? seat.batch : StepBatch());
-    const Slice slice = slices_.end(aside);
     const uint64_t ended_ns = clock_.monotonic_ns();
+    const Slice slice = slices_.end(aside, ended_ns);
     if (!advance) {
       set_aside(id, advance.error());
     } else if (*advance == Runner::Advance::kJoins) {
-      shared_ns += ended_ns - begun_ns;
+      shared_ns += ended_ns - slice.since_ns;
     } else {
       if (*advance == Runner::Advance::kWaiting) state_.waits.suspend(id);
       worked |= end_step(id, *advance, {begun_ns, ended_ns, ended_ns - slice.since_ns, slice});
@@ -335,6 +342,10 @@ bool LaneLoop::run_unit(const std::vector<SessionId>& unit, uint64_t begun_ns) {
   state_.programs.end_step();
   const uint64_t ended_ns = clock_.monotonic_ns();
   shared_ns += ended_ns - begun_ns;
+  if (!ended.empty()) {
+    slices_.end_turn();
+    slices_.begin_turn(ended_ns);
+  }
   for (const auto& [id, advance, rows] : ended) {
     worked |= end_step(id, advance, {begun_ns, ended_ns, shared_ns * rows / all_rows, Slice{}});
   }
@@ -400,11 +411,14 @@ bool LaneLoop::run_others(Session& session, std::optional<Runner::Pause>& pause)
     if (goes_on && mailbox_.has_mail()) {
       if (!pause) pause.emplace(*runner_);
       goes_on = run_mailbox() != Mailbox::Mail::kWaits;
+      slices_.end_turn();
     }
     if (!goes_on) break;
     const uint64_t now_ns = clock_.monotonic_ns();
+    slices_.begin_turn(now_ns);
     look_around(now_ns);
     if (sched::is_wait_next(queue, now_ns)) {
+      slices_.end_turn();
       waits_for_client_ = true;
       if (!spin.wait()) spin.restart();
       continue;
@@ -415,7 +429,9 @@ bool LaneLoop::run_others(Session& session, std::optional<Runner::Pause>& pause)
     if (turn->kind != sched::TurnKind::kStep) return turn->kind == sched::TurnKind::kSlice;
     if (!pause) pause.emplace(*runner_);
     run_unit(unit_of(turn->session, picked_ns), picked_ns);
-    counts_.note_turn(baton_.pass_if_due(1), baton_.overruns());
+    const uint64_t slept_ns = baton_.pass_if_due(1);
+    counts_.note_turn(slept_ns, baton_.overruns());
+    slices_.skip(slept_ns);
   }
   queue.resume(session.id(), clock_.monotonic_ns());
   return goes_on;
@@ -429,7 +445,7 @@ bool LaneLoop::end_step(SessionId id, Runner::Advance advance, const StepTime& t
   state_.queue.charge(id, time.to_charge_ns, time.ended_ns);
   seat.worked_ns = time.ended_ns;
   seat.note(advance, time.begun_ns);
-  const uint64_t took_ns = time.slice.charged_ns + time.to_charge_ns;
+  const uint64_t took_ns = time.slice.charged_ns + time.to_charge_ns - time.slice.turn_ns;
   if (advance == Runner::Advance::kAbandoned) {
     if (runner_->is_paused()) Slices::note_abandoned(seat, time.slice);
     if (took_ns > seat.predicted_ns) times_.note(seat.kind.number, took_ns);

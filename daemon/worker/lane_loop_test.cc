@@ -72,6 +72,23 @@ TEST_F(LaneLoopTest, who_submits_one_run_does_not_wait_for_all_that_another_has_
   });
 }
 
+// So who has many short runs has no more of the lane than who has few long ones.
+TEST_F(LaneLoopTest, what_a_lane_does_from_one_short_run_to_the_next_is_charged) {
+  constexpr int kRuns = 64;
+  const auto session = attach(1);
+  on_lane([&](LaneLoop::State&) {  // they are all there at once
+    for (int run = 0; run < kRuns; ++run) session->run(one_operator("fake::nothing"));
+  });
+  for (int run = 0; run < kRuns; ++run) ASSERT_EQ(session->completion(), ErrorCode::kOk);
+  std::vector<sched::Decision> decisions;
+  on_lane([&](LaneLoop::State& state) { decisions = state.queue.decisions(); });
+  ASSERT_GT(std::ssize(decisions), kRuns / 2);
+  decisions.erase(decisions.begin(), decisions.end() - kRuns / 2);  // it woke for the first ones
+  uint64_t charged_ns = 0;
+  for (const sched::Decision& one : decisions) charged_ns += one.measured_ns;
+  EXPECT_GE(charged_ns, decisions.back().at_ns - decisions.front().at_ns);
+}
+
 TEST_F(LaneLoopTest, a_session_is_of_the_class_that_it_came_with_and_its_decisions_say_so) {
   const auto idle = attach(1, ServiceClass::kIdle);
   const auto batch = attach(2, ServiceClass::kBatch);

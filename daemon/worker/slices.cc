@@ -44,16 +44,23 @@ bool Slices::is_long(const Seat& seat) {
   return seat.is_sure && seat.predicted_ns > kInsideNsMax;
 }
 
+void Slices::begin_turn(uint64_t now_ns) {
+  if (turn_since_ns_ == 0) turn_since_ns_ = now_ns;
+}
+
 Slice Slices::begin(const Seat& seat, uint64_t begun_ns, Place place) {
   Slice slice;
-  slice.since_ns = begun_ns;
+  const uint64_t turn_since_ns = std::exchange(turn_since_ns_, 0);
+  slice.since_ns = turn_since_ns == 0 ? begun_ns : std::min(turn_since_ns, begun_ns);
+  slice.turn_ns = begun_ns - slice.since_ns;
   slice.ends_ns = begun_ns + (place == Place::kInside ? inside_ns(seat) : sched::kUnitNs);
   slice.cpu_inside_ns = sched::kUnitNs << seat.tries_inside;
   if (is_long(seat)) slice.cpu_begun_ns = clock_.thread_cpu_ns();
   return std::exchange(slice_, slice);
 }
 
-Slice Slices::end(const Slice& aside) {
+Slice Slices::end(const Slice& aside, uint64_t ended_ns) {
+  turn_since_ns_ = ended_ns;
   return std::exchange(slice_, aside);
 }
 
@@ -78,6 +85,7 @@ void Slices::note_done(Seat& seat, const Slice& slice) const {
 void Slices::skip(uint64_t took_ns) {
   slice_.since_ns += took_ns;
   slice_.ends_ns += took_ns;
+  if (turn_since_ns_ != 0) turn_since_ns_ += took_ns;
 }
 
 void Slices::charge_units(SessionId session, uint64_t now_ns) {
@@ -95,6 +103,7 @@ void Slices::charge(SessionId session, uint64_t now_ns) {
 void Slices::begin_next(uint64_t now_ns) {
   slice_.since_ns = now_ns;
   slice_.ends_ns = now_ns + queue_.slice_ns();
+  end_turn();
 }
 
 // Where others compute on the machine, that they had it is no fault of this step.
