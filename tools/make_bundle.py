@@ -284,15 +284,20 @@ def unowned(member: tarfile.TarInfo) -> tarfile.TarInfo:
     return member
 
 
-def pack(root: Path, packed: Path, name: str) -> int:
+def pack(root: Path, packed: Path, name: str, preset: int) -> int:
     """Returns its size."""
-    with lzma.open(packed, "wb", preset=6) as file, tarfile.open(fileobj=file, mode="w") as archive:
+    with (
+        lzma.open(packed, "wb", preset=preset) as file,
+        tarfile.open(fileobj=file, mode="w") as archive,
+    ):
         archive.add(root, arcname=name, filter=unowned)
     return packed.stat().st_size
 
 
-def make(build: Path, target: Path, packed_bytes_max: int = PACKED_BYTES_MAX) -> Path:
-    """Returns the packed bundle. What fails leaves nothing."""
+def make(
+    build: Path, target: Path, packed_bytes_max: int = PACKED_BYTES_MAX, preset: int = 6
+) -> Path:
+    """Returns the bundle, packed by xz with that preset. What fails leaves nothing."""
     check_target(target)
     check_build(build)
     with making_folder(target) as folder:
@@ -300,7 +305,7 @@ def make(build: Path, target: Path, packed_bytes_max: int = PACKED_BYTES_MAX) ->
         packing = packed_name(making)
         making.mkdir()
         fill(build, making)
-        size = pack(making, packing, target.name)
+        size = pack(making, packing, target.name, preset)
         if size > packed_bytes_max:
             raise Refused(
                 f"it has {size / 2**20:.1f} MiB packed, and {packed_bytes_max >> 20} are allowed: "
