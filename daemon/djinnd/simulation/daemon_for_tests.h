@@ -5,8 +5,10 @@
 
 #include <algorithm>
 #include <map>
+#include <memory>
 #include <optional>
 #include <set>
+#include <vector>
 
 #include "daemon/djinnd/daemon.h"
 
@@ -32,6 +34,17 @@ struct DaemonForTests {
   static bool one_waits_for_others(const Memory& memory) {
     return std::ranges::any_of(
         memory.waiting_, [&](const auto& waiting) { return !memory.waits_for_its_own(waiting); });
+  }
+  static std::vector<std::unique_ptr<Reclaimer>>& reclaimers(Daemon& d) {
+    return d.reclaimers_.all_;
+  }
+  static Memory& memory_of(const Reclaimer& reclaimer) { return reclaimer.memory_; }
+  // Of the reclaimer's device: what comes free by itself, and what others but groups could be asked
+  // for now.
+  static uint64_t possible_bytes(Daemon& d, const Reclaimer& reclaimer) {
+    const DeviceId device = reclaimer.device();
+    return reclaimer.coming_bytes() + d.sessions_.idle_memory().offer(device).bytes() +
+           reclaimer.weights_.evictable_bytes(device);
   }
   static bool waiting_is_looked_at(Daemon& d, DeviceId device) {
     return std::ranges::any_of(d.reclaimers_.all_, [&](const auto& reclaimer) {

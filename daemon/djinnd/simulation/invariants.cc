@@ -43,7 +43,11 @@ bool is_record_of(const Model& model, const ipc::KeptModel& record) {
 
 Invariants::Invariants(Machine& machine, Daemon& daemon, std::vector<Owner> users,
                        std::map<ModelId, ipc::KeptModel> kept)
-    : machine_(machine), daemon_(daemon), users_(std::move(users)), kept_(std::move(kept)) {}
+    : machine_(machine), daemon_(daemon), users_(std::move(users)), kept_(std::move(kept)) {
+  for (const auto& reclaimer : Access::reclaimers(daemon)) {
+    successors_.emplace_back(machine, daemon, *reclaimer);
+  }
+}
 
 void Invariants::fail(std::string what) {
   if (!failure_) failure_ = std::move(what);
@@ -375,6 +379,9 @@ void Invariants::check_waiting() {
       fail(fmt::format("a request waits for memory of {}, and nobody looks after it",
                        text_of(memory->device())));
     }
+  }
+  for (Successors& one : successors_) {
+    if (const auto wrong = one.check()) fail(*wrong);
   }
 }
 

@@ -9,7 +9,8 @@
 //   lifetimes  what names a session, a model, a load or a worker names one that is there
 //   memory     what was made and what workers were granted is in the accounts until it is gone
 //   kept       what a djinnd would leave if it died now is of use to the next
-//   waiting    who waits has somebody who looks after it
+//   waiting    who waits has somebody who looks after it, and waits for what may come
+//              (successors.h)
 #pragma once
 
 #include <cstdint>
@@ -20,6 +21,7 @@
 
 #include "daemon/djinnd/daemon.h"
 #include "daemon/djinnd/simulation/machine.h"
+#include "daemon/djinnd/simulation/successors.h"
 #include "daemon/djinnd/simulation/worker.h"
 #include "ipc/kept_model.h"
 
@@ -78,6 +80,7 @@ class Invariants {
   };
   std::map<WorkerKey, Seen> users_seen_;
   std::map<SessionId, Seen> sessions_seen_;
+  std::vector<Successors> successors_;  // one for each device
 };
 
 }  // namespace djinn::daemon::simulation

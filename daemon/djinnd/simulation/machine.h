@@ -50,6 +50,8 @@ enum class Mistake : uint8_t {
   kClassIsMixedUp,       // a lane takes sessions of the class idle for interactive ones
   kTimeIsOvercharged,    // a lane charges some of its sessions for fifty times their steps
   kAccountOutlives,      // a lane's account of a session stays when it has left
+  kDeathIsAlwaysNew,     // whoever has lost a worker has lost it just now
+  kDeathIsAlwaysOld,     // or long ago
 };
 
 class Machine final : public Clock {

@@ -33,8 +33,8 @@ constexpr uint64_t kStoreMax = 40;    // a few models
 constexpr uint64_t kWindUpMs = 2000;  // for who is busy with other things
 constexpr uint64_t kHangTimeoutMs = 10'000;
 // The watchdog looks once in a timeout while nothing runs, and patient work has six timeouts
-// (HangWatch).
-constexpr uint64_t kHangIsSeenMs = 8 * kHangTimeoutMs;
+// (HangWatch), each as much longer as the worker lacks a processor (OwnTime).
+constexpr uint64_t kHangIsSeenMs = 8 * Worker::kHeldUpOneIn * kHangTimeoutMs;
 constexpr uint64_t kEventsMax = 60'000;  // of a phase in which nothing new begins
 constexpr size_t kLinesTold = 60;
 constexpr uid_t kUsers[] = {0, 1001, 1002, 1003};
@@ -239,6 +239,8 @@ class Simulation {
     const bool happened = machine_.step(until_ms);
     if (machine_.mistake() == Mistake::kLeaseOutlives) keep_a_lease();
     if (machine_.mistake() == Mistake::kDeviceIsMixedUp) mix_up_a_device();
+    if (machine_.mistake() == Mistake::kDeathIsAlwaysNew) note_deaths(machine_.monotonic_ns());
+    if (machine_.mistake() == Mistake::kDeathIsAlwaysOld) note_deaths(0);
     fail(invariants_->check());
     fail(misplaced());
     for (const auto& client : clients_) fail(client->wrong());
@@ -375,6 +377,13 @@ class Simulation {
     for (auto& [id, model] : DaemonForTests::table(*daemon_).all()) {
       if (model.phase != ModelPhase::kResident || !machine_.one_in(64)) continue;
       model.key().device = model.device() == kHostDevice ? kFakeDevice : kHostDevice;
+    }
+  }
+
+  // Makes the mistake that those whose workers have died lost them then.
+  void note_deaths(uint64_t lost_ns) {
+    for (const auto& [id, session] : DaemonForTests::sessions(*daemon_).all()) {
+      if (!session->attached) session->lost_worker_ns = lost_ns;
     }
   }
 

@@ -104,6 +104,14 @@ TEST_F(Simulation, once_a_djinnd_that_winds_up_and_does_not_end_is_found) {
   EXPECT_TRUE(found_with(Mistake::kStopIsLost).has_value());
 }
 
+TEST_F(Simulation, once_who_waits_for_a_worker_whose_successor_does_not_come_is_found) {
+  EXPECT_TRUE(found_with(Mistake::kDeathIsAlwaysNew).has_value());
+}
+
+TEST_F(Simulation, once_who_is_refused_memory_between_a_worker_and_its_successor_is_found) {
+  EXPECT_TRUE(found_with(Mistake::kDeathIsAlwaysOld).has_value());
+}
+
 TEST_F(Simulation, once_a_lease_that_outlives_its_session_is_found) {
   EXPECT_TRUE(found_with(Mistake::kLeaseOutlives).has_value());
 }

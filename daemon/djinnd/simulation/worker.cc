@@ -5,6 +5,7 @@
 #include <signal.h>
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <iterator>
 #include <utility>
@@ -40,8 +41,10 @@ Worker::Worker(Machine& machine, Loop& loop, DeviceId device, pid_t pid, Fd chan
       work_(loop, [this] { work(); }),
       live_(loop, [this] { live(); }) {
   poll_.watch_readable();
-  hangs_ = machine_.fault(40);  // it never becomes ready
-  if (!hangs_) live_.start_once(machine_.between(1, 200));
+  hangs_ = machine_.fault(40);              // it never becomes ready
+  const bool is_slow = machine_.fault(20);  // the one before has left sessions without a worker
+  if (!hangs_)
+    live_.start_once(is_slow ? machine_.between(5'000, 30'000) : machine_.between(1, 200));
 }
 
 void Worker::end() {
@@ -52,7 +55,8 @@ void Worker::end() {
 }
 
 uint64_t Worker::cpu_ns() const {
-  return hangs_ && computes_ ? machine_.monotonic_ns() - hangs_since_ns_ : 0;
+  if (!hangs_ || computes_one_in_ == 0) return 0;
+  return (machine_.monotonic_ns() - hangs_since_ns_) / computes_one_in_;
 }
 
 void Worker::readable() {
@@ -84,7 +88,8 @@ void Worker::work() {
   if (dies()) return;
   if (machine_.fault(150)) {
     hangs_ = true;
-    computes_ = machine_.one_in(2);
+    constexpr auto kParts = std::to_array<uint64_t>({0, 0, 1, kHeldUpOneIn});
+    computes_one_in_ = kParts[machine_.below(kParts.size())];
     hangs_since_ns_ = machine_.monotonic_ns();
     machine_.tell("worker {}: hangs", pid());
     return;

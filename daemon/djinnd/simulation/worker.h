@@ -30,6 +30,9 @@ namespace djinn::daemon::simulation {
 
 class Worker final : public Child {
  public:
+  // One that hangs, and yet has a processor for such a part of the time.
+  static constexpr uint64_t kHeldUpOneIn = 2;
+
   Worker(Machine& machine, Loop& loop, DeviceId device, pid_t pid, Fd channel);
 
   void end() override;
@@ -112,7 +115,7 @@ class Worker final : public Child {
   bool ready_ = false;
   bool has_lied_ = false;
   bool hangs_ = false;
-  bool computes_ = false;  // while it hangs
+  uint64_t computes_one_in_ = 0;  // while it hangs: such a part of the time; 0: not at all
   uint64_t hangs_since_ns_ = 0;
   std::deque<ipc::Datagram> commands_;
   std::map<SessionId, AttachedSession> sessions_;
