@@ -75,7 +75,7 @@ inline constexpr uint32_t kManifestPartBytes = 48 * 1024;  // a message beside i
 inline constexpr uint32_t kKeptDescriptors =
     8192;  // FileDescriptorStoreMax= of djinnd.service: kModels of 30 descriptors each fit
 inline constexpr uint32_t kModelUsers =
-    256;  // whose pins and times it remembers: 4 KiB of a record
+    256;  // whose pins, times and numerics it remembers: 12 KiB of a record
 inline constexpr uint32_t kModelNamesKept = 16;     // longest names and paths: 8 KiB of a record
 inline constexpr uint64_t kGraphBytes = 16u << 20;  // a graph of 64 Ki nodes
 inline constexpr uint32_t kGraphPartBytes = kManifestPartBytes;

@@ -52,6 +52,11 @@ TEST(KeptCodec, the_largest_fits_a_message) {
   large.names.assign(limits::kModelNamesKept, {1001, large.label, large.path});
   EXPECT_EQ(decode_kept_model(encode(large)).value(), large);
   EXPECT_LE(encode(large).size(), limits::kControlMessageBytes);
+  KeptModel of_nobody = large;
+  of_nobody.pinned_by.clear();
+  of_nobody.keep_alives.clear();
+  of_nobody.numerics.clear();
+  EXPECT_EQ((encode(large).size() - encode(of_nobody).size()) / 1024, 12u) << "see ipc/limits.h";
   large.files.push_back(model().files[0]);
   EXPECT_EQ(decode_kept_model(encode(large)).error().code, ErrorCode::kLimitExceeded);
 }
