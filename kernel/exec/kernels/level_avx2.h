@@ -20,6 +20,7 @@ struct Level {
   static constexpr int kRegisters = 16;
   static constexpr int kWeightsMax = 2;
   static constexpr int kRowsInOneBlock = 8;
+  static constexpr int kSumSteps = 32;
   static Vector zero() { return _mm256_setzero_ps(); }
   static Vector broadcast(float value) { return _mm256_set1_ps(value); }
   static Vector load_floats(const float* from) { return _mm256_loadu_ps(from); }

@@ -29,6 +29,7 @@ struct Level {
   static constexpr int kRegisters = 32;
   static constexpr int kWeightsMax = kWeightsOfLevel;
   static constexpr int kRowsInOneBlock = kOneBlockOfLevel;
+  static constexpr int kSumSteps = 24;
   static Vector zero() { return _mm512_setzero_ps(); }
   static Vector broadcast(float value) { return _mm512_set1_ps(value); }
   static Vector load_floats(const float* from) { return _mm512_loadu_ps(from); }

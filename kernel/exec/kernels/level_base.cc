@@ -16,6 +16,7 @@ struct Level {
   static constexpr int kRegisters = 16;
   static constexpr int kWeightsMax = 2;
   static constexpr int kRowsInOneBlock = 8;
+  static constexpr int kSumSteps = 32;
   static Vector zero() { return Vector{}; }
   static Vector broadcast(float value) { return Vector{value, value, value, value}; }
   static Vector load_floats(const float* from) {

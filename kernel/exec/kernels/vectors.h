@@ -11,6 +11,7 @@
 //   kRegisters            how many vectors the machine holds
 //   kWeightsMax           how many rows of weights a block of rows takes at once
 //   kRowsInOneBlock       up to so many rows of float32 are one block, and weights are read once
+//   kSumSteps             so many steps of float32 make one sum, and longer rows sums of these
 //   zero, broadcast, load_floats, store_floats, add, fma, sum
 //                         sum: of the lanes, in a fixed order
 //   hold(V&)              of a vector that was loaded: it stays in a register, and is not loaded
