@@ -2,13 +2,13 @@
 """The figures of fast numerics: what a token of a ghost takes, of what reading its weights takes,
 and what a prompt and an encoder take, of eager.
 
-Nothing that computes a token can take less than the floor: the seconds in which as many threads
-read as many bytes, by a sum of float32 that is measured between the arms.
+Nothing that computes a token can take much less than the floor (floor.py): the reading of as many
+bytes by as many threads, measured between the arms. `floor_huge` is how much of what it reads lies
+in huge pages: where it is less than 1, the host had none.
 """
 
 import multiprocessing
 import os
-import statistics
 import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
@@ -19,13 +19,13 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.append(str(ROOT / "tests" / "e2e"))
 
+from floor import Floor, least  # noqa: E402
 from ghost_models import both, generate, gpt2, minilms, qwen, token_seconds  # noqa: E402
 from private_daemon import THREADS, running  # noqa: E402
 from report import Entry, entry, report, seconds_of  # noqa: E402
 
 REPETITIONS = 5
 CONTEXT = 128
-READS = 5
 TEACHER = 1000  # tokens
 WARM = 5  # runs, until an encoder is captured and its plans are there
 
@@ -48,24 +48,21 @@ def decode(name: str, make: Callable[[], Any]) -> Iterator[Entry]:
 
     ids = torch.randint(3, 500, (1, CONTEXT))
     with both(make) as (local, ghost):
-        read = torch.ones(bytes_of(local) // 4)
-        seconds: dict[str, list[float]] = {"exact": [], "fast": [], "floor": []}
+        floor = Floor(bytes_of(local))
 
-        def measure(numerics: str) -> None:
+        def measure(numerics: str) -> tuple[float, list[float]]:
             djinn.config.numerics = numerics
-            seconds[numerics].append(token_seconds(ghost, ids))
-            seconds["floor"] += [seconds_of(read.sum) for _ in range(READS)]
+            return token_seconds(ghost, ids), floor.measure()
 
         for numerics in ("exact", "fast"):
             djinn.config.numerics = numerics
             generate(ghost, ids, 2)
             assert djinn.explain(ghost)["tier"] == 2, djinn.explain(ghost)
         for _ in range(REPETITIONS):
-            measure("exact")
-            measure("fast")
-            exact, fast = seconds["exact"][-1], seconds["fast"][-1]
-            floor = statistics.median(seconds["floor"][-2 * READS :])
-            yield entry(name, fast, of_floor=fast / floor, of_exact=fast / exact)
+            exact, between = measure("exact")
+            fast, behind = measure("fast")
+            of_floor = fast / least(between, behind)
+            yield entry(name, fast, of_floor=of_floor, of_exact=fast / exact, floor_huge=floor.huge)
 
 
 def decode_int8(name: str) -> Iterator[Entry]:
@@ -79,14 +76,14 @@ def decode_int8(name: str) -> Iterator[Entry]:
     with both(qwen) as (_, ghost):
         held = ghosts.ghost_of(ghost)
         assert held is not None and held.is_int8, held
-        read = torch.ones(held.bytes // 4)
+        floor = Floor(held.bytes)
         generate(ghost, ids, 2)
         assert djinn.explain(ghost)["tier"] == 2, djinn.explain(ghost)
         for _ in range(REPETITIONS):
-            before = [seconds_of(read.sum) for _ in range(READS)]
+            before = floor.measure()
             found = token_seconds(ghost, ids)
-            after = [seconds_of(read.sum) for _ in range(READS)]
-            yield entry(name, found, of_floor=found / statistics.median(before + after))
+            of_floor = found / least(before, floor.measure())
+            yield entry(name, found, of_floor=of_floor, floor_huge=floor.huge)
 
 
 def byte_model(dtype: Any) -> Any:
@@ -109,33 +106,41 @@ def drawn_by(model: Any) -> Any:
     )
 
 
+def by_steps(model: Any, ids: Any) -> Any:
+    """The logits from which each token behind the first was taken, as a generation computes them,
+    which is forced to say these tokens: [tokens - 1, vocabulary], float32, on the CPU."""
+    import torch
+    import transformers
+
+    scores: list[Any] = []
+
+    class Teacher(transformers.LogitsProcessor):  # type: ignore[misc]
+        def __call__(self, said: Any, found: Any) -> Any:
+            scores.append(found.float().cpu())
+            forced = torch.full_like(found, -torch.inf)
+            forced[:, ids[0, said.shape[1]]] = 0
+            return forced
+
+    # No token ends it, nor is any one forbidden lest it does.
+    teacher = Teacher()
+    generate(model, ids[:, :1], TEACHER, logits_processor=[teacher], eos_token_id=None)
+    return torch.cat(scores)
+
+
 def agreement(name: str) -> Iterator[Entry]:
     """Of tokens that float32 has drawn, at how many the likeliest next one is eager's, at once and
     token by token with a cache."""
     import djinn
     import torch
-    import transformers
 
     ids = drawn_by(byte_model(torch.float32))
     djinn.config.numerics = "fast"
-
-    class Teacher(transformers.LogitsProcessor):  # type: ignore[misc]
-        def __init__(self) -> None:
-            self.likeliest: list[Any] = []
-
-        def __call__(self, said: Any, scores: Any) -> Any:
-            self.likeliest.append(scores.argmax(-1).cpu())
-            forced = torch.full_like(scores, -torch.inf)
-            forced[:, ids[0, said.shape[1]]] = 0
-            return forced
 
     def likeliest(model: Any) -> tuple[Any, Any]:
         there = ids.to(model.device)
         with torch.no_grad():
             at_once = model(there, use_cache=False).logits.argmax(-1).cpu()[0, :-1]
-        teacher = Teacher()
-        generate(model, ids[:, :1], TEACHER, logits_processor=[teacher])
-        return at_once, torch.cat(teacher.likeliest)
+        return at_once, by_steps(model, ids).argmax(-1)
 
     same: dict[str, float] = {}
     for dtype in (torch.float32, torch.bfloat16):
@@ -152,25 +157,28 @@ def agreement(name: str) -> Iterator[Entry]:
 
 
 def divergence_int8(name: str) -> Iterator[Entry]:
-    """How far from float32 the byte model is in int8, and in bfloat16: the mean of KL over tokens
-    that float32 has drawn."""
+    """How far from float32 the byte model in bfloat16 is with weights in int8, and with its own:
+    the mean of KL over tokens that float32 has drawn, computed step by step as decoding does."""
     import djinn
     import torch
 
     local = byte_model(torch.float32)
     ids = drawn_by(local)
+    expected = by_steps(local, ids).log_softmax(-1)
     djinn.enable()
     djinn.config.numerics = "fast"
 
-    def divergence(form: Any, dtype: torch.dtype) -> float:
+    def divergence(form: Any) -> float:
         djinn.config.weights = form
-        ghost = byte_model(dtype)
-        found = ghost(ids.to(ghost.device), use_cache=False).logits.float().cpu()
-        expected = local(ids, use_cache=False).logits
-        logs = [one.log_softmax(-1).flatten(0, 1) for one in (found, expected)]
-        return float(torch.nn.functional.kl_div(*logs, reduction="batchmean", log_target=True))
+        ghost = byte_model(torch.bfloat16)
+        found = by_steps(ghost, ids).log_softmax(-1)
+        told = djinn.explain(ghost)
+        assert told["weights"] == form and "fast" in told["numerics"], told
+        return float(
+            torch.nn.functional.kl_div(found, expected, reduction="batchmean", log_target=True)
+        )
 
-    int8, bfloat16 = divergence("int8", torch.float32), divergence(None, torch.bfloat16)
+    int8, bfloat16 = divergence("int8"), divergence(None)
     yield entry(name, 0, int8=int8, bfloat16=bfloat16, of_bfloat16=int8 / bfloat16)
     djinn.disable()
 

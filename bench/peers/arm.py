@@ -18,7 +18,8 @@ from report import token_seconds_of
 
 # Greedy tokens that follow on a prompt's.
 Generate = Callable[[list[int], int], list[int]]
-# Of the model in a directory: "bfloat16" or "float32", and how many threads.
+# Of the model in a directory: "bfloat16", "float32", or "int8", of files in bfloat16; and how many
+# threads.
 Open = Callable[[str, str, int], Generate]
 
 

@@ -1,15 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""llama.cpp, as llama-cpp-python builds it from source, with its defaults but for the threads."""
+"""llama.cpp, as llama-cpp-python builds it from source, with its defaults but for the threads.
 
+In int8 the model is its Q8_0, which it makes itself of one in bfloat16. It reads the prompt of that
+token by token, and once: where it multiplies Q8_0 of several tokens by AMX, it crashes. A token's
+time, which is a difference, has no part of the prompt in it."""
+
+import ctypes
 import json
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import gguf
+import llama_cpp
 import numpy as np
 from arm import Generate, serve
-from llama_cpp import Llama
 
 CONTEXT = 512
 ARCHITECTURES = {"qwen2": gguf.MODEL_ARCH.QWEN2, "gpt2": gguf.MODEL_ARCH.GPT2}
@@ -83,17 +88,41 @@ def convert(directory: str, dtype: str, path: Path) -> None:
     writer.close()
 
 
+def quantize(path: Path, threads: int) -> Path:
+    """To 8 bits. Gives the new file, which takes the place of the other."""
+    told = llama_cpp.llama_model_quantize_default_params()
+    told.ftype, told.nthread = llama_cpp.LLAMA_FTYPE_MOSTLY_Q8_0, threads
+    found = path.with_suffix(".q8_0.gguf")
+    failed = llama_cpp.llama_model_quantize(bytes(path), bytes(found), ctypes.byref(told))
+    if failed:
+        raise RuntimeError(f"llama.cpp made no Q8_0 of {path}: error {failed}")
+    path.unlink()
+    matrices = [one for one in gguf.GGUFReader(found).tensors if len(one.shape) > 1]
+    others = [one.name for one in matrices if one.tensor_type != gguf.GGMLQuantizationType.Q8_0]
+    if others:
+        raise RuntimeError(f"llama.cpp left matrices in another form than Q8_0: {others}")
+    return found
+
+
 def open_model(directory: str, dtype: str, threads: int) -> Generate:
     with tempfile.TemporaryDirectory(prefix="djinn-bench.") as made:
         path = Path(made) / "model.gguf"
-        convert(directory, dtype, path)
-        model = Llama(
-            str(path), n_ctx=CONTEXT, n_threads=threads, n_threads_batch=threads, verbose=False
+        convert(directory, "bfloat16" if dtype == "int8" else dtype, path)
+        if dtype == "int8":
+            path = quantize(path, threads)
+        model = llama_cpp.Llama(
+            str(path),
+            n_ctx=CONTEXT,
+            n_threads=threads,
+            n_threads_batch=threads,
+            verbose=False,
+            **({"n_batch": 1} if dtype == "int8" else {}),
         )
 
     def generate(prompt: list[int], tokens: int) -> list[int]:
         found: list[int] = []
-        model.reset()
+        if dtype != "int8":
+            model.reset()
         for token in model.generate(prompt, temp=0.0):
             found.append(int(token))
             if len(found) == tokens:

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""OpenVINO and onnxruntime, by optimum, whose loop is transformers'. The last word says which."""
+"""OpenVINO and onnxruntime, by optimum, whose loop is transformers'. The last word says which.
+
+OpenVINO's int8 is what optimum gives for `load_in_8bit`: weights that NNCF has compressed."""
 
 import sys
 from typing import Any
@@ -9,6 +11,7 @@ import transformers
 from arm import Generate, serve
 
 KIND = sys.argv.pop()
+PRECISIONS = {"bfloat16": "bf16", "float32": "f32", "int8": "bf16"}  # of what is no weight, too
 
 
 def load(directory: str, dtype: str, threads: int) -> Any:
@@ -18,11 +21,11 @@ def load(directory: str, dtype: str, threads: int) -> Any:
         return OVModelForCausalLM.from_pretrained(
             directory,
             export=True,
-            load_in_8bit=False,
-            torch_dtype=getattr(torch, dtype),
+            load_in_8bit=dtype == "int8",
+            torch_dtype=getattr(torch, "bfloat16" if dtype == "int8" else dtype),
             ov_config={
                 "INFERENCE_NUM_THREADS": threads,
-                "INFERENCE_PRECISION_HINT": {"bfloat16": "bf16", "float32": "f32"}[dtype],
+                "INFERENCE_PRECISION_HINT": PRECISIONS[dtype],
                 "PERFORMANCE_HINT": "LATENCY",
             },
         )

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""PyTorch and transformers as they are, compiled, and as a ghost: the last word of the command."""
+"""PyTorch and transformers as they are, compiled, and as a ghost: the last word of the command.
+
+Int8 is the form of a ghost's weights; the model is one in bfloat16."""
 
 import os
 import sys
@@ -27,8 +29,10 @@ def open_model(directory: str, dtype: str, threads: int) -> Generate:
 
         djinn.enable()
         djinn.config.numerics = KIND
+        djinn.config.weights = "int8" if dtype == "int8" else None
     load = transformers.AutoModelForCausalLM.from_pretrained
-    model = load(directory, dtype=getattr(torch, dtype)).eval().requires_grad_(False)
+    plain = getattr(torch, "bfloat16" if dtype == "int8" else dtype)
+    model = load(directory, dtype=plain).eval().requires_grad_(False)
     if KIND in ("eager", "compiled"):
         for one in model.parameters():  # a mapped file may lie anywhere
             one.data = one.data.clone()

@@ -26,7 +26,13 @@ PROGRAMS = (
     "openvino",
     "onnxruntime",
 )
-MODELS = ("qwen_bfloat16", "qwen_float32", "gpt2_bfloat16", "gpt2_float32")
+TITLES = {
+    "qwen_bfloat16": "0.5B, bf16",
+    "qwen_float32": "0.5B, fp32",
+    "qwen_int8": "0.5B, int8",
+    "gpt2_bfloat16": "GPT-2, bf16",
+    "gpt2_float32": "GPT-2, fp32",
+}
 
 
 def has_matplotlib(python: Path) -> bool:
@@ -64,7 +70,7 @@ def results(tmp_path: Path) -> Path:
         f"peers/{model}": {
             f"{program}_of_floor": times for program, times in zip(PROGRAMS, quick, strict=True)
         }
-        for model in MODELS
+        for model in TITLES
     }
     measured |= {f"together/processes_{count}": {"of_one": count * 0.8} for count in (2, 4, 8)}
     runs = []
@@ -105,10 +111,10 @@ def test_what_was_not_measured_is_not_drawn(python: Path, tmp_path: Path) -> Non
 def test_plots_say_what_they_show(python: Path, results: Path) -> None:
     found = look(python, results)
     decode, together, gaps = found["decode"], found["together"], found["gaps"]
-    assert decode["titles"] == ["0.5B, bf16", "0.5B, fp32", "GPT-2, bf16", "GPT-2, fp32"]
+    assert decode["titles"] == list(TITLES.values())
     assert "a token's time, of reading the weights once" in decode["along"]
-    assert decode["texts"].count("llama.cpp") == len(MODELS)
-    assert decode["texts"].count("11.50") == len(MODELS), "each bar says its figure"
+    assert decode["texts"].count("llama.cpp") == len(TITLES)
+    assert decode["texts"].count("11.50") == len(TITLES), "each bar says its figure"
     assert together["along"][0] == "processes that generate at once, with one model"
     assert together["up"] == ["tokens a second of all, of one alone"]
     assert gaps["titles"][:2] == ["alone", "beside another's prompt of 1,024 tokens"]
