@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The row contract of fast numerics: sessions have the same bytes (tokens, keys and values of every
 layer) alone and among others that come and go, with 1, 2 and 3 threads, while prompts are paused
-and the worker is killed; a model in float32, the same in bfloat16, and that with weights in int8.
+and the worker is killed; a Llama in float32, the same in bfloat16, and that with weights in int8.
+In a shorter text, with 3 threads: GPT-2, whose weights have their inputs first, a Mixtral, whose
+experts each token chooses, a Llama of whose sessions each has several rows, padded on their left,
+and one at the level avx512.
 
 Each session is a process of its own. Of those that come and go some leave when they have what they
 wanted, and some are killed in its midst; they go on coming until all eight have made the long text.
@@ -35,36 +38,70 @@ from private_daemon import Daemon, running, wait_until  # noqa: E402
 from report import Entry, entry, report  # noqa: E402
 from schedule import decisions  # noqa: E402
 
-SESSIONS, TOKENS, PROMPT = 8, 1000, 300
-SHORT = (3, 40, 150)  # tokens of those who leave
-KILLED = (20, 200, 500)  # tokens after which a client is killed
+SESSIONS, PROMPT = 8, 300
 KILLS, BETWEEN_KILLS_S = 5, 2.0  # of workers
 PATIENCE_S = 600.0  # where others have the cores
 ALONE, CROWDS = 2, (1, 2, 3)  # threads
-PRELOADED = ["djinn.torch", "transformers.models.llama.modeling_llama"]
+ARCHITECTURES = ("llama", "gpt2", "mixtral")
+PRELOADED = ["djinn.torch", *(f"transformers.models.{n}.modeling_{n}" for n in ARCHITECTURES)]
 
 Positions = list[bytes]  # a digest of each
 
 
 @dataclass(frozen=True)
+class Lengths:
+    """In tokens."""
+
+    whole: int  # of the long generation
+    left: tuple[int, ...]  # of those who leave
+    killed: tuple[int, ...]  # after which a client is killed
+
+
+LONG = Lengths(1000, (3, 40, 150), (20, 200, 500))
+BRIEF = Lengths(250, (3, 40), (20, 100))
+
+
+@dataclass(frozen=True)
 class Form:
+    architecture: str
     dtype: str
     weights: str | None = None  # int8, or as the model has them
+    rows: int = 1  # of each session; of several, each has another length
+    options: tuple[str, ...] = ()  # djinnd's
+    lengths: Lengths = BRIEF
+    crowds: tuple[int, ...] = CROWDS[-1:]  # threads
+    alone: int = ALONE
 
 
+WHOLE = partial(Form, "llama", lengths=LONG, crowds=CROWDS)
+AVX512 = ("--isa", "avx512")
+# Products of many rows with its weights, whose inputs are first, are PyTorch's on some processors:
+# they know how many threads there are, so its prompts do.
+GPT2 = partial(Form, "gpt2", alone=CROWDS[-1])
 FORMS = {
-    "contract/threads": Form("float32"),
-    "contract/bfloat16_threads": Form("bfloat16"),
-    "contract/int8_threads": Form("bfloat16", "int8"),
+    "contract/llama_float32_threads": WHOLE("float32"),
+    "contract/llama_bfloat16_threads": WHOLE("bfloat16"),
+    "contract/llama_int8_threads": WHOLE("bfloat16", "int8"),
+    "contract/llama_bfloat16_avx512_threads": Form("llama", "bfloat16", options=AVX512),
+    "contract/llama_bfloat16_padded_threads": Form("llama", "bfloat16", rows=3),
+    "contract/gpt2_float32_threads": GPT2("float32"),
+    "contract/gpt2_bfloat16_threads": GPT2("bfloat16"),
+    "contract/gpt2_int8_threads": Form("gpt2", "bfloat16", "int8"),
+    "contract/mixtral_bfloat16_threads": Form("mixtral", "bfloat16"),
 }
 
 
-def model(dtype: str) -> Any:
+def model(form: Form) -> Any:
     import torch
     import transformers
 
     torch.manual_seed(1)
-    made = transformers.LlamaForCausalLM(
+    made = {"llama": llama, "gpt2": gpt2, "mixtral": mixtral}[form.architecture](transformers)
+    return made.to(getattr(torch, form.dtype))
+
+
+def llama(transformers: Any) -> Any:
+    return transformers.LlamaForCausalLM(
         transformers.LlamaConfig(
             hidden_size=512,
             intermediate_size=1536,
@@ -74,12 +111,44 @@ def model(dtype: str) -> Any:
             vocab_size=4096,
         )
     )
-    return made.to(getattr(torch, dtype))
+
+
+def gpt2(transformers: Any) -> Any:
+    return transformers.GPT2LMHeadModel(
+        transformers.GPT2Config(n_embd=512, n_layer=6, n_head=8, vocab_size=4096)
+    )
+
+
+def mixtral(transformers: Any) -> Any:
+    return transformers.MixtralForCausalLM(
+        transformers.MixtralConfig(
+            hidden_size=256,
+            intermediate_size=512,
+            num_hidden_layers=4,
+            num_attention_heads=8,
+            num_key_value_heads=4,
+            num_local_experts=8,
+            num_experts_per_tok=2,
+            vocab_size=4096,
+        )
+    )
 
 
 def prompt_of(seed: int) -> int:
     """Tokens, of each seed another number."""
     return PROMPT + seed
+
+
+def prompts_of(seed: int, rows: int) -> dict[str, Any]:
+    """The first has all the tokens, and each one after it fewer, behind its padding."""
+    import torch
+
+    draw = torch.Generator().manual_seed(seed)
+    ids = torch.randint(3, 4000, (rows, prompt_of(seed)), generator=draw)
+    mask = torch.ones_like(ids)
+    for row in range(1, rows):
+        mask[row, : 70 * row + seed] = 0
+    return {"input_ids": ids * mask, "attention_mask": mask}
 
 
 def client(commands: Connection, host: str, directory: str, form: Form, seed: int) -> None:
@@ -94,13 +163,12 @@ def client(commands: Connection, host: str, directory: str, form: Form, seed: in
     djinn.config.numerics = "fast"
     djinn.config.weights = form.weights
     ghost = transformers.AutoModelForCausalLM.from_pretrained(directory, dtype="auto").eval()
-    draw = torch.Generator().manual_seed(seed)
-    ids = torch.randint(3, 4000, (1, prompt_of(seed)), generator=draw)
+    inputs = {name: one.to(ghost.device) for name, one in prompts_of(seed, form.rows).items()}
     while (tokens := commands.recv()) is not None:
         cache = transformers.DynamicCache()
         torch.manual_seed(seed)
         said = ghost.generate(
-            ids.to(ghost.device),
+            **inputs,
             past_key_values=cache,
             do_sample=True,
             max_new_tokens=tokens,
@@ -113,13 +181,13 @@ def client(commands: Connection, host: str, directory: str, form: Form, seed: in
 
 
 def positions_of(said: Any, cache: Any) -> Positions:
-    """The last token's keys and values were never wanted."""
+    """Of all rows. The last token's keys and values were never wanted."""
     import torch
 
     layers = [one.cpu() for layer in cache.layers for one in (layer.keys, layer.values)]
     kept = torch.stack(layers, 0).movedim(-2, 0)[: said.shape[1] - 1].contiguous()
-    rows = zip(said[0, 1:].tolist(), kept.view(torch.uint8).numpy(), strict=True)
-    return [hashlib.blake2b(b"%d " % token + row.tobytes()).digest() for token, row in rows]
+    columns = zip(said[:, 1:].T.tolist(), kept.view(torch.uint8).numpy(), strict=True)
+    return [hashlib.blake2b(b"%a " % tokens + one.tobytes()).digest() for tokens, one in columns]
 
 
 def differing(found: Positions, expected: Positions) -> list[int]:
@@ -133,6 +201,7 @@ class Session:
 
     def __init__(self, daemon: Daemon, directory: str, form: Form, seed: int) -> None:
         self.daemon = daemon
+        self.whole = form.lengths.whole
         forks = multiprocessing.get_context("forkserver")
         self.pipe, there = forks.Pipe()
         arguments = (there, daemon.host, directory, form, seed)
@@ -154,7 +223,7 @@ class Session:
 
     def begin_and_be_killed(self, after: int) -> bool:
         """Behind so many tokens. Gives whether the generation still went on."""
-        self.pipe.send(TOKENS)
+        self.pipe.send(self.whole)
         wait_until(lambda: self.steps() > after, "it generates", PATIENCE_S)
         goes_on = not self.pipe.poll()
         self.process.kill()
@@ -184,9 +253,10 @@ class Crowd:
     def take_seat(self, seat: int) -> None:
         """One session after the other comes, of the same prompt."""
         draw = random.Random(seat)
+        lengths = self.form.lengths
         visits = [
-            *(partial(self.come_and_leave, seat, tokens) for tokens in SHORT),
-            *(partial(self.come_and_be_killed, seat, tokens) for tokens in KILLED),
+            *(partial(self.come_and_leave, seat, tokens) for tokens in lengths.left),
+            *(partial(self.come_and_be_killed, seat, tokens) for tokens in lengths.killed),
         ]
         visits.append(partial(self.stay, seat))
         draw.shuffle(visits)
@@ -195,7 +265,7 @@ class Crowd:
                 visit()
         finally:
             self.still_visiting.discard(seat)  # or the others would come and go for ever
-        for tokens in itertools.cycle(SHORT):
+        for tokens in itertools.cycle(lengths.left):
             if not self.still_visiting:
                 break
             self.come_and_leave(seat, tokens)
@@ -212,7 +282,7 @@ class Crowd:
     def stay(self, seat: int) -> None:
         with self.come(seat) as session:
             begun = time.monotonic()
-            self.compare(seat, session, TOKENS)
+            self.compare(seat, session, self.form.lengths.whole)
             self.long.append((begun, time.monotonic()))
 
     def come_and_leave(self, seat: int, tokens: int) -> None:
@@ -268,16 +338,16 @@ class Crowd:
 def alone(daemon: Daemon, directory: str, form: Form) -> Iterator[Positions]:
     for seat in range(SESSIONS):
         with Session(daemon, directory, form, seat) as session:
-            yield session.generate(TOKENS)
+            yield session.generate(form.lengths.whole)
 
 
 def contract(name: str, form: Form) -> Iterator[Entry]:
     with tempfile.TemporaryDirectory(prefix="djinn-bench.") as directory:
-        model(form.dtype).save_pretrained(directory)
-        with running(threads=ALONE) as daemon:
+        model(form).save_pretrained(directory)
+        with running(*form.options, threads=form.alone) as daemon:
             expected = list(alone(daemon, directory, form))
-        for threads in CROWDS:
-            with running(threads=threads) as daemon:
+        for threads in form.crowds:
+            with running(*form.options, threads=threads) as daemon:
                 yield Crowd(daemon, directory, form, expected).gather(f"{name}_{threads}")
 
 

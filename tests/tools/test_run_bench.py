@@ -110,3 +110,19 @@ def test_the_tokens_of_every_generation_are_a_bar() -> None:
     timed = {bar["benchmark"] for bar in bars if bar["benchmark"].startswith("ghost/generate_")}
     judged = {bar["benchmark"] for bar in bars if bar["field"] == "same_tokens"}
     assert {name for name in timed if not name.endswith("/bytes")} == judged
+
+
+def test_each_form_of_the_row_contract_is_judged_by_all_that_it_counts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    folder = Path(run_bench.__file__).parents[1] / "bench"
+    monkeypatch.syspath_prepend(folder)
+    from contract_bench import FORMS
+
+    measured = {f"{name}_{threads}" for name, form in FORMS.items() for threads in form.crowds}
+    judged: dict[str, set[str]] = {}
+    for bar in json.loads((folder / "bars.json").read_text()):
+        if bar["benchmark"].startswith("contract/"):
+            judged.setdefault(bar["field"], set()).add(bar["benchmark"])
+    counted = ("differing", "kills", "seen_paused", "together", "left_beside", "killed_beside")
+    assert judged == dict.fromkeys(counted, measured)
