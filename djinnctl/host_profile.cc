@@ -15,8 +15,8 @@
 #include <filesystem>
 
 #include "ipc/principal.h"
+#include "kernel/base/file.h"
 #include "kernel/base/text.h"
-#include "libdjinn-client/regular_file.h"
 
 namespace djinn::ctl {
 namespace {
@@ -121,21 +121,10 @@ Status make_folders(const std::string& folder) {
   return {};
 }
 
-// Writes all of a new file, and has it on the disk.
-Status fill(const Fd& file, std::string_view text, const std::string& path) {
-  size_t done = 0;
-  while (done < text.size()) {
-    const ssize_t got = ::write(file.get(), text.data() + done, text.size() - done);
-    if (got < 0 && errno != EINTR) return failed("write", path);
-    done += got < 0 ? 0 : static_cast<size_t>(got);
-  }
-  return ::fsync(file.get()) == 0 ? Status() : failed("bring to disk", path);
-}
-
 Status refuse_other_gate(const std::string& path, const HostProfile& profile) {
   struct stat status {};
   if (::lstat(path.c_str(), &status) != 0 && errno == ENOENT) return {};
-  DJINN_TRY(const std::string text, client::read_regular_file(path, kProfileBytesMax));
+  DJINN_TRY(const std::string text, read_regular_file(path, kProfileBytesMax));
   DJINN_TRY(const HostProfile present, parse_host_profile(text, path));
   if (present.gate == profile.gate) return {};
   return Error{ErrorCode::kAlreadyExists,
@@ -191,15 +180,13 @@ Status install_host_profile(const std::string& folder, const std::string& name,
   std::string beside = fmt::format("{}/.{}.XXXXXX", folder, name);
   const Fd file(::mkostemp(beside.data(), O_CLOEXEC));  // 0600
   if (!file.valid()) return failed("make a file in", folder);
-  Status done = fill(file, text, beside);
+  Status done = write_to_disk(file, text, beside);
   if (done && ::rename(beside.c_str(), path.c_str()) != 0) done = failed("rename to", path);
   if (!done) {
     ::unlink(beside.c_str());
     return done;
   }
-  const Fd made_in(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (!made_in.valid() || ::fsync(made_in.get()) != 0) return failed("bring to disk", folder);
-  return {};
+  return sync_folder(folder);
 }
 
 }  // namespace djinn::ctl

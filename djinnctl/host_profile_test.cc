@@ -9,7 +9,7 @@
 #include <filesystem>
 #include <string>
 
-#include "libdjinn-client/regular_file.h"
+#include "kernel/base/file.h"
 
 namespace djinn::ctl {
 namespace {
@@ -117,7 +117,7 @@ TEST_F(Installed, is_its_owners_alone_and_nothing_lies_beside_it) {
   ASSERT_TRUE(install(parsed->gate, profile()).ok());
   EXPECT_EQ(mode_of(folder()), 0700U);
   EXPECT_EQ(mode_of(folder() + "/box.pem"), 0600U);
-  const auto read = client::read_secret_file(folder() + "/box.pem", kProfileBytesMax);
+  const auto read = read_secret_file(folder() + "/box.pem", kProfileBytesMax);
   ASSERT_TRUE(read.ok());
   EXPECT_EQ(*read, profile());
   const std::filesystem::directory_iterator files(folder());
@@ -131,7 +131,7 @@ TEST_F(Installed, is_replaced_by_one_of_the_same_gate_and_by_no_others) {
   const Status other = install("spiffe://example.org/djinn-gate/other", profile());
   ASSERT_FALSE(other.ok());
   EXPECT_EQ(other.error().code, ErrorCode::kAlreadyExists);
-  EXPECT_EQ(*client::read_secret_file(folder() + "/box.pem", kProfileBytesMax), profile() + "\n");
+  EXPECT_EQ(*read_secret_file(folder() + "/box.pem", kProfileBytesMax), profile() + "\n");
 }
 
 TEST_F(Installed, a_file_that_others_may_read_is_refused) {
@@ -139,7 +139,7 @@ TEST_F(Installed, a_file_that_others_may_read_is_refused) {
   ASSERT_TRUE(install(parsed->gate, profile()).ok());
   for (const mode_t mode : {0640, 0604, 0620}) {
     ASSERT_EQ(::chmod((folder() + "/box.pem").c_str(), mode), 0);
-    const auto read = client::read_secret_file(folder() + "/box.pem", kProfileBytesMax);
+    const auto read = read_secret_file(folder() + "/box.pem", kProfileBytesMax);
     ASSERT_FALSE(read.ok());
     EXPECT_EQ(read.error().code, ErrorCode::kPermissionDenied);
   }

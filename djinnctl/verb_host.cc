@@ -6,8 +6,8 @@
 #include "djinnctl/command_line.h"
 #include "djinnctl/host_profile.h"
 #include "djinnctl/output.h"
+#include "kernel/base/file.h"
 #include "libdjinn-client/host.h"
-#include "libdjinn-client/regular_file.h"
 
 namespace djinn::ctl {
 namespace {
@@ -18,7 +18,7 @@ struct HostOptions {
 };
 
 Status add(const Invocation& invocation, const HostOptions& options) {
-  DJINN_TRY(const std::string text, client::read_secret_file(options.file, kProfileBytesMax));
+  DJINN_TRY(const std::string text, read_secret_file(options.file, kProfileBytesMax));
   DJINN_TRY(const HostProfile profile, parse_host_profile(text, options.file));
   const std::string name = options.name.empty() ? name_from(profile) : options.name;
   DJINN_CHECK(check_host_name(name));

@@ -16,8 +16,8 @@
 #include "libdjinn-client/connect_advice.h"
 #include "libdjinn-client/host.h"
 #include "libdjinn-client/lease_socket.h"
+#include "libdjinn-client/naming_file.h"
 #include "libdjinn-client/place.h"
-#include "libdjinn-client/regular_file.h"
 #include "libdjinn-client/wait.h"
 
 namespace djinn::client {

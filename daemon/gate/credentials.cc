@@ -4,7 +4,7 @@
 
 #include <utility>
 
-#include "libdjinn-client/regular_file.h"
+#include "kernel/base/file.h"
 
 namespace djinn::gate {
 namespace {
@@ -13,10 +13,9 @@ constexpr uint64_t kBytesMax = 1 << 20;
 constexpr uint64_t kListBytesMax = 16 << 20;  // of all that an authority's record may have
 
 Result<tls::Identity> read_identity(const std::string& directory) {
-  using client::read_regular_file;
   tls::Identity identity;
   DJINN_TRY(identity.certificates, read_regular_file(directory + "/certificate.pem", kBytesMax));
-  DJINN_TRY(identity.key, client::read_secret_file(directory + "/key.pem", kBytesMax));
+  DJINN_TRY(identity.key, read_secret_file(directory + "/key.pem", kBytesMax));
   DJINN_TRY(identity.authorities, read_regular_file(directory + "/authorities.pem", kBytesMax));
   auto revoked = read_regular_file(directory + "/revoked.pem", kListBytesMax);
   if (revoked) {

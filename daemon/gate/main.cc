@@ -20,14 +20,13 @@
 #include "daemon/gate/connection.h"
 #include "daemon/gate/credentials.h"
 #include "daemon/gate/listener.h"
+#include "ipc/gate_port.h"
 #include "ipc/rpc/duplex.h"
 #include "ipc/rpc/fault.h"
 #include "libdjinn-client/host.h"
 
 namespace djinn::gate {
 namespace {
-
-constexpr kj::uint kDefaultPort = 10467;
 
 struct Options {
   bool stdio = false;
@@ -83,7 +82,7 @@ Status listen(const Options& options, const std::string& djinnd) {
   if (!context->has_list()) log("obeys no list of revoked certificates: there is no revoked.pem.");
   Listener listener(io, djinnd, std::move(context), &log);
   auto door = io.provider->getNetwork()
-                  .parseAddress(options.address, kDefaultPort)
+                  .parseAddress(options.address, ipc::kGatePort)
                   .wait(io.waitScope)
                   ->listen();
   log(fmt::format("{} listens at port {}.", self, door->getPort()));

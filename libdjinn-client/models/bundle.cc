@@ -8,12 +8,12 @@
 #include <string_view>
 
 #include "ipc/limits.h"
+#include "kernel/base/file.h"
 #include "kernel/base/text.h"
 #include "kernel/srg/text.h"
 #include "libdjinn-client/models/directory.h"
 #include "libdjinn-client/models/json_text.h"
 #include "libdjinn-client/models/weights.h"
-#include "libdjinn-client/regular_file.h"
 
 namespace djinn::client {
 namespace {

@@ -13,10 +13,10 @@
 #include <utility>
 
 #include "ipc/limits.h"
+#include "kernel/base/file.h"
 #include "kernel/base/text.h"
 #include "libdjinn-client/models/json_text.h"
 #include "libdjinn-client/place.h"
-#include "libdjinn-client/regular_file.h"
 
 namespace djinn::client {
 namespace {

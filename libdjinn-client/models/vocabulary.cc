@@ -4,7 +4,7 @@
 
 #include <filesystem>
 
-#include "libdjinn-client/regular_file.h"
+#include "kernel/base/file.h"
 #include "libdjinn-client/text/tokenizer_file.h"
 
 namespace djinn::client {

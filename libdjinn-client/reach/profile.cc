@@ -7,7 +7,7 @@
 #include <string_view>
 #include <utility>
 
-#include "libdjinn-client/regular_file.h"
+#include "kernel/base/file.h"
 
 namespace djinn::reach {
 namespace {
@@ -46,7 +46,7 @@ Result<Profile> parse(const std::string& text, uint16_t port) {
 Result<Profile> read_profile(const client::Host& host) {
   DJINN_TRY(const std::string folder, client::profiles_folder());
   const std::string path = folder + '/' + host.destination + ".pem";
-  auto text = client::read_secret_file(path, kBytesMax);
+  auto text = read_secret_file(path, kBytesMax);
   if (!text && text.error().code == ErrorCode::kNotFound) {
     return Error{ErrorCode::kNotFound,
                  "There is no profile of " + host.text() + " in " + folder +

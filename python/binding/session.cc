@@ -4,10 +4,10 @@
 
 #include <set>
 
+#include "kernel/base/file.h"
 #include "kernel/srg/text.h"
 #include "libdjinn-client/models/bundle.h"
 #include "libdjinn-client/operations.h"
-#include "libdjinn-client/regular_file.h"
 #include "libdjinn-client/run_builder.h"
 #include "libdjinn-client/transfer.h"
 
@@ -17,7 +17,7 @@ namespace {
 Result<std::vector<Fd>> open_all(const std::vector<std::string>& paths) {
   std::vector<Fd> out;
   for (const std::string& path : paths) {
-    DJINN_TRY(Fd file, client::open_regular_file(path));
+    DJINN_TRY(Fd file, open_regular_file(path));
     out.push_back(std::move(file));
   }
   return out;

@@ -5,7 +5,7 @@
 #include <unordered_map>
 #include <unordered_set>
 
-#include "libdjinn-client/regular_file.h"
+#include "kernel/base/file.h"
 
 namespace djinn::device {
 namespace {
@@ -120,7 +120,7 @@ class Tracer {
 Result<std::vector<Fd>> open_files(const std::vector<std::string>& paths) {
   std::vector<Fd> files;
   for (const std::string& path : paths) {
-    DJINN_TRY(Fd file, client::open_regular_file(path));
+    DJINN_TRY(Fd file, open_regular_file(path));
     files.push_back(std::move(file));
   }
   return files;

@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <utility>
 
+#include "kernel/base/file.h"
 #include "kernel/base/text.h"
 
 namespace djinn::authority {
@@ -74,7 +75,7 @@ std::string_view name_in(std::string_view text, std::string_view domain) {
 }
 
 Result<std::string> read_once_made(const std::string& path) {
-  auto text = read_file(path, kPemBytesMax);
+  auto text = read_regular_file(path, kPemBytesMax);
   if (text || text.error().code != ErrorCode::kNotFound) return text;
   return Error{ErrorCode::kNotFound,
                fmt::format("There is no {}, so no authority is here. 'djinnctl gate init' makes "
@@ -158,7 +159,7 @@ Status Authority::write_authority() {
 }
 
 Status Authority::load() {
-  DJINN_TRY(const std::string key, read_secret(path(kAuthorityKey), kPemBytesMax));
+  DJINN_TRY(const std::string key, read_secret_file(path(kAuthorityKey), kPemBytesMax));
   DJINN_TRY(key_, key_of(key, path(kAuthorityKey)));
   DJINN_TRY(certificate_, certificate_of(certificate_pem_, path(kAuthorityCertificate)));
   if (!is_key_of(*key_, *certificate_)) {
@@ -167,7 +168,7 @@ Status Authority::load() {
                              "copy.",
                              path(kAuthorityKey), path(kAuthorityCertificate))};
   }
-  DJINN_TRY(const std::string text, read_file(path(kRecord), kRecordBytesMax));
+  DJINN_TRY(const std::string text, read_regular_file(path(kRecord), kRecordBytesMax));
   DJINN_TRY(record_, record_of(text, path(kRecord)));
   return {};
 }
@@ -176,12 +177,12 @@ Result<Ends> Authority::ends() const {
   Ends ends;
   DJINN_TRY(ends.authority_s, end_of(*certificate_));
   if (is_there(path(kGateCertificate))) {
-    DJINN_TRY(const std::string pem, read_file(path(kGateCertificate), kPemBytesMax));
+    DJINN_TRY(const std::string pem, read_regular_file(path(kGateCertificate), kPemBytesMax));
     DJINN_TRY(const Certificate gate, certificate_of(pem, path(kGateCertificate)));
     DJINN_TRY(ends.gate_s, end_of(*gate));
   }
   if (is_there(path(kList))) {
-    DJINN_TRY(const std::string pem, read_file(path(kList), kRecordBytesMax));
+    DJINN_TRY(const std::string pem, read_regular_file(path(kList), kRecordBytesMax));
     DJINN_TRY(ends.list_s, end_of_list(pem, path(kList)));
   }
   return ends;
@@ -191,7 +192,7 @@ Result<Ends> Authority::ends() const {
 // are two files, and whoever reads them must not find two that do not fit.
 Result<Key> Authority::gate_key() {
   if (is_there(path(kGateKey))) {
-    DJINN_TRY(const std::string pem, read_secret(path(kGateKey), kPemBytesMax));
+    DJINN_TRY(const std::string pem, read_secret_file(path(kGateKey), kPemBytesMax));
     return key_of(pem, path(kGateKey));
   }
   DJINN_TRY(Key key, make_key());
@@ -202,7 +203,7 @@ Result<Key> Authority::gate_key() {
 
 Result<bool> Authority::has_gate_of_another() const {
   if (!is_there(path(kGateCertificate))) return false;
-  DJINN_TRY(const std::string pem, read_file(path(kGateCertificate), kPemBytesMax));
+  DJINN_TRY(const std::string pem, read_regular_file(path(kGateCertificate), kPemBytesMax));
   DJINN_TRY(const Certificate gate, certificate_of(pem, path(kGateCertificate)));
   return !is_signed_by(*gate, signer());
 }

@@ -246,11 +246,25 @@ TEST_F(Authorities, a_request_of_another_key_or_none_is_refused) {
     EXPECT_EQ(enrolled.error().code, ErrorCode::kMalformed);
     EXPECT_THAT(enrolled.error().message, HasSubstr("a.csr"));
   }
-  const RequestForTests weak(RequestForTests::Weak{});
-  const auto enrolled = open().enrol({.name = "alice", .request = weak.pem()});
-  ASSERT_FALSE(enrolled.ok());
-  EXPECT_EQ(enrolled.error().code, ErrorCode::kUnsupported);
   EXPECT_THAT(open().record().issued, SizeIs(1));  // the gate's
+}
+
+TEST_F(Authorities, a_key_that_no_handshake_would_take_is_not_signed) {
+  found();
+  for (EVP_PKEY* const key :
+       {EVP_RSA_gen(1024), EVP_EC_gen("P-192"), EVP_EC_gen("P-224"), EVP_EC_gen("secp256k1"),
+        EVP_PKEY_Q_keygen(nullptr, nullptr, "ED448")}) {
+    const RequestForTests request(key);
+    const auto enrolled = open().enrol({.name = "alice", .request = request.pem()});
+    ASSERT_FALSE(enrolled.ok());
+    EXPECT_EQ(enrolled.error().code, ErrorCode::kUnsupported);
+  }
+  EXPECT_THAT(open().record().issued, SizeIs(1));  // the gate's
+  for (EVP_PKEY* const key : {EVP_RSA_gen(2048), EVP_EC_gen("P-384"), EVP_EC_gen("P-521"),
+                              EVP_PKEY_Q_keygen(nullptr, nullptr, "ED25519")}) {
+    const RequestForTests request(key);
+    EXPECT_TRUE(open().enrol({.name = "alice", .request = request.pem()}));
+  }
 }
 
 TEST_F(Authorities, nothing_is_issued_to_a_name_that_lies_nor_for_days_that_are_none) {

@@ -21,26 +21,19 @@ namespace djinn::authority {
 namespace {
 
 constexpr size_t kCommonNameBytesMax = 64;  // RFC 5280, appendix A: ub-common-name
-constexpr int kSecurityBitsMin = 112;       // RSA of 2048 bits, P-224
+constexpr int kRsaBitsMin = 2048;
 constexpr long kVersion3 = 2;
 constexpr long kListVersion2 = 1;
 
-template <auto kFree>
-struct Free {
-  template <typename T>
-  void operator()(T* object) const {
-    kFree(object);
-  }
-};
-using Bio = std::unique_ptr<BIO, Free<BIO_free>>;
-using Number = std::unique_ptr<ASN1_INTEGER, Free<ASN1_INTEGER_free>>;
-using BigNumber = std::unique_ptr<BIGNUM, Free<BN_free>>;
-using Time = std::unique_ptr<ASN1_TIME, Free<ASN1_TIME_free>>;
-using Extension = std::unique_ptr<X509_EXTENSION, Free<X509_EXTENSION_free>>;
-using Names = std::unique_ptr<GENERAL_NAMES, Free<GENERAL_NAMES_free>>;
-using Request = std::unique_ptr<X509_REQ, Free<X509_REQ_free>>;
-using List = std::unique_ptr<X509_CRL, Free<X509_CRL_free>>;
-using Entry = std::unique_ptr<X509_REVOKED, Free<X509_REVOKED_free>>;
+using Bio = std::unique_ptr<BIO, Freed<&BIO_free>>;
+using Number = std::unique_ptr<ASN1_INTEGER, Freed<&ASN1_INTEGER_free>>;
+using BigNumber = std::unique_ptr<BIGNUM, Freed<&BN_free>>;
+using Time = std::unique_ptr<ASN1_TIME, Freed<&ASN1_TIME_free>>;
+using Extension = std::unique_ptr<X509_EXTENSION, Freed<&X509_EXTENSION_free>>;
+using Names = std::unique_ptr<GENERAL_NAMES, Freed<&GENERAL_NAMES_free>>;
+using Request = std::unique_ptr<X509_REQ, Freed<&X509_REQ_free>>;
+using List = std::unique_ptr<X509_CRL, Freed<&X509_CRL_free>>;
+using Entry = std::unique_ptr<X509_REVOKED, Freed<&X509_REVOKED_free>>;
 
 // Makes an error of what libcrypto says was wrong first, and forgets the rest.
 Error crypto_error(std::string_view what) {
@@ -211,21 +204,18 @@ Status add_list_extensions(X509_CRL& list, const ListOrder& order, const X509& i
   return crypto_error("write the list's extensions");
 }
 
+// RFC 8446, section 4.2.3: of elliptic curves TLS 1.3 has three for ECDSA.
 bool is_good_for_tls(const EVP_PKEY& key) {
-  const bool is_known = EVP_PKEY_is_a(&key, "EC") == 1 || EVP_PKEY_is_a(&key, "RSA") == 1 ||
-                        EVP_PKEY_is_a(&key, "ED25519") == 1;
-  return is_known && EVP_PKEY_get_security_bits(&key) >= kSecurityBitsMin;
+  if (EVP_PKEY_is_a(&key, "RSA") == 1) return EVP_PKEY_get_bits(&key) >= kRsaBitsMin;
+  if (EVP_PKEY_is_a(&key, "EC") != 1) return EVP_PKEY_is_a(&key, "ED25519") == 1;
+  std::array<char, 32> curve{};
+  size_t length = 0;
+  if (EVP_PKEY_get_group_name(&key, curve.data(), curve.size(), &length) != 1) return false;
+  const std::string_view name(curve.data(), length);
+  return name == SN_X9_62_prime256v1 || name == SN_secp384r1 || name == SN_secp521r1;
 }
 
 }  // namespace
-
-void FreeKey::operator()(EVP_PKEY* key) const {
-  EVP_PKEY_free(key);
-}
-
-void FreeCertificate::operator()(X509* certificate) const {
-  X509_free(certificate);
-}
 
 Result<Serial> random_serial() {
   Serial serial{};

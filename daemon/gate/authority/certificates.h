@@ -9,7 +9,8 @@
 //   serial     128 random bits
 #pragma once
 
-#include <openssl/types.h>
+#include <openssl/evp.h>
+#include <openssl/x509.h>
 
 #include <array>
 #include <cstdint>
@@ -19,20 +20,15 @@
 #include <string_view>
 #include <vector>
 
+#include "kernel/base/freed.h"
 #include "kernel/base/result.h"
 
 namespace djinn::authority {
 
 inline constexpr int64_t kDaySeconds = 86400;
 
-struct FreeKey {
-  void operator()(EVP_PKEY* key) const;
-};
-struct FreeCertificate {
-  void operator()(X509* certificate) const;
-};
-using Key = std::unique_ptr<EVP_PKEY, FreeKey>;
-using Certificate = std::unique_ptr<X509, FreeCertificate>;
+using Key = std::unique_ptr<EVP_PKEY, Freed<&EVP_PKEY_free>>;
+using Certificate = std::unique_ptr<X509, Freed<&X509_free>>;
 
 using Serial = std::array<uint8_t, 16>;  // the first byte is the highest
 Result<Serial> random_serial();
@@ -48,8 +44,8 @@ Result<std::string> pem_of(const X509& certificate);
 // What stands first in such a file of text; `what` names it in errors: kMalformed.
 Result<Key> key_of(const std::string& pem, const std::string& what);
 Result<Certificate> certificate_of(const std::string& pem, const std::string& what);
-// The public key of a request that its private key has signed. Errors: kMalformed, kUnsupported (a
-// key of less than 112 bits of security, or of a kind that TLS 1.3 has no use for).
+// The public key of a request that its private key has signed. Errors: kMalformed, kUnsupported
+// (RSA of less than 2,048 bits, or a kind or curve that TLS 1.3 has no use for).
 Result<Key> key_of_request(const std::string& pem, const std::string& what);
 
 enum class Kind : uint8_t { kAuthority, kGate, kClient };

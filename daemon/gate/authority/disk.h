@@ -43,10 +43,6 @@ Status put(Disk& disk, const std::string& path, std::string_view bytes, Mode mod
            Existing existing = Existing::kReplaced);
 
 [[nodiscard]] bool is_there(const std::string& path);
-// A regular file of at most bytes_max. Errors: kNotFound, kInvalidArgument, kLimitExceeded.
-Result<std::string> read_file(const std::string& path, uint64_t bytes_max);
-// Likewise, of a secret: kPermissionDenied where others than its owner may read it.
-Result<std::string> read_secret(const std::string& path, uint64_t bytes_max);
 // The folder, locked until the descriptor is closed; waits for who has it.
 Result<Fd> lock_folder(const std::string& path);
 

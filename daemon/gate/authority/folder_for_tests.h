@@ -18,6 +18,7 @@
 
 #include "daemon/gate/authority/certificates.h"
 #include "daemon/gate/authority/disk.h"
+#include "kernel/base/file.h"
 
 namespace djinn::authority {
 
@@ -38,22 +39,22 @@ class FolderForTests {
 
 inline std::string bytes_of(const std::string& path) {
   constexpr uint64_t kBytesMax = 1 << 20;
-  auto bytes = read_file(path, kBytesMax);
+  auto bytes = read_regular_file(path, kBytesMax);
   EXPECT_TRUE(bytes.ok()) << path;
   return bytes ? *std::move(bytes) : "";
 }
 
 class RequestForTests {
  public:
-  struct Weak {};
   RequestForTests() : RequestForTests(EVP_EC_gen("P-256")) {}
-  explicit RequestForTests(Weak) : RequestForTests(EVP_RSA_gen(1024)) {}
+  // key: taken over.
+  explicit RequestForTests(EVP_PKEY* key) : key_(key) { sign(key); }
 
   [[nodiscard]] const std::string& pem() const { return pem_; }
   [[nodiscard]] const EVP_PKEY& key() const { return *key_; }
 
  private:
-  explicit RequestForTests(EVP_PKEY* key) : key_(key) {
+  void sign(EVP_PKEY* key) {
     X509_REQ* const request = X509_REQ_new();
     X509_REQ_set_version(request, 0);
     X509_REQ_set_pubkey(request, key);

@@ -23,6 +23,7 @@
 #include <vector>
 
 #include "daemon/gate/authority/authority.h"
+#include "kernel/base/file.h"
 
 namespace djinn::authority {
 namespace {
@@ -147,7 +148,7 @@ Status check_way_out(const Arguments& arguments) {
 Result<Enrolment> enrolment_of(const Arguments& arguments) {
   Enrolment enrolment{.name = arguments.who, .days = arguments.days};
   if (!arguments.request_file.empty()) {
-    DJINN_TRY(enrolment.request, read_file(arguments.request_file, kRequestBytesMax));
+    DJINN_TRY(enrolment.request, read_regular_file(arguments.request_file, kRequestBytesMax));
     enrolment.request_file = arguments.request_file;
   }
   if (!arguments.address.empty()) {

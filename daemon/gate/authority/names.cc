@@ -71,7 +71,7 @@ Error no_address(std::string_view text) {
   return wrong(
       fmt::format("'{}' is no address of a gate. Write HOST, HOST:PORT or [IPV6]:PORT; "
                   "without a port it is {}.",
-                  showable(text), kPort));
+                  showable(text), ipc::kGatePort));
 }
 
 }  // namespace

@@ -12,11 +12,11 @@
 #include <string>
 #include <string_view>
 
+#include "ipc/gate_port.h"
 #include "kernel/base/result.h"
 
 namespace djinn::authority {
 
-inline constexpr uint16_t kPort = 10467;  // of a gate that names none
 inline constexpr std::string_view kGatePrefix = "djinn-gate/";
 
 // Errors of all: kInvalidArgument.
@@ -30,7 +30,7 @@ Result<std::string> gate_name(std::string_view domain, std::string_view host);
 
 struct Address {
   std::string host;  // without brackets
-  uint16_t port = kPort;
+  uint16_t port = ipc::kGatePort;
   bool is_number = false;  // of IPv4 or IPv6; a certificate names none
 
   // "HOST:PORT", "[2001:db8::1]:PORT".

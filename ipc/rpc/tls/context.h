@@ -12,14 +12,11 @@
 
 #include "ipc/principal.h"
 #include "ipc/rpc/tls/outcome.h"
+#include "kernel/base/freed.h"
 #include "kernel/base/result.h"
 
 namespace djinn::tls {
 
-template <auto kFree>
-struct Freed {
-  void operator()(auto* one) const { kFree(one); }
-};
 using Certificate = std::unique_ptr<X509, Freed<&X509_free>>;
 
 enum class Side : uint8_t { kGate, kClient };

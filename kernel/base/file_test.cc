@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-#include "libdjinn-client/regular_file.h"
+#include "kernel/base/file.h"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -11,11 +11,9 @@
 #include <unistd.h>
 
 #include <filesystem>
-#include <vector>
+#include <string_view>
 
-#include "ipc/file_number.h"
-
-namespace djinn::client {
+namespace djinn {
 namespace {
 
 class OpenRegularFile : public ::testing::Test {
@@ -57,8 +55,7 @@ TEST_F(OpenRegularFile, a_socket_is_refused_as_they_are_and_says_what_to_name) {
   const auto file = open_regular_file(path());
   ASSERT_FALSE(file);
   EXPECT_EQ(file.error().code, ErrorCode::kInvalidArgument);
-  EXPECT_EQ(file.error().message,
-            path() + " is not a regular file. Name one that holds a model's data.");
+  EXPECT_EQ(file.error().message, path() + " is not a regular file. Name one that is.");
 }
 
 TEST_F(OpenRegularFile, what_is_not_there_is_named) {
@@ -95,14 +92,43 @@ TEST_F(OpenRegularFile, a_file_is_open_for_reading_and_waits_as_others_do) {
   EXPECT_EQ(byte, 'x');
 }
 
-TEST(NamingFile, the_number_that_djinnd_tells_becomes_the_name_of_the_file) {
-  const std::vector<std::string> paths{"/models/a", "/models/b"};
-  const Error told{ErrorCode::kMalformed, ipc::with_file_number(1, 2, "It is cut short.")};
-  EXPECT_EQ(naming_file(told, paths).message, "/models/b: It is cut short.");
-  EXPECT_EQ(naming_file(told, paths).code, ErrorCode::kMalformed);
-  const Error other{ErrorCode::kBusy, "Try again."};
-  EXPECT_EQ(naming_file(other, paths).message, "Try again.");
+class ReadFile : public OpenRegularFile {
+ protected:
+  void write(std::string_view bytes, mode_t mode = 0600) {
+    const Fd made(::open(path().c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, mode));
+    ASSERT_TRUE(write_to_disk(made, bytes, path()));
+    ASSERT_EQ(::fchmod(made.get(), mode), 0);
+  }
+};
+
+TEST_F(ReadFile, all_bytes_come_up_to_the_limit_and_none_beyond) {
+  write("12345");
+  EXPECT_EQ(*read_regular_file(path(), 5), "12345");
+  const auto more = read_regular_file(path(), 4);
+  ASSERT_FALSE(more);
+  EXPECT_EQ(more.error().code, ErrorCode::kLimitExceeded);
+  EXPECT_NE(more.error().message.find(path()), std::string::npos);
+}
+
+TEST_F(ReadFile, a_secret_that_others_may_use_is_none) {
+  write("key");
+  EXPECT_EQ(*read_secret_file(path(), 5), "key");
+  for (const mode_t mode : {0640, 0604, 0620, 0601}) {
+    write("key", mode);
+    const auto read = read_secret_file(path(), 5);
+    ASSERT_FALSE(read) << mode;
+    EXPECT_EQ(read.error().code, ErrorCode::kPermissionDenied);
+    EXPECT_TRUE(read_regular_file(path(), 5)) << mode;
+  }
+}
+
+TEST_F(ReadFile, what_cannot_be_written_names_the_file) {
+  const Fd full(::open("/dev/full", O_WRONLY | O_CLOEXEC));
+  const Status written = write_to_disk(full, "x", "there");
+  ASSERT_FALSE(written);
+  EXPECT_EQ(written.error().code, ErrorCode::kIo);
+  EXPECT_NE(written.error().message.find("there"), std::string::npos);
 }
 
 }  // namespace
-}  // namespace djinn::client
+}  // namespace djinn

@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 
-#include "libdjinn-client/regular_file.h"
+#include "kernel/base/file.h"
 
 #include <errno.h>
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "ipc/file_number.h"
+#include "kernel/base/size_text.h"
 
-namespace djinn::client {
+namespace djinn {
 namespace {
 
 Error not_regular(const std::string& path) {
-  return {ErrorCode::kInvalidArgument,
-          path + " is not a regular file. Name one that holds a model's data."};
+  return {ErrorCode::kInvalidArgument, path + " is not a regular file. Name one that is."};
 }
 
 }  // namespace
@@ -52,13 +52,19 @@ Result<std::string> read_all(const std::string& path, uint64_t bytes_max, bool i
                      "' mends that; else ask for another one."};
   }
   if (static_cast<uint64_t>(info.st_size) > bytes_max) {
-    return Error{ErrorCode::kLimitExceeded, path + " is larger than a configuration can be."};
+    return Error{
+        ErrorCode::kLimitExceeded,
+        fmt::format("{} has more than {}, and no file of its kind has. Name the right one.", path,
+                    size_text(bytes_max))};
   }
   std::string text(static_cast<size_t>(info.st_size), '\0');
   for (size_t at = 0; at < text.size();) {
     const ssize_t got = ::read(fd.get(), text.data() + at, text.size() - at);
     if (got < 0 && errno == EINTR) continue;
-    if (got <= 0) return system_error("read " + path, errno);
+    if (got < 0) return system_error("read " + path, errno);
+    if (got == 0) {
+      return Error{ErrorCode::kFileChanged, path + " became shorter while it was read. Try again."};
+    }
     at += static_cast<size_t>(got);
   }
   return text;
@@ -74,10 +80,22 @@ Result<std::string> read_secret_file(const std::string& path, uint64_t bytes_max
   return read_all(path, bytes_max, true);
 }
 
-Error naming_file(const Error& error, std::span<const std::string> paths) {
-  const auto found = ipc::file_message(error.message, paths.size());
-  if (!found) return error;
-  return {error.code, paths[found->index] + ": " + std::string(found->message)};
+Status write_to_disk(const Fd& file, std::string_view bytes, const std::string& path) {
+  while (!bytes.empty()) {
+    const ssize_t written = ::write(file.get(), bytes.data(), bytes.size());
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) return system_error("write " + path, errno);
+    bytes.remove_prefix(static_cast<size_t>(written));
+  }
+  if (::fsync(file.get()) != 0) return system_error("bring to disk " + path, errno);
+  return {};
 }
 
-}  // namespace djinn::client
+Status sync_folder(const std::string& path) {
+  const Fd folder(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!folder.valid()) return system_error("open the folder " + path, errno);
+  if (::fsync(folder.get()) != 0) return system_error("bring to disk " + path, errno);
+  return {};
+}
+
+}  // namespace djinn
