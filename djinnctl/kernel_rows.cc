@@ -13,10 +13,6 @@ const char* rows_text(const KernelRow& row) {
   return row.has_many_rows ? "many" : "few";
 }
 
-const char* taken_text(const KernelRow& row) {
-  return row.takes_own ? "own" : "library";
-}
-
 std::string giga_text(uint32_t millions, const char* unit) {
   return millions == 0 ? "" : fmt::format("{:.1f} {}", millions / 1000.0, unit);
 }
@@ -38,13 +34,13 @@ std::vector<KernelRow> kernel_rows(std::span<const ipc::DeviceReport> devices) {
     if (!device.kernels) continue;
     const KernelTable& table = *device.kernels;
     for (size_t dtype = 0; dtype < kKernelDtypes; ++dtype) {
-      rows.push_back({device.device, kKernelDtypeNames[dtype], kWeightLayoutNames[0], false, true,
-                      0, 0, table.row_mbs[dtype], table.read_mbs});
+      rows.push_back({device.device, kKernelDtypeNames[dtype], kWeightLayoutNames[0], false, 0, 0,
+                      table.row_mbs[dtype], table.read_mbs});
       for (const bool inputs_dense : {true, false}) {
         const ProductKernels& product = table.products[product_index(dtype, inputs_dense)];
         rows.push_back({device.device, kKernelDtypeNames[dtype],
-                        kWeightLayoutNames[inputs_dense ? 0 : 1], true, product.takes_own,
-                        product.own_mflops, product.library_mflops, 0, 0});
+                        kWeightLayoutNames[inputs_dense ? 0 : 1], true, product.own_mflops,
+                        product.library_mflops, 0, 0});
       }
     }
   }
@@ -58,13 +54,12 @@ Table kernel_rows_table(std::span<const KernelRow> rows) {
                {"DTYPE"},
                {"WEIGHTS"},
                {"ROWS"},
-               {"TAKEN"},
                {"OWN", kRight},
                {"LIBRARY", kRight, kLeftOutLast},
                {"MEMORY", kRight, kLeftOutLast}});
   for (const KernelRow& row : rows) {
     table.add({row.device, std::string(row.dtype), std::string(row.weights), rows_text(row),
-               taken_text(row), own_text(row), giga_text(row.library_mflops, "GFLOP/s"),
+               own_text(row), giga_text(row.library_mflops, "GFLOP/s"),
                giga_text(row.read_mbs, "GB/s")});
   }
   return table;
@@ -75,7 +70,6 @@ Json to_json(const KernelRow& row) {
           {"dtype", row.dtype},
           {"weights", row.weights},
           {"rows", rows_text(row)},
-          {"taken", taken_text(row)},
           {"own_flops_per_second", rate(row.own_mflops)},
           {"library_flops_per_second", rate(row.library_mflops)},
           {"own_bytes_per_second", rate(row.own_mbs)},

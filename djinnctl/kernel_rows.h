@@ -20,7 +20,6 @@ struct KernelRow {
   std::string_view dtype;
   std::string_view weights;  // how they lie
   bool has_many_rows = false;
-  bool takes_own = false;
   // As in KernelTable; 0: not measured, or nothing to measure.
   uint32_t own_mflops = 0;
   uint32_t library_mflops = 0;
@@ -28,7 +27,7 @@ struct KernelRow {
   uint32_t read_mbs = 0;
 };
 
-// None of a device whose workers have no choice, or none of which is warm yet.
+// None of a device whose workers have no kernels of ours, or none of which is warm yet.
 [[nodiscard]] std::vector<KernelRow> kernel_rows(std::span<const ipc::DeviceReport> devices);
 [[nodiscard]] Table kernel_rows_table(std::span<const KernelRow> rows);
 [[nodiscard]] Json to_json(const KernelRow& row);

@@ -82,9 +82,9 @@ bool is_measured_here(const Options& options, const exec::Executor& executor) {
 
 // Takes the table that djinnd gave, if it did.
 Status take_kernels(const Options& options, exec::Executor& executor) {
-  const auto standard = executor.kernels();
-  if (!standard || options.kernels.empty() || is_measured_here(options, executor)) return {};
-  DJINN_TRY(const KernelTable table, kernel_table_of(options.kernels, *standard));
+  const bool has_table = executor.kernels() && !options.kernels.empty();
+  if (!has_table || is_measured_here(options, executor)) return {};
+  DJINN_TRY(const KernelTable table, kernel_table_of(options.kernels));
   executor.take_kernels(table);
   return {};
 }

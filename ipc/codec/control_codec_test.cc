@@ -128,7 +128,7 @@ ProgramReport program_report(const std::string& name) {
 KernelTable kernel_table() {
   KernelTable table{1, {2, 3, 4}, {}};
   for (uint32_t next = 5; ProductKernels & product : table.products) {
-    product = {next, next + 1, next % 4 == 1};
+    product = {next, next + 1};
     next += 2;
   }
   return table;

@@ -124,7 +124,6 @@ void write_kernels(wire::KernelTable::Builder out, const KernelTable& table) {
              [](wire::ProductKernels::Builder to, const ProductKernels& product) {
                to.setOwnMflops(product.own_mflops);
                to.setLibraryMflops(product.library_mflops);
-               to.setTakesOwn(product.takes_own);
              });
 }
 
@@ -138,8 +137,7 @@ KernelTable read_kernels(wire::KernelTable::Reader in) {
   table.read_mbs = in.getReadMbs();
   for (unsigned i = 0; i < rows.size(); ++i) table.row_mbs[i] = rows[i];
   for (unsigned i = 0; i < products.size(); ++i) {
-    table.products[i] = {products[i].getOwnMflops(), products[i].getLibraryMflops(),
-                         products[i].getTakesOwn()};
+    table.products[i] = {products[i].getOwnMflops(), products[i].getLibraryMflops()};
   }
   return table;
 }

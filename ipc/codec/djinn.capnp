@@ -428,7 +428,6 @@ struct KernelTable {
 struct ProductKernels {
   ownMflops @0 :UInt32;
   libraryMflops @1 :UInt32;
-  takesOwn @2 :Bool;
 }
 
 struct MemoryReport {

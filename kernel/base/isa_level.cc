@@ -71,12 +71,4 @@ bool has_int8_dots(IsaLevel level) {
 #endif
 }
 
-bool is_amd() {
-#if defined(__x86_64__)
-  return __builtin_cpu_is("amd");
-#else
-  return false;
-#endif
-}
-
 }  // namespace djinn

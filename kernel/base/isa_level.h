@@ -50,7 +50,4 @@ static_assert(kIsaLevels == static_cast<size_t>(kHighestIsa) + 1);
 // AVX512-VNNI from kAvx512 on.
 [[nodiscard]] bool has_int8_dots(IsaLevel level);
 
-// The vendor, which other libraries choose their kernels by.
-[[nodiscard]] bool is_amd();
-
 }  // namespace djinn

@@ -80,7 +80,9 @@ Operator facts_of(c10::OperatorHandle handle, std::string_view qualified) {
   facts.is_kv_append = qualified == "djinn::kv_append";
   facts.is_as_strided = qualified == "aten::as_strided";
   facts.keeps_bits = keeps_bits(qualified);
-  facts.joins = qualified == "djinn::linear_rows" || qualified == "djinn::linears";
+  facts.is_attention = qualified == "aten::scaled_dot_product_attention";
+  facts.joins = qualified == "djinn::linear_rows" || qualified == "djinn::linears" ||
+                qualified == "djinn::grouped_rows";
   return facts;
 }
 
@@ -88,8 +90,8 @@ Operator facts_of(c10::OperatorHandle handle, std::string_view qualified) {
 // that it stands for, or calls it.
 constexpr auto kInternal = std::to_array<std::string_view>(
     {"djinn::attend", "djinn::attend_biased", "djinn::embedding_rows", "djinn::gate",
-     "djinn::layer_norm", "djinn::linear_rows", "djinn::linears", "djinn::rms_norm",
-     "djinn::rope"});
+     "djinn::grouped_rows", "djinn::layer_norm", "djinn::linear_rows", "djinn::linears",
+     "djinn::rms_norm", "djinn::rope"});
 
 using Table = std::unordered_map<std::string_view, Operator>;
 

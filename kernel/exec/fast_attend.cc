@@ -45,6 +45,7 @@
 #include "kernel/exec/as_before.h"
 #include "kernel/exec/fast_rows.h"
 #include "kernel/exec/joint_products.h"
+#include "kernel/exec/one_thread.h"
 #include "kernel/exec/own_operators.h"
 #include "kernel/exec/shape_rules.h"
 #include "kernel/exec/torch_headers.h"
@@ -395,7 +396,7 @@ at::Tensor sinks_in_four(const at::Tensor& given) {
 
 at::Tensor products_of(const Attention& it, c10::ArrayRef<ScoreBias> biases, const Mask& seen,
                        const Mask& instead) {
-  take_leave();
+  const OneThread alone(true);
   const at::Tensor keys = it.key.to(it.query.scalar_type()).transpose(2, 3);
   at::Tensor scores = at::mul(at::matmul(it.query, keys), it.scale);
   if (seen) scores = at::where(*seen, scores, *instead);
@@ -486,7 +487,10 @@ at::Tensor shape_of(const at::Tensor& query, const at::Tensor& key, const at::Te
 at::Tensor attention_as_before(const at::Tensor& query, const at::Tensor& key,
                                const at::Tensor& value, const std::optional<at::Tensor>& mask,
                                std::optional<double> scale, bool grouped, bool causal) {
-  take_leave();
+  const bool is_fused =
+      keeps_bits_of_attention({query, key, value, mask, 0.0, causal, scale, grouped});
+  if (is_fused) take_leave();  // it has work for all threads
+  const OneThread alone(!is_fused);
   return at::scaled_dot_product_attention(query, key, value, mask, 0.0, causal, scale, grouped);
 }
 

@@ -51,21 +51,14 @@ std::string name_of_case(
   return level + "_" + std::string(name_of(from_torch(std::get<1>(info.param))));
 }
 
-// Rows of many products are ours, too, whatever this machine's table says.
 class FastLevels : public ::testing::TestWithParam<std::tuple<IsaLevel, at::ScalarType>> {
  protected:
-  FastLevels() : standard_(CpuExecutor().kernels().value()) {
+  FastLevels() {
     if (!is_allocator_installed()) initialise(2);
     register_operators();
     CpuExecutor().limit_isa(std::get<0>(GetParam()));
-    KernelTable own = standard_;
-    for (ProductKernels& product : own.products) product.takes_own = true;
-    CpuExecutor().take_kernels(own);
   }
-  ~FastLevels() override {
-    CpuExecutor().limit_isa(kHighestIsa);
-    CpuExecutor().take_kernels(standard_);
-  }
+  ~FastLevels() override { CpuExecutor().limit_isa(kHighestIsa); }
 
   static at::ScalarType type() { return std::get<1>(GetParam()); }
   static at::Tensor some(std::vector<int64_t> sizes, uint64_t seed) {
@@ -77,9 +70,6 @@ class FastLevels : public ::testing::TestWithParam<std::tuple<IsaLevel, at::Scal
     EXPECT_LE(distance(ours, exact), 1.5 * distance(eager, exact)) << what;
     EXPECT_GT(distance(eager, exact), 0) << what;
   }
-
- private:
-  const KernelTable standard_;
 };
 
 at::Tensor wide(const at::Tensor& tensor) {

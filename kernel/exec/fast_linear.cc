@@ -3,15 +3,21 @@
 // djinn::linear_rows(Tensor input, Tensor weight, Tensor? bias, bool turned) -> Tensor
 //
 // An internal operator: what kernel/srg/rewrite makes of a product with a constant matrix. weight
-// is [outputs, inputs], or turned [inputs, outputs]. Up to kLinearRowsMax rows, and any number
-// where the host's table of kernels says so, with a bias of one dimension or none, are computed by
-// our own kernels; all else is what the graph said before: aten::linear, or, turned, aten::addmm
-// and aten::matmul.
+// is [outputs, inputs], or turned [inputs, outputs]. Any number of rows, with a bias of one
+// dimension or none, is computed by our own kernels: no library gives a row the same bits beside
+// others, and with other threads. All else is what the graph said before, by one thread:
+// aten::linear, or, turned, aten::addmm and aten::matmul.
 //
 // djinn::linears(Tensor input, Tensor[] weights, Tensor?[] biases, bool turned) -> Tensor[]
 //
 // The same of one input with several weights: their outputs are shared out among the threads as if
 // they were one's, which changes no result.
+//
+// djinn::grouped_rows(Tensor input, Tensor weights, Tensor ends) -> Tensor
+//
+// Rows that are sorted by which matrix of [groups, inputs, outputs] each is multiplied with, as
+// experts are: rows of a group end where `ends`, int32, says. A matrix without rows is not read.
+// What does not fit is aten::_grouped_mm, by one thread.
 //
 // A weight that the model has in int8 (kernel/base/int8_rows.h) is bound as its values, int8, whose
 // rows lie apart as far as those of the form do. Any number of rows is computed by our own kernels.
@@ -21,6 +27,7 @@
 // Rows of such a weight, widened: aten::embedding.
 #include "kernel/exec/fast_linear.h"
 
+#include <ATen/ops/_grouped_mm.h>
 #include <ATen/ops/addmm.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/linear.h>
@@ -34,9 +41,12 @@
 #include "kernel/base/int8_rows.h"
 #include "kernel/exec/as_before.h"
 #include "kernel/exec/fast_rows.h"
+#include "kernel/exec/guards.h"
 #include "kernel/exec/inner_pulse.h"
 #include "kernel/exec/joint_products.h"
+#include "kernel/exec/one_thread.h"
 #include "kernel/exec/own_operators.h"
+#include "kernel/exec/shape_rules.h"
 #include "kernel/exec/torch_headers.h"
 #include "kernel/srg/rewrite/rewrite.h"
 
@@ -51,13 +61,6 @@ constexpr int64_t kSplitGrain = 16 * 1024;
 
 bool lies_inputs_dense(const at::Tensor& weight, bool turned) {
   return weight.stride(turned ? 0 : 1) == 1;
-}
-
-// Tells whether our kernels compute products of more than kLinearRowsMax rows, too.
-bool takes_many_rows(kernels::Element element, bool inputs_dense) {
-  static_assert(kKernelDtypes == kernels::kElements);
-  const size_t index = product_index(static_cast<size_t>(element), inputs_dense);
-  return kernel_table().products[index].takes_own;
 }
 
 bool is_int8(const at::Tensor& weight) {
@@ -82,7 +85,7 @@ void check_int8(const at::Tensor& input, const at::Tensor& weight, const Bias& b
               "beside weights in int8 a bias has one dimension, and the input's dtype");
 }
 
-// Tells whether our kernels can compute the product.
+// Tells whether our kernels can compute the product: they do then, of any number of rows.
 bool fits_ours(const at::Tensor& input, const at::Tensor& weight, const Bias& bias, bool turned) {
   if (is_int8(weight)) {
     check_int8(input, weight, bias, turned);
@@ -97,14 +100,6 @@ bool fits_ours(const at::Tensor& input, const at::Tensor& weight, const Bias& bi
   if (input.scalar_type() != type || !element_of(type)) return false;
   return !bias || (bias->scalar_type() == type && bias->dim() <= 1 &&
                    (bias->numel() == 1 || bias->numel() == outputs));
-}
-
-// Tells whether the product is one of our kernels'.
-bool is_ours(const at::Tensor& input, const at::Tensor& weight, const Bias& bias, bool turned) {
-  if (!fits_ours(input, weight, bias, turned)) return false;
-  const int64_t rows = input.numel() / input.size(-1);
-  if (rows <= srg::kLinearRowsMax || is_int8(weight)) return true;
-  return takes_many_rows(*element_of(weight.scalar_type()), lies_inputs_dense(weight, turned));
 }
 
 // Rows as they are multiplied with weights in int8 whose inputs lie side by side.
@@ -141,16 +136,22 @@ at::Tensor split(const at::Tensor& input) {
   return made;
 }
 
-// Tells whether rows are split. A token step's are not: of one row, and of a few, that is slower.
+// Tells whether rows are split. A token step's are not: of a few rows that is slower. How many
+// tokens a row has decides, and not how many rows there are, for these have other bits then.
 bool is_split(const at::Tensor& input, const at::Tensor& weight) {
   return weight.scalar_type() == at::kFloat && fast_kernels().linear.split.split != nullptr &&
-         input.numel() / input.size(-1) > srg::kLinearRowsMax;
+         input.dim() > 2 && input.size(-2) > srg::kLinearRowsMax;
 }
 
-// The dimension in which the weight is dense, of the two, tells how it is read. ready: of the same
-// input, if it is known, what quantised() or split() gives.
+// What is there already: of the same input what quantised() or split() gives; rows of a result.
+struct Ready {
+  at::Tensor input = {};
+  at::Tensor result = {};
+};
+
+// The dimension in which the weight is dense, of the two, tells how it is read.
 Product prepared(const at::Tensor& given, const at::Tensor& weight, const Bias& bias, bool turned,
-                 const at::Tensor& ready = {}) {
+                 const Ready& ready = {}) {
   const int64_t outputs = weight.size(turned ? 1 : 0);
   Product it;
   // How rows and bias lie must not change what a row gets.
@@ -159,12 +160,12 @@ Product prepared(const at::Tensor& given, const at::Tensor& weight, const Bias& 
   if (bias) it.bias = bias->expand({outputs}).contiguous();
   at::DimVector sizes(given.sizes());
   sizes.back() = outputs;
-  it.result = at::empty(sizes, given.options());
+  it.result = ready.result.defined() ? ready.result : at::empty(sizes, given.options());
   kernels::Linear& call = it.work.call;
   it.work.element = *element_of(given.scalar_type());
   it.work.inputs_dense = lies_inputs_dense(weight, turned);
   it.work.is_int8 = is_int8(weight);
-  it.work.is_split = is_split(given, weight);
+  it.work.is_split = it.work.inputs_dense && is_split(given, weight);
   call.weight = weight.const_data_ptr();
   call.weight_stride = weight.stride(it.work.inputs_dense == turned ? 1 : 0);
   call.bias = it.bias ? it.bias->const_data_ptr() : nullptr;
@@ -173,24 +174,24 @@ Product prepared(const at::Tensor& given, const at::Tensor& weight, const Bias& 
   const auto element_bytes = static_cast<int64_t>(given.element_size());
   const int64_t rows = given.numel() / given.size(-1);
   const int64_t padded = kernels::padded_outputs(outputs);
-  it.work.turns = !it.work.inputs_dense && rows > srg::kLinearRowsMax && !it.work.is_split;
-  if (it.work.turns) {
-    it.parts = at::empty({at::get_num_threads(), kernels::turned_floats(call.inputs)}, at::kFloat);
+  it.work.packs = !it.work.inputs_dense && rows > srg::kLinearRowsMax;
+  if (it.work.packs) {
+    it.parts = at::empty({at::get_num_threads(), kernels::packed_floats(call.inputs)}, at::kFloat);
     it.work.scratch = it.parts->mutable_data_ptr<float>();
-  } else if (!it.work.inputs_dense && !it.work.is_split) {
+  } else if (!it.work.inputs_dense) {
     it.parts = at::empty({kernels::chunks_of(call.inputs), rows, padded}, at::kFloat);
   }
   const int64_t given_bytes = row_stride(it.given).value() * element_bytes;
   int64_t x_bytes = given_bytes;
   if (it.work.is_split || (it.work.is_int8 && it.work.inputs_dense)) {
-    it.input = ready.defined()    ? ready
-               : it.work.is_split ? split(it.given)
-                                  : quantised(it.given, it.work.element);
+    it.input = ready.input.defined() ? ready.input
+               : it.work.is_split    ? split(it.given)
+                                     : quantised(it.given, it.work.element);
     x_bytes = it.input.size(1);
   }
   const auto* const x = static_cast<const std::byte*>(it.input.const_data_ptr());
   auto* const y = static_cast<std::byte*>(it.result.mutable_data_ptr());
-  float* const parts = it.parts && !it.work.turns ? it.parts->mutable_data_ptr<float>() : nullptr;
+  float* const parts = it.parts && !it.work.packs ? it.parts->mutable_data_ptr<float>() : nullptr;
   const auto* const of =
       it.work.is_split ? static_cast<const std::byte*>(it.given.const_data_ptr()) : nullptr;
   it.work.rows.push_back({rows, x, x_bytes, y, outputs * element_bytes, parts, padded,
@@ -208,8 +209,9 @@ at::Tensor linear_of_ours(const at::Tensor& input, const at::Tensor& weight, con
 
 at::Tensor linear_rows(const at::Tensor& input, const at::Tensor& weight, const Bias& bias,
                        bool turned) {
-  return is_ours(input, weight, bias, turned) ? linear_of_ours(input, weight, bias, turned)
-                                              : linear_as_before(input, weight, bias, turned);
+  if (fits_ours(input, weight, bias, turned)) return linear_of_ours(input, weight, bias, turned);
+  const OneThread alone(true);
+  return linear_as_before(input, weight, bias, turned);
 }
 
 // What of them has dense inputs and is ours is computed at once.
@@ -221,11 +223,11 @@ std::vector<at::Tensor> linears(const at::Tensor& given, at::TensorList weights,
   c10::SmallVector<Product, 4> products;
   for (size_t i = 0; i < weights.size(); ++i) {
     const Bias bias = biases.get(i);
-    if (is_ours(input, weights[i], bias, turned) && lies_inputs_dense(weights[i], turned)) {
+    if (fits_ours(input, weights[i], bias, turned) && lies_inputs_dense(weights[i], turned)) {
       const auto same = std::ranges::find_if(
           products, [&](const Product& one) { return one.work.is_int8 == is_int8(weights[i]); });
       const at::Tensor ready = same == products.end() ? at::Tensor() : same->input;
-      products.push_back(prepared(input, weights[i], bias, turned, ready));
+      products.push_back(prepared(input, weights[i], bias, turned, {ready, {}}));
       results[i] = products.back().result;
     } else {
       if (i > 0) InnerPulse::beat("djinn::linears");
@@ -244,6 +246,42 @@ std::vector<at::Tensor> linears_as_before(const at::Tensor& input, at::TensorLis
     results.push_back(linear_as_before(input, weights[i], biases.get(i), turned));
   }
   return results;
+}
+
+// Tells whether our kernels can compute the products.
+bool fit_ours(const at::Tensor& input, const at::Tensor& weights, const at::Tensor& ends) {
+  return input.dim() == 2 && weights.dim() == 3 && ends.dim() == 1 && weights.size(0) > 0 &&
+         ends.size(0) == weights.size(0) && fits_ours(input, weights.select(0, 0), {}, true) &&
+         row_stride(input);
+}
+
+at::Tensor grouped_rows(const at::Tensor& input, const at::Tensor& weights,
+                        const at::Tensor& given_ends) {
+  if (!fit_ours(input, weights, given_ends)) {
+    const OneThread alone(true);
+    return at::_grouped_mm(input, weights, given_ends);
+  }
+  static const Guard check_groups = guard_of("aten::_grouped_mm");
+  check_groups({input, weights, given_ends, {}, {}});
+  const at::Tensor ends = given_ends.contiguous();
+  const auto* const end = ends.const_data_ptr<int32_t>();
+  const at::Tensor result = at::empty({input.size(0), weights.size(2)}, input.options());
+  std::vector<Product> products;
+  int64_t begin = 0;
+  for (int64_t group = 0; group < ends.size(0); begin = end[group++]) {
+    const int64_t rows = end[group] - begin;
+    if (rows == 0) continue;
+    products.push_back(prepared(input.narrow(0, begin, rows), weights.select(0, group), {}, true,
+                                {{}, result.narrow(0, begin, rows)}));
+  }
+  compute_or_join(products);
+  return result;
+}
+
+at::Tensor grouped_on_meta(const at::Tensor& input, const at::Tensor& weights,
+                           const at::Tensor& ends) {
+  static const ShapeRule rule = shape_rule_of("aten::_grouped_mm");
+  return rule({input, weights, ends, {}, {}}).at(0);
 }
 
 at::Tensor embedding_rows(const at::Tensor& weight, const at::Tensor& given, at::ScalarType dtype) {
@@ -286,7 +324,6 @@ at::Tensor embedding_on_meta(const at::Tensor& weight, const at::Tensor& indices
 
 at::Tensor linear_as_before(const at::Tensor& input, const at::Tensor& weight, const Bias& bias,
                             bool turned) {
-  take_leave();
   if (!turned) return at::linear(input, weight, bias);
   if (!bias) return at::matmul(input, weight);
   // Of more dimensions it was a linear with a weight in int8 that the graph turns.
@@ -309,6 +346,9 @@ void define_fast_linear(OwnLibraries& libraries) {
       "linears(Tensor input, Tensor[] weights, Tensor?[] biases, bool turned) -> Tensor[]");
   libraries.cpu.impl("linears", &linears);
   libraries.meta.impl("linears", &linears_as_before);
+  libraries.definition.def("grouped_rows(Tensor input, Tensor weights, Tensor ends) -> Tensor");
+  libraries.cpu.impl("grouped_rows", &grouped_rows);
+  libraries.meta.impl("grouped_rows", &grouped_on_meta);
   libraries.definition.def(
       "embedding_rows(Tensor weight, Tensor indices, ScalarType dtype) -> Tensor");
   libraries.cpu.impl("embedding_rows", &embedding_rows);

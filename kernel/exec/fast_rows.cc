@@ -34,7 +34,6 @@
 #include "kernel/base/isa_level.h"
 #include "kernel/exec/as_before.h"
 #include "kernel/exec/cpu_executor.h"
-#include "kernel/exec/joint_products.h"
 #include "kernel/exec/one_thread.h"
 #include "kernel/exec/own_operators.h"
 #include "kernel/exec/shape_rules.h"
@@ -56,11 +55,6 @@ int64_t rows_of(const at::Tensor& tensor) {
 // LibTorch cannot tell the place of a dimension without a step, be it of one element.
 bool has_no_stride_of_zero(const at::Tensor& tensor) {
   return std::ranges::none_of(tensor.strides(), [](int64_t stride) { return stride == 0; });
-}
-
-// Before LibTorch computes as many numbers in shares, whose ends have other bits.
-void leave_if_it_splits(const at::Tensor& tensor) {
-  if (tensor.numel() > kFewElements) take_leave();
 }
 
 // A weight or a bias of a norm.
@@ -91,7 +85,7 @@ void compute_norm(const Kernel (&kernels)[kernels::kElements], Call& call, const
 at::Tensor rms_norm(const at::Tensor& given, const Vector& weight, double epsilon, bool from_one,
                     bool contiguous) {
   if (!has_rows(given) || !is_dense_like(weight, given)) {
-    leave_if_it_splits(given);
+    const OneThread alone(true);
     return rms_norm_as_before(given, weight, epsilon, from_one, contiguous);
   }
   const at::Tensor x = dense_rows(given);
@@ -107,7 +101,7 @@ at::Tensor rms_norm(const at::Tensor& given, const Vector& weight, double epsilo
 at::Tensor layer_norm(const at::Tensor& given, const Vector& weight, const Vector& bias,
                       double epsilon) {
   if (!has_rows(given) || !is_dense_like(weight, given) || !is_dense_like(bias, given)) {
-    leave_if_it_splits(given);
+    const OneThread alone(true);
     return layer_norm_as_before(given, weight, bias, epsilon);
   }
   const at::Tensor x = dense_rows(given);
@@ -155,7 +149,7 @@ at::Tensor gate(const at::Tensor& given, const std::optional<at::Tensor>& given_
   const auto element = element_of(given.scalar_type());
   if (!element || (given_factor && (given_factor->scalar_type() != given.scalar_type() ||
                                     given_factor->sizes() != given.sizes()))) {
-    leave_if_it_splits(given);
+    const OneThread alone(true);
     return gate_as_before(given, given_factor, activation, factor_first);
   }
   const at::Tensor x = given.contiguous();
@@ -195,7 +189,7 @@ at::Tensor rope(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& si
   const auto element = element_of(x.scalar_type());
   if (!element || x.dim() != 4 || x.numel() == 0 || x.size(3) % 2 != 0 || x.stride(3) != 1 ||
       !has_row_for_each(x, cos) || !has_row_for_each(x, sin)) {
-    leave_if_it_splits(x);
+    const OneThread alone(true);
     return rope_as_before(x, cos, sin, interleaved);
   }
   const bool in_order = lies_in_order(x), kept = !in_order && keeps_its_order(x);
@@ -296,7 +290,7 @@ at::Tensor rope_as_before(const at::Tensor& x, const at::Tensor& cos, const at::
 
 // Of the process: written before anything computes.
 static std::optional<IsaLevel> taken_isa;
-static std::optional<KernelTable> taken_kernels;
+static KernelTable taken_kernels;
 
 IsaLevel fast_isa() {
   return taken_isa.value_or(best_isa_level());
@@ -315,12 +309,7 @@ void CpuExecutor::take_kernels(const KernelTable& table) {
 }
 
 std::optional<KernelTable> CpuExecutor::kernels() const {
-  return kernel_table();
-}
-
-const KernelTable& kernel_table() {
-  static const KernelTable standard = standard_kernels(fast_isa(), is_amd());
-  return taken_kernels ? *taken_kernels : standard;
+  return taken_kernels;
 }
 
 const kernels::Kernels& fast_kernels() {

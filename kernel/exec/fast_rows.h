@@ -11,7 +11,6 @@
 #include <optional>
 
 #include "kernel/base/isa_level.h"
-#include "kernel/base/kernel_table.h"
 #include "kernel/exec/kernels/kernels.h"
 #include "kernel/exec/torch_headers.h"
 
@@ -21,8 +20,6 @@ namespace djinn::exec {
 [[nodiscard]] IsaLevel fast_isa();
 // All of that level.
 [[nodiscard]] const kernels::Kernels& fast_kernels();
-// Who computes products of many rows, as long as the process lives.
-[[nodiscard]] const KernelTable& kernel_table();
 
 // Nothing where our kernels do not compute on the type.
 [[nodiscard]] std::optional<kernels::Element> element_of(at::ScalarType type);

@@ -29,13 +29,13 @@ struct Point {
 };
 
 // As near to so many tokens behind so many as the graph may be run.
-inline Point point_of(const srg::Graph& graph, int64_t tokens, int64_t past) {
-  constexpr int64_t kCapacity = 61;
+inline Point point_of(const srg::Graph& graph, int64_t tokens, int64_t past,
+                      int64_t capacity = 61) {
   Point point;
   for (const srg::Symbol& symbol : graph.symbols) {
     const bool is_past = symbol.role == srg::SymbolRole::kPast;
     const bool is_tokens = symbol.role == srg::SymbolRole::kTokens;
-    const int64_t wanted = is_past ? past : is_tokens ? tokens : kCapacity;
+    const int64_t wanted = is_past ? past : is_tokens ? tokens : capacity;
     point.symbols.push_back(std::clamp(wanted, symbol.min, symbol.max));
     if (is_past) past = point.symbols.back();
     if (is_tokens) tokens = point.symbols.back();

@@ -11,7 +11,6 @@
 #include <variant>
 
 #include "kernel/base/checked.h"
-#include "kernel/base/kernel_table.h"
 #include "kernel/exec/allocator_hook.h"
 #include "kernel/exec/convert.h"
 #include "kernel/exec/fast_rows.h"
@@ -60,6 +59,7 @@ std::optional<uint64_t> beside_copies(DType dtype) {
 struct Input {
   uint64_t rows = 1;
   uint64_t batches = 1;   // of all dimensions but the last two
+  uint64_t tokens = 1;    // of the last dimension but one, where there are more
   bool is_matrix = true;  // rows are as far apart in all dimensions but the last
 };
 
@@ -73,6 +73,8 @@ std::optional<Input> input_at(const HeldBeside& product, std::span<const int64_t
     const auto rows =
         size && *size > 0 ? checked_mul(input.rows, static_cast<uint64_t>(*size)) : std::nullopt;
     if (!rows || !step) return std::nullopt;
+    if (d + 1 == outer && outer > 1)
+      input.tokens = static_cast<uint64_t>(std::max<int64_t>(*size, 0));
     if (d + 1 < outer) {
       input.batches *= static_cast<uint64_t>(*size);  // as many as there are rows at most
       input.is_matrix = input.is_matrix && dense && *step == *dense;
@@ -116,20 +118,12 @@ uint64_t of_the_library(const HeldBeside& product, const Input& input) {
   return checked_add(weights, std::max(asked, of_threads)).value_or(UINT64_MAX);
 }
 
-bool takes_many_rows(const HeldBeside& product) {
-  const auto element = element_of(*to_torch(product.dtype));
-  if (!element) return false;
-  const size_t index = product_index(static_cast<size_t>(*element), product.inputs_dense);
-  return kernel_table().products[index].takes_own;
-}
-
 // As fast_linear.cc makes them.
 uint64_t of_our_kernels(const HeldBeside& product, const Input& input) {
   const auto inputs = static_cast<int64_t>(product.inputs);
   const bool are_many = input.rows > uint64_t{srg::kLinearRowsMax};
-  if (are_many && !product.is_int8 && !takes_many_rows(product))
-    return of_the_library(product, input);
-  const bool are_split = are_many && !product.is_int8 && product.dtype == DType::kFloat32 &&
+  const bool are_split = product.inputs_dense && input.tokens > uint64_t{srg::kLinearRowsMax} &&
+                         !product.is_int8 && product.dtype == DType::kFloat32 &&
                          fast_kernels().linear.split.split != nullptr;
   if (are_split) {
     return product_of({input.rows, static_cast<uint64_t>(kernels::split_bytes(inputs))});
@@ -140,7 +134,7 @@ uint64_t of_our_kernels(const HeldBeside& product, const Input& input) {
   }
   if (are_many) {
     return product_of({static_cast<uint64_t>(at::get_num_threads()),
-                       static_cast<uint64_t>(kernels::turned_floats(inputs)), sizeof(float)});
+                       static_cast<uint64_t>(kernels::packed_floats(inputs)), sizeof(float)});
   }
   const auto outputs = static_cast<int64_t>(product.outputs);
   return product_of({static_cast<uint64_t>(kernels::chunks_of(inputs)), input.rows,

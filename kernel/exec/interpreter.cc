@@ -114,6 +114,14 @@ void offer_places(const Step& step, const Frame& frame) {
   }
 }
 
+// A fast run has the same bits however many threads there are (the row contract).
+bool takes_one_thread(const AdmittedGraph& program, const Step& step, const Stack& stack) {
+  if (!step.written.empty() && writes_over_inputs(step.op->handle.schema(), stack)) return true;
+  if (program.graph.numerics == srg::Numerics::kExact || !program.device.is_cpu()) return false;
+  if (step.op->is_attention) return !keeps_bits_of_attention(stack);
+  return !step.op->keeps_bits || step.splits != Splits::kNever;
+}
+
 // Calls the operator. Its results may be without their bytes until those of all runs are computed
 // that go on together.
 Status begin_step(const AdmittedGraph& program, const Step& step,
@@ -122,8 +130,7 @@ Status begin_step(const AdmittedGraph& program, const Step& step,
   DJINN_CHECK(fill_stack(step, frame, stack));
   if (step.op->is_kv_append) DJINN_CHECK(check_append(program, step, frame, stack));
   if (frame.placer != nullptr) offer_places(step, frame);
-  const OneThread alone(!step.written.empty() &&
-                        writes_over_inputs(step.op->handle.schema(), stack));
+  const OneThread alone(takes_one_thread(program, step, stack));
   return call_filled(step, frame, stack);
 }
 
@@ -253,16 +260,6 @@ Status run_steps(const AdmittedGraph& program, std::span<const c10::Storage> sto
 
 namespace {
 
-// Whether the step's result may have other bits with one thread than with all of them.
-bool has_split(const Step& step, const Frame& frame) {
-  if (step.splits == Splits::kNever) return false;
-  return std::ranges::any_of(step.outputs, [&](srg::ValueId id) {
-    const at::Tensor& result = frame.values[id];
-    if (!result.defined() || result.numel() <= kFewElements) return false;
-    return result.is_complex() || (step.splits == Splits::kFloats && result.is_floating_point());
-  });
-}
-
 // Runs of one program that go on together.
 class Company {
  public:
@@ -279,21 +276,15 @@ class Company {
         go_on(static_cast<size_t>(i), at, next);
       });
       if (next == count) return;
-      if (program_.steps[next].op->joins) {
-        products_.compute();
-      } else {
-        const GuardedCalls guarded;
-        for (Companion& run : runs_) call_alone(run, next);
-      }
+      products_.compute();
       at = next + 1;
     }
   }
 
  private:
-  // The next step that is not every run's own affair.
+  // The next product: what is between two of them is every run's own affair.
   [[nodiscard]] size_t next_meeting(size_t at) const {
-    const auto is_own = [](const Step& step) { return !step.op->joins && step.op->keeps_bits; };
-    while (at < program_.steps.size() && is_own(program_.steps[at])) ++at;
+    while (at < program_.steps.size() && !program_.steps[at].op->joins) ++at;
     return at;
   }
 
@@ -318,20 +309,10 @@ class Company {
     if (!run.goes_on) products_.drop(number);
   }
 
-  // With all threads.
-  void call_alone(Companion& run, size_t at) {
-    const ScopedHeap heap(*run.heap);
-    const ScopedSink sink(*run.sink);
-    Stack stack;
-    try_to(run, [&] { return call(run, at, stack); });
-  }
-
   Status begin(Companion& run, size_t at, Stack& stack) {
     const Step& step = program_.steps[at];
     if (run.frame.pulse && !run.frame.pulse(program_.graph.nodes[step.node].op)) return given_up();
-    DJINN_CHECK(begin_step(program_, step, run.storages, run.frame, stack));
-    if (step.op->keeps_bits && has_split(step, run.frame)) take_leave();
-    return {};
+    return begin_step(program_, step, run.storages, run.frame, stack);
   }
 
   Status call(Companion& run, size_t at, Stack& stack) {

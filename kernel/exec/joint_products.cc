@@ -47,7 +47,7 @@ int64_t share_of(const ProductWork& work) {
     constexpr int64_t kOutputs = kernels::kSplitOutputs;
     return (work.call.outputs + threads * kOutputs - 1) / (threads * kOutputs) * kOutputs;
   }
-  if (work.turns) return kernels::kTurnedOutputs;
+  if (work.packs) return kernels::kPackedOutputs;
   constexpr int64_t kTile = kernels::kTileOutputs, kMost = kernels::kTileOutputsMax;
   const bool is_in_tiles = work.element == kernels::Element::kBFloat16 && !work.is_int8;
   const int64_t least = is_in_tiles ? kernels::kOutputsAtOnce : 1;
@@ -63,7 +63,7 @@ int64_t share_of(const ProductWork& work) {
 
 // Tells whether outputs are shared out; otherwise chunks of inputs are.
 bool shares_outputs(const ProductWork& work) {
-  return work.inputs_dense || work.turns || work.is_split;
+  return work.inputs_dense || work.packs || work.is_split;
 }
 
 int64_t shares_of(const ProductWork& work) {
@@ -78,18 +78,17 @@ void run_share(const ProductWork& work, int64_t share, int64_t thread) {
   const int64_t begin = share * work.share;
   const int64_t end = std::min(begin + work.share, work.call.outputs);
   if (work.is_split) {
-    return (work.inputs_dense ? linear.split.outputs_first : linear.split.inputs_first)(work.call,
-                                                                                        begin, end);
+    return linear.split.outputs_first(work.call, begin, end);
   }
-  if (!work.turns) {
+  if (!work.packs) {
     const kernels::LinearKernel kernel =
         work.is_int8 ? linear.int8.outputs_first[element] : linear.outputs_first[element];
     return kernel(work.call, begin, end);
   }
   kernels::Linear call = work.call;
-  call.scratch = work.scratch + thread * kernels::turned_floats(call.inputs);
+  call.scratch = work.scratch + thread * kernels::packed_floats(call.inputs);
   const kernels::LinearKernel kernel =
-      work.is_int8 ? linear.int8.turned[element] : linear.turned[element];
+      work.is_int8 ? linear.int8.packed[element] : linear.packed[element];
   kernel(call, begin, end);
 }
 
@@ -156,7 +155,7 @@ bool have_one_matrix(const ProductWork& a, const ProductWork& b) {
   return a.call.weight == b.call.weight && a.call.weight_stride == b.call.weight_stride &&
          a.call.bias == b.call.bias && a.call.inputs == b.call.inputs &&
          a.call.outputs == b.call.outputs && a.element == b.element &&
-         a.inputs_dense == b.inputs_dense && a.turns == b.turns && a.is_split == b.is_split;
+         a.inputs_dense == b.inputs_dense && a.packs == b.packs && a.is_split == b.is_split;
 }
 
 }  // namespace

@@ -38,9 +38,9 @@ struct ProductWork {
   kernels::Element element{};
   bool inputs_dense = false;
   bool is_int8 = false;      // the weights; rows are what Int8LinearKernels takes
-  bool turns = false;        // inputs that are not dense, for many rows
+  bool packs = false;        // inputs that are not dense, for many rows
   bool is_split = false;     // many rows, as SplitLinearKernels takes them
-  float* scratch = nullptr;  // then: [threads, turned_floats(inputs)]
+  float* scratch = nullptr;  // then: [threads, packed_floats(inputs)]
   int64_t share = 0;         // outputs that a thread takes at once, but for parts of chunks
 };
 

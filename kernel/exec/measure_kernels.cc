@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// CpuExecutor::measure_kernels(): the rates by which products of many rows are our own kernels' or
-// the library's (kernel/base/kernel_table.h), and, for people, how near a token's products come to
-// what memory gives. What varies by host is who is faster at many rows: libraries choose by the
-// vendor, and have instructions that we do not use, or leave some unused.
+// CpuExecutor::measure_kernels(): what products of many rows give by our own kernels and by the
+// library's (kernel/base/kernel_table.h), and how near a token's products come to what memory
+// gives. For people: libraries choose by the vendor, and may be the faster ones on a host.
 #include <ATen/Parallel.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/sum.h>
@@ -112,16 +111,14 @@ class Arms {
     return std::max(run(ProductBy::kOwn, weight), run(ProductBy::kLibrary, weight));
   }
   // In turn, so that what else the host does meets both alike.
-  [[nodiscard]] ProductKernels rates(bool standard) const {
+  [[nodiscard]] ProductKernels rates() const {
     std::array<double, kRounds> own{}, library{};
     for (size_t i = 0; i < kRounds; ++i) {
       own[i] = run(ProductBy::kOwn, weights_[2 * i]);
       library[i] = run(ProductBy::kLibrary, weights_[2 * i + 1]);
     }
     const double operations = sizes_.operations();
-    const uint32_t of_ours = in_millions(operations, median(own));
-    const uint32_t of_library = in_millions(operations, median(library));
-    return {of_ours, of_library, takes_own(of_ours, of_library, standard)};
+    return {in_millions(operations, median(own)), in_millions(operations, median(library))};
   }
 
  private:
@@ -135,10 +132,10 @@ class Arms {
   std::array<at::Tensor, 2 * kRounds + 1> weights_;
 };
 
-ProductKernels measured(at::ScalarType type, bool inputs_dense, bool standard) {
+ProductKernels measured(at::ScalarType type, bool inputs_dense) {
   const Arms small(kSmall, type, inputs_dense);
-  if (small.try_both() > kSlow.count()) return small.rates(standard);
-  return Arms(kPrompt, type, inputs_dense).rates(standard);
+  if (small.try_both() > kSlow.count()) return small.rates();
+  return Arms(kPrompt, type, inputs_dense).rates();
 }
 
 // Memory that is read as weights are, in huge pages where the host gives them to who asks.
@@ -176,7 +173,7 @@ void measure(KernelTable& table) {
   for (size_t i = 0; i < kTypes.size(); ++i) {
     for (const bool inputs_dense : {true, false}) {
       ProductKernels& product = table.products[product_index(i, inputs_dense)];
-      if (in_time()) product = measured(kTypes[i], inputs_dense, product.takes_own);
+      if (in_time()) product = measured(kTypes[i], inputs_dense);
     }
   }
   if (in_time()) measure_memory(table, end);
@@ -186,8 +183,8 @@ void measure(KernelTable& table) {
 
 void CpuExecutor::measure_kernels(int threads) {
   at::set_num_threads(threads);
-  KernelTable table = standard_kernels(fast_isa(), is_amd());
-  // Where memory is short, what was not measured stays as the standard says.
+  KernelTable table;
+  // Where memory is short, what was not measured stays 0.
   const Status whole = catching([&]() -> Status {
     c10::InferenceMode inference_mode;
     measure(table);

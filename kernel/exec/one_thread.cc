@@ -2,11 +2,16 @@
 
 #include "kernel/exec/one_thread.h"
 
+#include <ATen/native/transformers/sdp_utils_cpp.h>
+#include <ATen/ops/_fused_sdp_choice.h>
 #include <omp.h>
 
 #include <algorithm>
 #include <array>
 #include <utility>
+
+// In the LibTorch that has MKL: 0 is what other threads have. Gives the former number.
+extern "C" int MKL_Set_Num_Threads_Local(int threads) __attribute__((weak));
 
 namespace djinn::exec {
 namespace {
@@ -55,6 +60,7 @@ constexpr auto kRaces = std::to_array<RaceRow>({
 static_assert(std::ranges::is_sorted(kRaces, {}, &RaceRow::op));
 
 constexpr auto kKeepBits = std::to_array<std::string_view>({
+    "aten::_softmax",
     "aten::_to_copy",
     "aten::_unsafe_view",
     "aten::abs",
@@ -170,6 +176,7 @@ constexpr auto kKeepBits = std::to_array<std::string_view>({
     "djinn::attend_biased",
     "djinn::embedding_rows",
     "djinn::gate",
+    "djinn::grouped_rows",
     "djinn::kv_append",
     "djinn::layer_norm",
     "djinn::linear_rows",
@@ -298,6 +305,15 @@ bool keeps_bits(std::string_view op) {
   return std::ranges::binary_search(kKeepBits, op);
 }
 
+bool keeps_bits_of_attention(const Stack& stack) {
+  const auto given = [&](size_t i) { return stack[i].toTensor(); };
+  const auto mask = stack[3].toOptional<at::Tensor>();
+  const auto choice =
+      at::_fused_sdp_choice(given(0), given(1), given(2), mask, stack[4].toDouble(),
+                            stack[5].toBool(), stack[6].toOptional<double>(), stack[7].toBool());
+  return choice != static_cast<int64_t>(sdp::SDPBackend::math);
+}
+
 // A sum whose factor, alpha, is 1 is rounded once, and a square as the product that it is.
 Splits splits_of(std::string_view op, const Stack& constants) {
   const auto row = std::ranges::lower_bound(kSplits, op, {}, &SplitsRow::op);
@@ -308,15 +324,19 @@ Splits splits_of(std::string_view op, const Stack& constants) {
   return is_power && is_number(constants.at(1), 2) ? Splits::kComplex : row->splits;
 }
 
-// This counts for calls from this thread alone: at::set_num_threads() would change it for all.
+// This counts for calls from this thread alone: at::set_num_threads() would change it for all. That
+// has told MKL a number of its own, which goes before OpenMP's.
 OneThread::OneThread(bool wanted) {
   if (!wanted || omp_get_max_threads() == 1) return;
   former_ = omp_get_max_threads();
   omp_set_num_threads(1);
+  if (MKL_Set_Num_Threads_Local != nullptr) former_of_mkl_ = MKL_Set_Num_Threads_Local(1);
 }
 
 OneThread::~OneThread() {
-  if (former_ > 0) omp_set_num_threads(former_);
+  if (former_ == 0) return;
+  omp_set_num_threads(former_);
+  if (MKL_Set_Num_Threads_Local != nullptr) MKL_Set_Num_Threads_Local(former_of_mkl_);
 }
 
 }  // namespace djinn::exec

@@ -35,6 +35,9 @@ using Race = bool (*)(const std::vector<c10::IValue>& stack);
 // element is computed by itself, each row in one order, or nothing is. The others may be like that,
 // too, and nobody has looked; of ours those that call LibTorch say so (joint_products.h).
 [[nodiscard]] bool keeps_bits(std::string_view op);
+// The same of a call of aten::scaled_dot_product_attention, whose arguments these are: PyTorch's
+// fused kernel shares out whole blocks of queries, its products of matrices are a library's.
+[[nodiscard]] bool keeps_bits_of_attention(const std::vector<c10::IValue>& stack);
 
 // Of what keeps its bits: whether it does so for a result of kFewElements alone. Where a thread's
 // share ends, its kernel computes what fills no vector in another way, which rounds otherwise.
@@ -48,7 +51,7 @@ inline constexpr int64_t kFewElements = 16 * 1024;
 // constants: the arguments, as far as they are the same in each run.
 [[nodiscard]] Splits splits_of(std::string_view op, const std::vector<c10::IValue>& constants);
 
-// LibTorch's kernels use this thread alone while one lives.
+// LibTorch's kernels, and MKL's, use this thread alone while one lives.
 class OneThread {
  public:
   explicit OneThread(bool wanted);
@@ -58,6 +61,7 @@ class OneThread {
 
  private:
   int former_ = 0;  // 0: nothing was changed
+  int former_of_mkl_ = 0;
 };
 
 }  // namespace djinn::exec

@@ -3,6 +3,7 @@
 // Calls whose threads would race give what one thread gives, each time.
 #include "kernel/exec/one_thread.h"
 
+#include <ATen/ops/mm.h>
 #include <gtest/gtest.h>
 
 #include "kernel/exec/executor_for_tests.h"
@@ -167,6 +168,15 @@ TEST_F(OneThreadTest, what_splits_has_its_bits_where_the_elements_are_few) {
     same("aten::silu", "", {x});
     same("aten::softplus", "", {x, 1, 20});
   }
+}
+
+// MKL has a number of threads of its own.
+TEST_F(OneThreadTest, products_have_the_bits_of_one_thread) {
+  const at::Tensor x = noise({300, 768}, 1), w = noise({768, 500}, 2);
+  const at::Tensor alone = computed("aten::mm", "", {x, w}, 1);
+  at::set_num_threads(3);
+  const OneThread one(true);
+  EXPECT_TRUE(same_bytes(at::mm(x, w), alone));
 }
 
 TEST_F(OneThreadTest, the_threads_are_back_afterwards) {

@@ -325,13 +325,13 @@ class Executor {
   // on this many threads, which this makes for the calling thread.
   virtual void warm_up(int threads) = 0;
 
-  // Who computes which products, our own kernels or a library's, is as the table says. Before
-  // anything is computed but warm_up(). Executors without a choice have no table.
+  // What the host's products were measured to give. Executors without kernels of our own have no
+  // table.
   virtual void take_kernels(const KernelTable&) {}
   // Measures a table with so many threads, the calling thread's, which warm_up() has made, in at
   // most half a second, and takes it.
   virtual void measure_kernels(int /*threads*/) {}
-  // The one in force: what was taken, or else the standard.
+  // What was taken; else one without rates.
   [[nodiscard]] virtual std::optional<KernelTable> kernels() const { return {}; }
 };
 

@@ -250,6 +250,7 @@ constexpr auto kTable = std::to_array<Row>({
     {"djinn::attention", Family::kAttention},
     {"djinn::embedding_rows", Family::kEmbedding},
     {"djinn::gate", Family::kGate},
+    {"djinn::grouped_rows", Family::kGroupedMm},
     {"djinn::kv_append", Family::kAppend},
     {"djinn::layer_norm", Family::kNorm},
     {"djinn::linear_rows", Family::kLinear},

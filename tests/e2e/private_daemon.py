@@ -152,7 +152,7 @@ class Daemon:
             *(str(programs / "djinnd"), *mode, "--runtime-dir", str(directory)),
             *("--threads", str(threads), *arguments),
         ]
-        if "--kernels" not in arguments:  # who computes what is the same in all daemons of a test
+        if "--kernels" not in arguments:  # which nobody waits for here
             command += ["--kernels", "standard"]
         with self.log.open("w") as log:
             self.process = subprocess.Popen(

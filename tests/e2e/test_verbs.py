@@ -210,7 +210,6 @@ KERNELS: dict[str, Shape] = {
     "dtype": "string",
     "weights": "string",
     "rows": "string",
-    "taken": "string",
     "own_flops_per_second": "null",  # an integer, as all that follow, where it was measured
     "library_flops_per_second": "null",
     "own_bytes_per_second": "null",

@@ -84,7 +84,7 @@ std::optional<std::pair<IsaLevel, KernelTable>> table_of(std::string_view lines)
   const auto level = isa_level_of(lines.substr(kWorkers.size(), end - kWorkers.size()));
   if (!level) return std::nullopt;
   const std::string_view text = lines.substr(end + 1, lines.size() - end - 2);
-  const auto table = kernel_table_of(text, standard_kernels(*level, is_amd()));
+  const auto table = kernel_table_of(text);
   if (!table) return std::nullopt;
   return std::pair(*level, *table);
 }
@@ -115,18 +115,17 @@ void KernelStore::read() {
   if (path.empty()) return;
   const auto content = content_of(path);
   if (!content) {
-    return log("who computes which products is measured anew: {}", content.error().message);
+    return log("what its kernels give is measured anew: {}", content.error().message);
   }
   if (!*content) return;
   std::string_view text = **content;
   const std::string key = key_text();
   if (!text.starts_with(key)) {
-    return log("who computes which products is measured anew: {} is of another processor or build",
-               path);
+    return log("what its kernels give is measured anew: {} is of another processor or build", path);
   }
   text.remove_prefix(key.size());
   const auto kept = table_of(text);
-  if (!kept) return log("who computes which products is measured anew: {} is damaged", path);
+  if (!kept) return log("what its kernels give is measured anew: {} is damaged", path);
   std::tie(level_, table_) = *kept;
 }
 
@@ -134,7 +133,6 @@ void KernelStore::take(IsaLevel level, const KernelTable& table) {
   if (std::exchange(is_told_, true)) return;
   if (level == level_ && table_) return;
   const std::string told = lines_of(level, table);
-  if (!table_of(told)) return log("what a worker says of its kernels cannot have been measured");
   if (table_)
     log("workers have {}: what was measured for {} is not theirs", name_of(level), name_of(level_));
   level_ = level;

@@ -1,17 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// KernelStore: who computes which products in the host's workers (kernel/base/kernel_table.h). The
-// first worker measures it; all later ones are given it, of this djinnd and of those that follow.
+// KernelStore: what products with matrices were measured to give on this host
+// (kernel/base/kernel_table.h). The first worker measures it; all later ones are given it, of this
+// djinnd and of those that follow.
 //
-//   key    what a table is good for: what a choice may depend on
+//   key    what a table is good for: what a rate depends on
 //   level  of the workers, whose own may be another one than djinnd's process has: tiles are given
 //          to a process that asks. The first one says it
 //   file   of the cache directory: lines of the key, of the level, and of the table. One that is
-//          damaged, or that says what cannot have been measured, is told of in the log and counts
-//          for nothing
+//          damaged is told of in the log and counts for nothing
 //
-// invariant: the table never changes once there is one. A step that is repeated after a worker's
-// death gives the same bytes.
+// invariant: the table never changes once there is one.
 #pragma once
 
 #include <cstdint>
@@ -43,7 +42,7 @@ class KernelStore {
   // Takes the table of the file, if it is one of the key. Waits for the disk.
   void read();
   // What a worker of that level measured, or was given. What is new of the first one is kept, by
-  // `work`, in a file; what cannot have been measured counts for nothing, and the log tells of it.
+  // `work`, in a file.
   void take(IsaLevel level, const KernelTable& table);
   // Null: nobody has measured.
   [[nodiscard]] const KernelTable* table() const { return table_ ? &*table_ : nullptr; }

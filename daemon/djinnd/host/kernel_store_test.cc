@@ -30,9 +30,9 @@ class KernelStoreTest : public ::testing::Test {
 
   static KernelStore::Key key() { return {"A CPU", IsaLevel::kAvx2, 2, "1.0-abc"}; }
   static KernelTable some_table(uint32_t rate) {
-    KernelTable table = standard_kernels(IsaLevel::kAvx2, is_amd());
+    KernelTable table;
     table.read_mbs = rate;
-    table.products[0] = {2 * rate, rate, true};
+    table.products[0] = {2 * rate, rate};
     return table;
   }
   // What a djinnd that starts finds.
@@ -97,7 +97,7 @@ TEST_F(KernelStoreTest, a_table_of_another_processor_or_build_or_level_counts_fo
 // Such as tiles, which the kernel gives to one process and not to another.
 TEST_F(KernelStoreTest, the_first_worker_says_whose_table_it_is_and_not_djinnds_processor) {
   keep(some_table(1000));
-  KernelTable measured = standard_kernels(IsaLevel::kBase, is_amd());
+  KernelTable measured;
   measured.read_mbs = 5;
   {
     Loop loop;
@@ -132,18 +132,6 @@ TEST_F(KernelStoreTest, a_damaged_file_counts_for_nothing_and_is_replaced) {
   }
   keep(some_table(2000));
   EXPECT_EQ(found(key()), some_table(2000));
-}
-
-TEST_F(KernelStoreTest, a_choice_that_nobody_can_have_measured_counts_for_nothing) {
-  KernelTable lie = some_table(1000);
-  lie.products[0].takes_own = false;
-  keep(lie);
-  EXPECT_EQ(found(key()), std::nullopt);
-  keep(some_table(1000));
-  std::string text = read_proc_file(path().c_str());
-  text.replace(text.find("=own"), 4, "=library");
-  write(text);
-  EXPECT_EQ(found(key()), std::nullopt);
 }
 
 TEST_F(KernelStoreTest, a_file_that_another_user_made_counts_for_nothing) {

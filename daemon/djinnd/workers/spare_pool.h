@@ -35,7 +35,7 @@ struct ChildReady {
   uint32_t landlock_abi = 0;
   bool seccomp = false;
   std::string isa{};                     // workers only: what their own kernels are made of
-  std::optional<KernelTable> kernels{};  // workers only: who computes which products
+  std::optional<KernelTable> kernels{};  // workers only: what products give
 };
 
 struct ReadyChild {

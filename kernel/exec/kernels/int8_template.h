@@ -7,7 +7,7 @@
 #include <stdint.h>
 #include <string.h>
 
-#include "kernel/exec/kernels/linear.h"
+#include "kernel/exec/kernels/linear_packed_template.h"
 #include "kernel/exec/kernels/vectors.h"
 
 namespace djinn::kernels {
@@ -268,33 +268,25 @@ void widen_row(const void* row, int64_t columns, void* to) {
   widen_part(row, columns, 0, columns, static_cast<T*>(to));
 }
 
-template <typename T, LinearKernel kOutputsFirst = &in_blocks<T>>
-void int8_turned(const Linear& call, int64_t begin, int64_t end) {
-  static_assert(kTurnedOutputs % kInt8Block == 0);
-  constexpr int64_t kLine = kLineBytes / sizeof(T);
-  Linear part = call;
-  part.weight = call.scratch;
-  part.weight_stride = turned_stride(call.inputs);
-  for (int64_t n = begin; n < end; n += kTurnedOutputs) {
-    const int64_t part_end = smaller(end, n + kTurnedOutputs);
-    for (int64_t k = 0; k < call.inputs; k += kLine) {
-      T widened[kLine * kTurnedOutputs];
-      const int64_t inputs = smaller(kLine, call.inputs - k);
-      for (int64_t j = 0; j < inputs; ++j) {
-        widen_part(int8_row(call, k + j), call.outputs, n, part_end, widened + j * kTurnedOutputs);
-      }
-      turn(widened, kTurnedOutputs, inputs, part_end - n, static_cast<T*>(call.scratch) + k,
-           part.weight_stride);
+// As pack_row.
+inline void pack_int8_row(const Linear& call, int64_t k, int64_t n, float* to) {
+  const uint8_t* const row = int8_row(call, k);
+  const BFloat16* const scales = scales_of(row, call.outputs);
+  for (int64_t v = n; v < n + kPackedAtOnce; v += kLanes, to += kLanes) {
+    if (v >= call.outputs) {
+      Level::store_floats(to, Level::zero());
+      continue;
     }
-    part.weight_begin = n;
-    kOutputsFirst(part, n, part_end);
+    const Vector scale = Level::broadcast(widen_bfloat16(scales[v / kInt8Block]));
+    Level::store_floats(to, scale * Int8Dots::widen(as_values(row) + v));
   }
 }
 
 constexpr Int8LinearKernels kInt8OfThisLevel = {
     {&int8_outputs_first<float>, &int8_outputs_first<BFloat16>, &int8_outputs_first<Float16>},
     {&int8_inputs_first<float>, &int8_inputs_first<BFloat16>, &int8_inputs_first<Float16>},
-    {&int8_turned<float>, &int8_turned<BFloat16>, &int8_turned<Float16>},
+    {&packed<float, &pack_int8_row>, &packed<BFloat16, &pack_int8_row>,
+     &packed<Float16, &pack_int8_row>},
     {&quantise<float>, &quantise<BFloat16>, &quantise<Float16>},
     {&widen_row<float>, &widen_row<BFloat16>, &widen_row<Float16>}};
 

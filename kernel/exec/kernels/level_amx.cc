@@ -13,8 +13,6 @@ constexpr LinearKernels linear_of_amx() {
   LinearKernels linear = kLinearOfThisLevel;
   constexpr auto kBFloat16 = static_cast<size_t>(Element::kBFloat16);
   linear.outputs_first[kBFloat16] = &amx_outputs_first;
-  linear.turned[kBFloat16] = &turned<BFloat16, &amx_outputs_first>;
-  linear.int8.turned[kBFloat16] = &int8_turned<BFloat16, &amx_outputs_first>;
   linear.split = kSplitOfThisLevel;
   return linear;
 }

@@ -6,9 +6,9 @@
 //
 // invariant (the row contract): what a row gets depends on that row, the weights, the bias and the
 // instruction level alone: neither on the other rows, nor on how the outputs are shared out among
-// threads. Each output is summed over K in one fixed order: one where the outputs are first, or are
-// turned so, one where the inputs are, and one of rows that are split. (Of several that are no
-// numbers, which one comes out may differ.)
+// threads. Each output is summed over K in one fixed order: one where the outputs are first, one
+// where the inputs are, and one of rows that are split. (Of several that are no numbers, which one
+// comes out may differ.)
 #pragma once
 
 #include <stdint.h>
@@ -38,7 +38,7 @@ struct Linear {
   int64_t inputs = 0;
   int64_t outputs = 0;
   int64_t weight_begin = 0;  // outputs first: the output that the first row of weights gives
-  void* scratch = nullptr;   // turned: kTurnedOutputs rows of weights, of the thread
+  void* scratch = nullptr;   // packed: [packed_floats(inputs)], of the thread
 };
 
 // Where the inputs are first, memory is one stream for each thread if each reads whole rows of
@@ -60,15 +60,12 @@ inline constexpr int64_t kTileOutputs = 64;
 // At most, where rows are short enough to be packed whole.
 inline constexpr int64_t kTileOutputsMax = 256;
 
-// Inputs first, and many rows: how many outputs at once have their weights turned.
-inline constexpr int64_t kTurnedOutputs = 64;
-// How far apart they lie, in elements: not as pages do, whatever the inputs are.
-[[nodiscard]] constexpr int64_t turned_stride(int64_t inputs) {
-  return inputs + 32;
-}
+// Inputs first, and many rows: a thread has the weights of so many outputs, or of a part of these,
+// side by side.
+inline constexpr int64_t kPackedOutputs = 32;
 // What they take, in floats.
-[[nodiscard]] constexpr int64_t turned_floats(int64_t inputs) {
-  return kTurnedOutputs * turned_stride(inputs);
+[[nodiscard]] constexpr int64_t packed_floats(int64_t inputs) {
+  return kPackedOutputs * inputs;
 }
 
 // Computes a share of a call. Any thread; threads may share a call.
@@ -100,7 +97,7 @@ using WidenKernel = void (*)(const void* row, int64_t columns, void* to);
 struct Int8LinearKernels {                // by Element
   LinearKernel outputs_first[kElements];  // LinearRow::x is what quantise() made
   LinearKernel inputs_first[kElements];   // LinearKernels::sum_chunks is behind it
-  LinearKernel turned[kElements];         // begin % kInt8Block == 0
+  LinearKernel packed[kElements];         // begin % kInt8Block == 0
   QuantiseKernel quantise[kElements];
   WidenKernel widen[kElements];
 };
@@ -108,9 +105,9 @@ struct Int8LinearKernels {                // by Element
 // --- float32 as parts of bf16
 //
 // Some levels multiply bf16 much faster than float32, of which each number is the sum of three. So
-// more rows than a token step has are split once, and weights a few outputs at a time. Sums are as
-// near to the exact ones as those of float32 are, but their order is another than that of few rows:
-// a row keeps its bits among up to 32 of them, and among more.
+// rows of more tokens than a step has are split once, and weights, whose outputs are first, a few
+// outputs at a time. Sums are as near to the exact ones as those of float32 are, but their order is
+// another: it is for who calls to choose one for all rows of a kind.
 
 inline constexpr int kSplitParts = 3;
 inline constexpr int64_t kSplitInputs = 32;
@@ -129,7 +126,6 @@ using SplitKernel = void (*)(const void* x, int64_t inputs, void* to);
 struct SplitLinearKernels {
   SplitKernel split = nullptr;
   LinearKernel outputs_first = nullptr;
-  LinearKernel inputs_first = nullptr;
 };
 inline constexpr int64_t kSplitOutputs = 32;
 
@@ -137,7 +133,7 @@ struct LinearKernels {                    // by Element
   LinearKernel outputs_first[kElements];  // the outputs [begin, end)
   LinearKernel inputs_first[kElements];   // the parts of the chunks [begin, end)
   LinearKernel sum_chunks[kElements];     // behind that, the outputs [begin, end); begin % 16 == 0
-  LinearKernel turned[kElements];         // inputs first as outputs first: the outputs [begin, end)
+  LinearKernel packed[kElements];         // the same bits, of many rows: the outputs [begin, end)
   Int8LinearKernels int8;
   SplitLinearKernels split;
 };

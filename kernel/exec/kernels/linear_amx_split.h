@@ -9,7 +9,7 @@
 // inputs, k and k + 16, the outputs' pairs, side by side. What comes out is [rows, outputs], and
 // each element has been summed by itself, in one order: of up to kStepsMax times 32 inputs, one 32
 // after the other, the six products; then these sums. So neither the number of rows, nor how the
-// outputs are shared out, nor how the weights lie changes a bit.
+// outputs are shared out changes a bit.
 //
 // To AMX subnormal numbers are zeros, and what is not finite has parts that add up to NaN. So a sum
 // that is not finite, or whose size is below 2^-60, is summed again in plain float32. What is left
@@ -112,7 +112,7 @@ inline void put_parts(const PairsOfParts& pairs, int row, char* tiles) {
   }
 }
 
-struct OutputsLieFirst {
+struct SplitWeights {
   static constexpr int64_t kPanelsAhead = 1;
   static const float* at(const Linear& call, int64_t n, int64_t k) {
     return weights_of<float>(call, n) + k;
@@ -134,36 +134,14 @@ struct OutputsLieFirst {
   static int64_t columns_of(int64_t /*outputs*/, int64_t inputs) { return inputs; }
 };
 
-struct InputsLieFirst {
-  // A panel's rows are short for memory: two are fetched at once.
-  static constexpr int64_t kPanelsAhead = 2;
-  static const float* at(const Linear& call, int64_t n, int64_t k) {
-    return static_cast<const float*>(call.weight) + k * call.weight_stride + n;
-  }
-  static void split(const float* from, int64_t stride, char* tiles) {
-    DJINN_UNROLL
-    for (int i = 0; i < kTileRows; ++i) {
-      put_parts(PairsOfParts(_mm512_loadu_ps(from + i * stride),
-                             _mm512_loadu_ps(from + (kTileRows + i) * stride)),
-                i, tiles);
-    }
-  }
-  static Vector weights_of_input(const Linear& call, int64_t n, int64_t outputs, int64_t k) {
-    return _mm512_maskz_loadu_ps(mask_of(outputs), at(call, n, k));
-  }
-  static int64_t rows_of(int64_t /*outputs*/, int64_t inputs) { return inputs; }
-  static int64_t columns_of(int64_t outputs, int64_t /*inputs*/) { return outputs; }
-};
-
 // The same of fewer outputs or inputs, and zeros.
-template <typename Weights>
 void split_some(const float* from, int64_t stride, int64_t outputs, int64_t inputs, char* tiles) {
   float some[kTileInputs][kTileInputs] = {};
-  const auto bytes = static_cast<size_t>(Weights::columns_of(outputs, inputs)) * sizeof(float);
-  for (int64_t i = 0; i < Weights::rows_of(outputs, inputs); ++i) {
+  const auto bytes = static_cast<size_t>(SplitWeights::columns_of(outputs, inputs)) * sizeof(float);
+  for (int64_t i = 0; i < SplitWeights::rows_of(outputs, inputs); ++i) {
     memcpy(some[i], from + i * stride, bytes);
   }
-  Weights::split(some[0], kTileInputs, tiles);
+  SplitWeights::split(some[0], kTileInputs, tiles);
 }
 
 // Weights that are read next, fetched a few lines at a time, in the order of memory. Without it
@@ -186,9 +164,8 @@ struct Ahead {
 // --- products
 
 // The rows [first, first + count) of x, which lie at even distances, and the outputs [begin, end).
-template <typename Weights>
 struct SplitBlock {
-  static constexpr int64_t kGroup = Weights::kPanelsAhead * kPanelOutputs;
+  static constexpr int64_t kGroup = SplitWeights::kPanelsAhead * kPanelOutputs;
 
   SplitBlock(const Linear& linear, int64_t first, int64_t count, int64_t from, int64_t to)
       : call(linear), rows(linear.row + first), row_count(count), begin(from), end(to) {
@@ -230,9 +207,9 @@ struct SplitBlock {
     Ahead it;
     if (from >= call.inputs) return it;
     const int64_t outputs = smaller(end - n, kGroup), inputs = smaller(to, call.inputs) - from;
-    it.row = reinterpret_cast<const char*>(Weights::at(call, n, from));
-    it.rows = Weights::rows_of(outputs, inputs);
-    it.row_bytes = Weights::columns_of(outputs, inputs) * 4;
+    it.row = reinterpret_cast<const char*>(SplitWeights::at(call, n, from));
+    it.rows = SplitWeights::rows_of(outputs, inputs);
+    it.row_bytes = SplitWeights::columns_of(outputs, inputs) * 4;
     it.stride_bytes = call.weight_stride * 4;
     return it;
   }
@@ -268,13 +245,13 @@ struct SplitBlock {
     for (int64_t k = input_begin; k < input_end; k += kTileInputs) {
       for (int64_t i = 0; i < kPanelOutputs;
            i += kTileRows, tiles += kSplitParts * kPartTileBytes) {
-        const float* const from = Weights::at(call, n + i, k);
+        const float* const from = SplitWeights::at(call, n + i, k);
         const int64_t some = i < outputs ? smaller(outputs - i, kTileRows) : 0;
         const int64_t inputs = smaller(input_end - k, kTileInputs);
         if (some == kTileRows && inputs == kTileInputs) {
-          Weights::split(from, call.weight_stride, tiles);
+          SplitWeights::split(from, call.weight_stride, tiles);
         } else {
-          split_some<Weights>(from, call.weight_stride, some, inputs, tiles);
+          split_some(from, call.weight_stride, some, inputs, tiles);
         }
       }
     }
@@ -387,7 +364,8 @@ struct SplitBlock {
     const float* const x = static_cast<const float*>(row.given);
     Vector sum = Level::zero();
     for (int64_t k = 0; k < call.inputs; ++k) {
-      sum = Level::fma(Level::broadcast(x[k]), Weights::weights_of_input(call, n, outputs, k), sum);
+      sum = Level::fma(Level::broadcast(x[k]), SplitWeights::weights_of_input(call, n, outputs, k),
+                       sum);
     }
     return sum;
   }
@@ -413,16 +391,14 @@ inline int64_t even_rows(const Linear& call, int64_t first) {
   return count;
 }
 
-template <typename Weights>
 void split_products(const Linear& call, int64_t begin, int64_t end) {
   for (int64_t first = 0, count = 0; first < call.rows; first += count) {
     count = even_rows(call, first);
-    SplitBlock<Weights>(call, first, count, begin, end).compute();
+    SplitBlock(call, first, count, begin, end).compute();
   }
 }
 
-constexpr SplitLinearKernels kSplitOfThisLevel = {&split_row, &split_products<OutputsLieFirst>,
-                                                  &split_products<InputsLieFirst>};
+constexpr SplitLinearKernels kSplitOfThisLevel = {&split_row, &split_products};
 
 }  // namespace
 }  // namespace djinn::kernels

@@ -34,19 +34,15 @@ std::vector<IsaLevel> levels_that_split() {
 }
 
 struct SplitCase {
-  SplitCase(bool outputs_are_first, int64_t rows, int64_t inputs, int64_t outputs)
-      : outputs_first(outputs_are_first),
-        x(Element::kFloat32, rows, inputs),
-        w(Element::kFloat32, outputs_are_first ? outputs : inputs,
-          outputs_are_first ? inputs : outputs),
+  SplitCase(int64_t rows, int64_t inputs, int64_t outputs)
+      : x(Element::kFloat32, rows, inputs),
+        w(Element::kFloat32, outputs, inputs),
         bias(Element::kFloat32, 1, outputs) {
     std::mt19937 random(static_cast<uint32_t>(rows * 1000 + inputs + outputs));
     for (Matrix* one : {&x, &w, &bias}) one->fill(random);
   }
 
-  std::byte* weight_at(int64_t output, int64_t input) {
-    return outputs_first ? w.at(output, input) : w.at(input, output);
-  }
+  std::byte* weight_at(int64_t output, int64_t input) { return w.at(output, input); }
   float weight(int64_t output, int64_t input) {
     return load(Element::kFloat32, weight_at(output, input));
   }
@@ -74,7 +70,7 @@ struct SplitCase {
       at += row_bytes + distances[static_cast<size_t>(r) % distances.size()];
     }
     const Linear call = linear_of(*this, rows);
-    share_out(outputs_first ? kernels.outputs_first : kernels.inputs_first, call, std::move(cuts));
+    share_out(kernels.outputs_first, call, std::move(cuts));
     return y;
   }
 
@@ -91,21 +87,21 @@ struct SplitCase {
   }
 
   static constexpr Element element = Element::kFloat32;
-  bool outputs_first;
+  static constexpr bool outputs_first = true;
   Matrix x, w, bias;
 };
 
-class LinearSplitTest : public ::testing::TestWithParam<bool> {
+class LinearSplitTest : public ::testing::Test {
  protected:
   void SetUp() override {
     if (levels_that_split().empty()) GTEST_SKIP() << "this machine has no level that splits";
   }
 };
 
-TEST_P(LinearSplitTest, errs_no_more_than_float32_does) {
+TEST_F(LinearSplitTest, errs_no_more_than_float32_does) {
   for (const int64_t inputs : {1, 7, 64, 250, 896, 2500}) {
     constexpr int64_t kRows = 40, kOutputs = 70;
-    SplitCase it(GetParam(), kRows, inputs, kOutputs);
+    SplitCase it(kRows, inputs, kOutputs);
     for (const IsaLevel level : levels_that_split()) {
       Matrix y = it.run(level, 0, kRows);
       double ours = 0, of_float32 = 0, most = 0, most_of_float32 = 0;
@@ -126,9 +122,9 @@ TEST_P(LinearSplitTest, errs_no_more_than_float32_does) {
 }
 
 // The row contract.
-TEST_P(LinearSplitTest, a_row_is_the_same_alone_and_among_others_however_the_outputs_are_shared) {
+TEST_F(LinearSplitTest, a_row_is_the_same_alone_and_among_others_however_the_outputs_are_shared) {
   for (const int64_t inputs : {33, 500, 3100}) {
-    SplitCase it(GetParam(), 70, inputs, 150);
+    SplitCase it(70, inputs, 150);
     for (const IsaLevel level : levels_that_split()) {
       Matrix together = it.run(level, 0, 70);
       EXPECT_EQ(it.run(level, 0, 70, {1, 3, 70, 137}).bytes, together.bytes);
@@ -145,8 +141,8 @@ TEST_P(LinearSplitTest, a_row_is_the_same_alone_and_among_others_however_the_out
   }
 }
 
-TEST_P(LinearSplitTest, a_row_is_the_same_among_hundreds) {
-  SplitCase it(GetParam(), 600, 40, 33);
+TEST_F(LinearSplitTest, a_row_is_the_same_among_hundreds) {
+  SplitCase it(600, 40, 33);
   for (const IsaLevel level : levels_that_split()) {
     Matrix together = it.run(level, 0, 600);
     for (const int64_t begin : {0, 200, 255, 256, 400, 570}) {
@@ -158,25 +154,8 @@ TEST_P(LinearSplitTest, a_row_is_the_same_among_hundreds) {
   }
 }
 
-TEST_P(LinearSplitTest, how_weights_lie_changes_no_bit) {
-  if (!GetParam()) return;
-  for (const int64_t inputs : {1, 40, 333, 3100}) {
-    SplitCase it(true, 40, inputs, 150), other(false, 40, inputs, 150);
-    other.x.bytes = it.x.bytes;
-    other.bias.bytes = it.bias.bytes;
-    it.put_x(3, 0, kInfinity);
-    other.put_x(3, 0, kInfinity);
-    for (int64_t k = 0; k < inputs; ++k) {
-      for (int64_t n = 0; n < 150; ++n) other.put_weight(n, k, it.weight(n, k));
-    }
-    for (const IsaLevel level : levels_that_split()) {
-      EXPECT_EQ(it.run(level, 0, 40, {32, 96}).bytes, other.run(level, 0, 40).bytes) << inputs;
-    }
-  }
-}
-
 // What parts of bf16 cannot say: what is not finite or becomes so, and what is nearly nothing.
-TEST_P(LinearSplitTest, what_has_no_parts_is_what_float32_makes_of_it) {
+TEST_F(LinearSplitTest, what_has_no_parts_is_what_float32_makes_of_it) {
   constexpr int64_t kRows = 40, kInputs = 70, kOutputs = 40;
   const float nan_of_few_bits = std::bit_cast<float>(0x7f800001);
   const float pairs[][2] = {{kInfinity, 2},       {-kInfinity, 0}, {NAN, 1},
@@ -187,7 +166,7 @@ TEST_P(LinearSplitTest, what_has_no_parts_is_what_float32_makes_of_it) {
                             {1e-45F, kLargest},   {0, 0},          {1.5F, nan_of_few_bits}};
   constexpr int64_t kPairs = std::ssize(pairs);
   static_assert(kPairs < kRows && kPairs < kOutputs);
-  SplitCase it(GetParam(), kRows, kInputs, kOutputs);
+  SplitCase it(kRows, kInputs, kOutputs);
   // The row i and the output i meet in nothing but the pair's numbers; the bias is nothing.
   for (int64_t i = 0; i < kPairs; ++i) {
     for (int64_t k = 0; k < kInputs; ++k) {
@@ -216,8 +195,8 @@ TEST_P(LinearSplitTest, what_has_no_parts_is_what_float32_makes_of_it) {
   }
 }
 
-TEST_P(LinearSplitTest, writes_nothing_but_its_outputs) {
-  SplitCase it(GetParam(), 35, 40, 70);
+TEST_F(LinearSplitTest, writes_nothing_but_its_outputs) {
+  SplitCase it(35, 40, 70);
   for (const IsaLevel level : levels_that_split()) {
     Matrix y = it.run(level, 0, it.x.rows, {32, 37});
     for (int64_t r = 0; r < y.rows; ++r) {
@@ -225,12 +204,6 @@ TEST_P(LinearSplitTest, writes_nothing_but_its_outputs) {
     }
   }
 }
-
-std::string layout_name(const ::testing::TestParamInfo<bool>& outputs_first) {
-  return outputs_first.param ? "outputs_first" : "inputs_first";
-}
-
-INSTANTIATE_TEST_SUITE_P(Layouts, LinearSplitTest, ::testing::Bool(), layout_name);
 
 }  // namespace
 }  // namespace djinn::kernels

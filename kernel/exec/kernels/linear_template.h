@@ -490,88 +490,6 @@ void outputs_first(const Linear& call, int64_t begin, int64_t end) {
   in_blocks<T>(call, begin, end);
 }
 
-// --- inputs first, turned
-
-// As many rows of elements as fit a small vector, for each element size.
-template <int kBytes>
-struct Square;
-template <>
-struct Square<4> {
-  typedef uint32_t Row __attribute__((vector_size(16)));
-  static Row low(Row a, Row b) { return __builtin_shufflevector(a, b, 0, 4, 1, 5); }
-  static Row high(Row a, Row b) { return __builtin_shufflevector(a, b, 2, 6, 3, 7); }
-};
-template <>
-struct Square<2> {
-  typedef uint16_t Row __attribute__((vector_size(16)));
-  static Row low(Row a, Row b) { return __builtin_shufflevector(a, b, 0, 8, 1, 9, 2, 10, 3, 11); }
-  static Row high(Row a, Row b) {
-    return __builtin_shufflevector(a, b, 4, 12, 5, 13, 6, 14, 7, 15);
-  }
-};
-
-// Turns a square: interleaving each row of the first half with its like of the second, as often as
-// halving leaves rows, takes each element to its place.
-template <typename T>
-inline void turn_square(const T* from, int64_t from_stride, T* to, int64_t to_stride) {
-  using S = Square<sizeof(T)>;
-  constexpr int kSide = 16 / sizeof(T);
-  typename S::Row rows[kSide], next[kSide];
-  DJINN_UNROLL
-  for (int i = 0; i < kSide; ++i) memcpy(&rows[i], from + i * from_stride, sizeof rows[i]);
-  DJINN_UNROLL
-  for (int left = kSide; left > 1; left /= 2) {
-    DJINN_UNROLL
-    for (int i = 0; i < kSide / 2; ++i) {
-      next[2 * i] = S::low(rows[i], rows[i + kSide / 2]);
-      next[2 * i + 1] = S::high(rows[i], rows[i + kSide / 2]);
-    }
-    DJINN_UNROLL
-    for (int i = 0; i < kSide; ++i) rows[i] = next[i];
-  }
-  DJINN_UNROLL
-  for (int i = 0; i < kSide; ++i) memcpy(to + i * to_stride, &rows[i], sizeof rows[i]);
-}
-
-// from [inputs, outputs], whose rows lie from_stride apart; to [outputs, inputs], to_stride apart.
-// Whole lines are written, and what is read next is fetched: each of its rows is on another page.
-template <typename T>
-void turn(const T* from, int64_t from_stride, int64_t inputs, int64_t outputs, T* to,
-          int64_t to_stride) {
-  constexpr int64_t kSide = 16 / sizeof(T), kLine = kLineBytes / sizeof(T);
-  const int64_t whole_inputs = inputs / kLine * kLine, whole_outputs = outputs / kSide * kSide;
-  for (int64_t k = 0; k < whole_inputs; k += kLine) {
-    for (int64_t next = k + kLine; next < smaller(inputs, k + 2 * kLine); ++next) {
-      for (int64_t n = 0; n < outputs; n += kLine) {
-        __builtin_prefetch(from + next * from_stride + n);
-      }
-    }
-    for (int64_t n = 0; n < whole_outputs; n += kSide) {
-      for (int64_t i = k; i < k + kLine; i += kSide) {
-        turn_square(from + i * from_stride + n, from_stride, to + n * to_stride + i, to_stride);
-      }
-    }
-  }
-  for (int64_t k = 0; k < inputs; ++k) {
-    const int64_t done = k < whole_inputs ? whole_outputs : 0;
-    for (int64_t n = done; n < outputs; ++n) to[n * to_stride + k] = from[k * from_stride + n];
-  }
-}
-
-template <typename T, LinearKernel kOutputsFirst = &in_blocks<T>>
-void turned(const Linear& call, int64_t begin, int64_t end) {
-  Linear part = call;
-  part.weight = call.scratch;
-  part.weight_stride = turned_stride(call.inputs);
-  for (int64_t n = begin; n < end; n += kTurnedOutputs) {
-    const int64_t part_end = smaller(end, n + kTurnedOutputs);
-    turn(static_cast<const T*>(call.weight) + n, call.weight_stride, call.inputs, part_end - n,
-         static_cast<T*>(call.scratch), part.weight_stride);
-    part.weight_begin = n;
-    kOutputsFirst(part, n, part_end);
-  }
-}
-
 using Chunk = void (*)(const Linear& call, int64_t row, int64_t chunk);
 
 // kernels: of one row, of two, and so on.
@@ -607,7 +525,8 @@ constexpr LinearKernels kLinearOfThisLevel = {
     {&outputs_first<float>, &outputs_first<BFloat16>, &outputs_first<Float16>},
     {&inputs_first<float>, &inputs_first<BFloat16>, &inputs_first<Float16>},
     {&sum_chunks<float>, &sum_chunks<BFloat16>, &sum_chunks<Float16>},
-    {&turned<float>, &turned<BFloat16>, &turned<Float16>},
+    {&packed<float, &pack_row<float>>, &packed<BFloat16, &pack_row<BFloat16>>,
+     &packed<Float16, &pack_row<Float16>>},
     kInt8OfThisLevel,
     {}};
 

@@ -5,6 +5,7 @@
 //   aten::linear(x, w, bias)    w is [outputs, inputs]
 //   aten::addmm(bias, x, w)     w is [inputs, outputs]
 //   aten::mm(x, w), aten::matmul(x, w)
+//   aten::_grouped_mm(x, w, ends)    w is [groups, inputs, outputs]; here it may be computed
 //
 // The kernel reads a matrix whose outputs or whose inputs lie side by side; a GPU's reads 16 bytes
 // of it at once.
@@ -78,19 +79,6 @@ bool is_computable(DType dtype) {
   return dtype == DType::kFloat32 || dtype == DType::kBFloat16 || dtype == DType::kFloat16;
 }
 
-// Tells whether the value has so many rows, whatever the symbols are, that the host's table of
-// kernels says who multiplies 16 bits: no graph is fast on one host alone. One whose sizes are not
-// known has perhaps fewer.
-bool has_many_rows(const Value& value) {
-  if (value.storage == kLocalStorage && !value.claims_sizes) return false;
-  int64_t rows = 1;
-  for (size_t i = 0; i + 1 < value.sizes.size(); ++i) {
-    if (!value.sizes[i].is_constant()) return false;
-    rows = std::min(rows * std::max<int64_t>(value.sizes[i].constant, 0), kLinearRowsMax + 1);
-  }
-  return rows > kLinearRowsMax;
-}
-
 bool is_of_the_model(const Graph& graph, ValueId value) {
   const StorageIndex storage = graph.values[value].storage;
   return storage != kLocalStorage && graph.storages[storage].kind == StorageKind::kWeight;
@@ -124,11 +112,23 @@ std::string_view why_not(const Draft& draft, const Product& product,
   if (matrix->row_stride != 1 && matrix->column_stride != 1) return "its weight has gaps";
   if (draft.target() == Target::kGpu) {
     if (!has_vectors(*matrix)) return "its weight has rows of no multiple of 16 bytes";
-  } else if (matrix->dtype != DType::kFloat32 && has_many_rows(graph.values[product.input])) {
-    return "it has more than 32 rows";
   }
   if (product.input == product.weight) return "it multiplies the weight by itself";
   return {};
+}
+
+// Products of rows and a matrix for each group of them: of no bias, in their own dtype.
+std::optional<Node> grouped(const Draft& draft, const Node& node) {
+  constexpr size_t kEnds = 2;
+  const auto is_none = [](const Argument& one) { return std::holds_alternative<None>(one.value); };
+  const bool fits = draft.target() == Target::kHost && node.op == "aten::_grouped_mm" &&
+                    node.outputs.size() == 1 && node.arguments.size() > kEnds &&
+                    value_at(node, kEnds) &&
+                    std::all_of(node.arguments.begin() + kEnds + 1, node.arguments.end(), is_none);
+  if (!fits) return {};
+  Node made{"djinn::grouped_rows", {}, node.outputs, {}};
+  for (size_t i = 0; i <= kEnds; ++i) made.arguments.push_back({"", node.arguments[i].value});
+  return made;
 }
 
 Node made_of(Product product, std::vector<ValueId> outputs) {
@@ -150,6 +150,11 @@ PassReport rewrite_linear(Draft& draft) {
     if (!draft.is_there(i)) continue;
     std::optional<Product> product = product_of(draft.node(i));
     if (!product) {
+      if (std::optional<Node> made = grouped(draft, draft.node(i))) {
+        draft.replace(i, *std::move(made));
+        ++report.fired;
+        continue;
+      }
       if (is_other_product(draft.node(i).op)) report.leave("it is another product");
       continue;
     }

@@ -14,7 +14,8 @@ namespace djinn::srg {
 
 // Copies into zeros of another dtype become aten::_to_copy.
 [[nodiscard]] PassReport rewrite_casts(Draft& draft);
-// Products with a constant matrix become djinn::linear_rows(input, weight, bias, turned).
+// Products with a constant matrix become djinn::linear_rows(input, weight, bias, turned), those of
+// groups of rows djinn::grouped_rows(input, weights, ends).
 [[nodiscard]] PassReport rewrite_linear(Draft& draft);
 // Lookups in weights that are int8 become djinn::embedding_rows(weight, indices, dtype).
 [[nodiscard]] PassReport rewrite_embeddings(Draft& draft);
