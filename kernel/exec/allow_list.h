@@ -11,6 +11,7 @@
 #include "kernel/base/result.h"
 #include "kernel/exec/guards.h"
 #include "kernel/exec/list_results.h"
+#include "kernel/exec/one_thread.h"
 #include "kernel/exec/shape_rules.h"
 #include "kernel/exec/torch_headers.h"
 #include "kernel/srg/allowed.h"
@@ -37,9 +38,9 @@ struct Operator {
   bool list_output = false;  // one Tensor[]
   bool is_kv_append = false;
   bool is_as_strided = false;
-  bool keeps_bits = false;    // however many threads compute it (one_thread.h)
-  bool is_attention = false;  // of PyTorch's: whether it does depends on the call
-  bool joins = false;         // its products may be computed with other runs' (joint_products.h)
+  bool keeps_bits = false;              // however many threads compute it (one_thread.h)
+  KeepsBitsIf keeps_bits_if = nullptr;  // likewise, where that depends on the call
+  bool joins = false;  // its products may be computed with other runs' (joint_products.h)
 };
 
 // Whose graph names an operator: internal ones are kernel/srg/rewrite's alone.

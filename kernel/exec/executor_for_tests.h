@@ -98,11 +98,11 @@ inline Executor& executor() {
 
 class World {
  public:
-  explicit World(std::map<std::string, at::Tensor> tensors, bool planned = false)
+  explicit World(std::map<std::string, at::Tensor> tensors, bool planned = false, int threads = 2)
       : tensors_(std::move(tensors)), weights(table()) {
     if (!is_allocator_installed()) initialise(2);
     LaneOptions options;
-    options.threads = 2;
+    options.threads = threads;
     options.planned = planned;
     options.grow_slab = slab.grow();
     lane = *executor().make_lane(std::move(options));

@@ -13,11 +13,12 @@
 // The same of one input with several weights: their outputs are shared out among the threads as if
 // they were one's, which changes no result.
 //
-// djinn::grouped_rows(Tensor input, Tensor weights, Tensor ends) -> Tensor
+// djinn::grouped_rows(Tensor input, Tensor weights, Tensor? ends) -> Tensor
 //
 // Rows that are sorted by which matrix of [groups, inputs, outputs] each is multiplied with, as
-// experts are: rows of a group end where `ends`, int32, says. A matrix without rows is not read.
-// What does not fit is aten::_grouped_mm, by one thread.
+// experts are: rows of a group end where `ends`, int32, says; without it each group has as many,
+// [groups, rows, inputs]. A matrix without rows is not read. What does not fit is aten::_grouped_mm
+// or aten::bmm, by one thread.
 //
 // A weight that the model has in int8 (kernel/base/int8_rows.h) is bound as its values, int8, whose
 // rows lie apart as far as those of the form do. Any number of rows is computed by our own kernels.
@@ -29,6 +30,7 @@
 
 #include <ATen/ops/_grouped_mm.h>
 #include <ATen/ops/addmm.h>
+#include <ATen/ops/bmm.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/linear.h>
 #include <ATen/ops/matmul.h>
@@ -143,11 +145,25 @@ bool is_split(const at::Tensor& input, const at::Tensor& weight) {
          input.dim() > 2 && input.size(-2) > srg::kLinearRowsMax;
 }
 
-// What is there already: of the same input what quantised() or split() gives; rows of a result.
+// What is there already: of the same input what quantised() or split() gives; or, of all groups of
+// rows, the result and what kernels need beside it, so that memory does not depend on the groups.
 struct Ready {
   at::Tensor input = {};
-  at::Tensor result = {};
+  at::Tensor result = {};  // these rows
+  at::Tensor parts = {};   // beside() of all rows
+  int64_t all_rows = 0;
+  int64_t first_row = 0;
 };
+
+// What kernels need beside so many rows' result where the outputs lie side by side: scratch for
+// each thread's packed weights, [threads, packed_floats], or the chunks of few rows' sums.
+at::Tensor beside(int64_t inputs, int64_t outputs, int64_t rows) {
+  if (rows > srg::kLinearRowsMax) {
+    return at::empty({at::get_num_threads(), kernels::packed_floats(inputs)}, at::kFloat);
+  }
+  return at::empty({kernels::chunks_of(inputs), rows, kernels::padded_outputs(outputs)},
+                   at::kFloat);
+}
 
 // The dimension in which the weight is dense, of the two, tells how it is read.
 Product prepared(const at::Tensor& given, const at::Tensor& weight, const Bias& bias, bool turned,
@@ -174,12 +190,11 @@ Product prepared(const at::Tensor& given, const at::Tensor& weight, const Bias& 
   const auto element_bytes = static_cast<int64_t>(given.element_size());
   const int64_t rows = given.numel() / given.size(-1);
   const int64_t padded = kernels::padded_outputs(outputs);
-  it.work.packs = !it.work.inputs_dense && rows > srg::kLinearRowsMax;
-  if (it.work.packs) {
-    it.parts = at::empty({at::get_num_threads(), kernels::packed_floats(call.inputs)}, at::kFloat);
-    it.work.scratch = it.parts->mutable_data_ptr<float>();
-  } else if (!it.work.inputs_dense) {
-    it.parts = at::empty({kernels::chunks_of(call.inputs), rows, padded}, at::kFloat);
+  const int64_t all_rows = ready.parts.defined() ? ready.all_rows : rows;
+  it.work.packs = !it.work.inputs_dense && all_rows > srg::kLinearRowsMax;
+  if (!it.work.inputs_dense) {
+    it.parts = ready.parts.defined() ? ready.parts : beside(call.inputs, outputs, rows);
+    if (it.work.packs) it.work.scratch = it.parts->mutable_data_ptr<float>();
   }
   const int64_t given_bytes = row_stride(it.given).value() * element_bytes;
   int64_t x_bytes = given_bytes;
@@ -191,11 +206,13 @@ Product prepared(const at::Tensor& given, const at::Tensor& weight, const Bias& 
   }
   const auto* const x = static_cast<const std::byte*>(it.input.const_data_ptr());
   auto* const y = static_cast<std::byte*>(it.result.mutable_data_ptr());
-  float* const parts = it.parts && !it.work.packs ? it.parts->mutable_data_ptr<float>() : nullptr;
+  float* const parts = it.parts && !it.work.packs
+                           ? it.parts->mutable_data_ptr<float>() + ready.first_row * padded
+                           : nullptr;
   const auto* const of =
       it.work.is_split ? static_cast<const std::byte*>(it.given.const_data_ptr()) : nullptr;
   it.work.rows.push_back({rows, x, x_bytes, y, outputs * element_bytes, parts, padded,
-                          rows * padded, of, given_bytes});
+                          all_rows * padded, of, given_bytes});
   return it;
 }
 
@@ -227,7 +244,7 @@ std::vector<at::Tensor> linears(const at::Tensor& given, at::TensorList weights,
       const auto same = std::ranges::find_if(
           products, [&](const Product& one) { return one.work.is_int8 == is_int8(weights[i]); });
       const at::Tensor ready = same == products.end() ? at::Tensor() : same->input;
-      products.push_back(prepared(input, weights[i], bias, turned, {ready, {}}));
+      products.push_back(prepared(input, weights[i], bias, turned, {.input = ready}));
       results[i] = products.back().result;
     } else {
       if (i > 0) InnerPulse::beat("djinn::linears");
@@ -248,40 +265,62 @@ std::vector<at::Tensor> linears_as_before(const at::Tensor& input, at::TensorLis
   return results;
 }
 
-// Tells whether our kernels can compute the products.
-bool fit_ours(const at::Tensor& input, const at::Tensor& weights, const at::Tensor& ends) {
-  return input.dim() == 2 && weights.dim() == 3 && ends.dim() == 1 && weights.size(0) > 0 &&
-         ends.size(0) == weights.size(0) && fits_ours(input, weights.select(0, 0), {}, true) &&
-         row_stride(input);
+using Ends = std::optional<at::Tensor>;
+
+// Tells whether our kernels can compute the products. Weights of ours in int8 have no groups.
+bool are_groups(const at::Tensor& input, const at::Tensor& weights, const Ends& ends) {
+  if (weights.dim() != 3 || weights.size(0) == 0 || is_int8(weights)) return false;
+  const int64_t groups = weights.size(0);
+  const bool is_said = ends ? input.dim() == 2 && ends->dim() == 1 && ends->size(0) == groups
+                            : input.dim() == 3 && input.size(0) == groups;
+  return is_said && fits_ours(input, weights.select(0, 0), {}, true);
 }
 
-at::Tensor grouped_rows(const at::Tensor& input, const at::Tensor& weights,
-                        const at::Tensor& given_ends) {
-  if (!fit_ours(input, weights, given_ends)) {
-    const OneThread alone(true);
-    return at::_grouped_mm(input, weights, given_ends);
+at::Tensor groups_as_before(const at::Tensor& input, const at::Tensor& weights, const Ends& ends) {
+  const OneThread alone(true);
+  return ends ? at::_grouped_mm(input, weights, *ends) : at::bmm(input, weights);
+}
+
+// Where the rows of each group end.
+std::vector<int64_t> ends_of(const at::Tensor& input, const at::Tensor& weights, const Ends& ends) {
+  std::vector<int64_t> found(static_cast<size_t>(weights.size(0)));
+  if (!ends) {
+    for (size_t i = 0; i < found.size(); ++i)
+      found[i] = static_cast<int64_t>(i + 1) * input.size(1);
+    return found;
   }
   static const Guard check_groups = guard_of("aten::_grouped_mm");
-  check_groups({input, weights, given_ends, {}, {}});
-  const at::Tensor ends = given_ends.contiguous();
-  const auto* const end = ends.const_data_ptr<int32_t>();
-  const at::Tensor result = at::empty({input.size(0), weights.size(2)}, input.options());
-  std::vector<Product> products;
-  int64_t begin = 0;
-  for (int64_t group = 0; group < ends.size(0); begin = end[group++]) {
-    const int64_t rows = end[group] - begin;
-    if (rows == 0) continue;
-    products.push_back(prepared(input.narrow(0, begin, rows), weights.select(0, group), {}, true,
-                                {{}, result.narrow(0, begin, rows)}));
-  }
-  compute_or_join(products);
-  return result;
+  check_groups({input, weights, *ends, {}, {}});
+  const at::Tensor dense = ends->contiguous();
+  std::copy_n(dense.const_data_ptr<int32_t>(), found.size(), found.begin());
+  return found;
 }
 
-at::Tensor grouped_on_meta(const at::Tensor& input, const at::Tensor& weights,
-                           const at::Tensor& ends) {
+at::Tensor grouped_rows(const at::Tensor& given, const at::Tensor& weights, const Ends& ends) {
+  if (!are_groups(given, weights, ends)) return groups_as_before(given, weights, ends);
+  const std::vector<int64_t> end = ends_of(given, weights, ends);
+  const int64_t inputs = given.size(-1), outputs = weights.size(2);
+  const int64_t all_rows = given.numel() / inputs;
+  const at::Tensor input = given.reshape({all_rows, inputs}).contiguous();
+  const at::Tensor result = at::empty({all_rows, outputs}, input.options());
+  Ready ready{.all_rows = all_rows};
+  if (weights.stride(1) != 1) ready.parts = beside(inputs, outputs, all_rows);
+  std::vector<Product> products;
+  for (size_t group = 0; group < end.size(); ready.first_row = end[group++]) {
+    const int64_t rows = end[group] - ready.first_row;
+    if (rows == 0) continue;
+    ready.result = result.narrow(0, ready.first_row, rows);
+    products.push_back(prepared(input.narrow(0, ready.first_row, rows),
+                                weights.select(0, static_cast<int64_t>(group)), {}, true, ready));
+  }
+  compute_or_join(products);
+  return ends ? result : result.view({given.size(0), given.size(1), outputs});
+}
+
+at::Tensor grouped_on_meta(const at::Tensor& input, const at::Tensor& weights, const Ends& ends) {
+  if (!ends) return at::bmm(input, weights);
   static const ShapeRule rule = shape_rule_of("aten::_grouped_mm");
-  return rule({input, weights, ends, {}, {}}).at(0);
+  return rule({input, weights, *ends, {}, {}}).at(0);
 }
 
 at::Tensor embedding_rows(const at::Tensor& weight, const at::Tensor& given, at::ScalarType dtype) {
@@ -346,7 +385,7 @@ void define_fast_linear(OwnLibraries& libraries) {
       "linears(Tensor input, Tensor[] weights, Tensor?[] biases, bool turned) -> Tensor[]");
   libraries.cpu.impl("linears", &linears);
   libraries.meta.impl("linears", &linears_as_before);
-  libraries.definition.def("grouped_rows(Tensor input, Tensor weights, Tensor ends) -> Tensor");
+  libraries.definition.def("grouped_rows(Tensor input, Tensor weights, Tensor? ends) -> Tensor");
   libraries.cpu.impl("grouped_rows", &grouped_rows);
   libraries.meta.impl("grouped_rows", &grouped_on_meta);
   libraries.definition.def(

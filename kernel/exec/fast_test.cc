@@ -100,15 +100,15 @@ TEST_P(Fast, a_row_has_its_bits_among_many_and_with_any_number_of_threads) {
   const at::Tensor x = noise({64, kInputs}, 11, GetParam().type);
   const at::Tensor exact = direct(x, at::kDouble), together = run(x);
   EXPECT_LE(distance(together, exact), 1.5 * distance(direct(x, GetParam().type), exact));
-  const int former = at::get_num_threads();
-  for (const int threads : {1, 2, 3}) {
-    at::set_num_threads(threads);
+  for (const int threads : {1, 3}) {
+    World world({{"w", weight_}, {"b", bias_}}, false, threads);
+    ASSERT_TRUE(world.admit(graph(srg::Numerics::kFast)));
     for (const int64_t rows : {1, 8, 32, 33, 40, 64}) {
-      ASSERT_TRUE(same_bytes(run(x.narrow(0, 0, rows).clone()), together.narrow(0, 0, rows)))
+      ASSERT_EQ(message_of(world.run({rows}, {x.narrow(0, 0, rows).clone()})), "");
+      ASSERT_TRUE(same_bytes(world.output(0), together.narrow(0, 0, rows)))
           << rows << " rows, " << threads << " threads";
     }
   }
-  at::set_num_threads(former);
 }
 
 TEST_P(Fast, what_says_exact_has_pytorchs_bits) {
@@ -173,21 +173,21 @@ srg::ExprList list(const std::vector<int64_t>& numbers) {
 // Rows that lie at no even distances, or one over the other: what they are is computed, whoever
 // computes it.
 TEST(FastInputs, may_lie_as_they_like) {
-  constexpr int64_t kInputs = 40;
-  const at::Tensor weight = noise({24, kInputs}, 1);
+  constexpr int64_t kWidth = 40;
+  const at::Tensor weight = noise({24, kWidth}, 1);
   World world({{"w", weight}});
-  const at::Tensor x = noise({3, kInputs}, 2);
+  const at::Tensor x = noise({3, kWidth}, 2);
   const std::vector<std::pair<std::vector<int64_t>, std::vector<int64_t>>> views = {
-      {{3, 4, kInputs}, {kInputs, 0, 1}},        // expanded in the middle
-      {{4, 3, kInputs}, {0, kInputs, 1}},        // expanded outside
-      {{2, 2, 2, kInputs}, {kInputs, 0, 0, 1}},  // twice
-      {{2, 3, kInputs}, {0, 0, 1}},              // everywhere
-      {{5, kInputs}, {7, 1}},                    // one over the other
+      {{3, 4, kWidth}, {kWidth, 0, 1}},        // expanded in the middle
+      {{4, 3, kWidth}, {0, kWidth, 1}},        // expanded outside
+      {{2, 2, 2, kWidth}, {kWidth, 0, 0, 1}},  // twice
+      {{2, 3, kWidth}, {0, 0, 1}},              // everywhere
+      {{5, kWidth}, {7, 1}},                    // one over the other
   };
   for (const auto& [sizes, strides] : views) {
     GraphBuilder b;
-    const auto in = b.input("x", DType::kFloat32, {3, kInputs});
-    const auto w = b.weight("w", DType::kFloat32, {24, kInputs});
+    const auto in = b.input("x", DType::kFloat32, {3, kWidth});
+    const auto w = b.weight("w", DType::kFloat32, {24, kWidth});
     const auto view = b.call("aten::as_strided",
                              {arg(in), arg(list(sizes)), arg(list(strides)), arg(srg::Expr(0))});
     b.output(b.call("aten::linear", {arg(view), arg(w)}));

@@ -73,8 +73,7 @@ std::optional<Input> input_at(const HeldBeside& product, std::span<const int64_t
     const auto rows =
         size && *size > 0 ? checked_mul(input.rows, static_cast<uint64_t>(*size)) : std::nullopt;
     if (!rows || !step) return std::nullopt;
-    if (d + 1 == outer && outer > 1)
-      input.tokens = static_cast<uint64_t>(std::max<int64_t>(*size, 0));
+    if (d + 1 == outer && outer > 1) input.tokens = static_cast<uint64_t>(*size);
     if (d + 1 < outer) {
       input.batches *= static_cast<uint64_t>(*size);  // as many as there are rows at most
       input.is_matrix = input.is_matrix && dense && *step == *dense;
@@ -122,8 +121,9 @@ uint64_t of_the_library(const HeldBeside& product, const Input& input) {
 uint64_t of_our_kernels(const HeldBeside& product, const Input& input) {
   const auto inputs = static_cast<int64_t>(product.inputs);
   const bool are_many = input.rows > uint64_t{srg::kLinearRowsMax};
-  const bool are_split = product.inputs_dense && input.tokens > uint64_t{srg::kLinearRowsMax} &&
-                         !product.is_int8 && product.dtype == DType::kFloat32 &&
+  const bool are_split = product.inputs_dense && !product.is_grouped &&
+                         input.tokens > uint64_t{srg::kLinearRowsMax} && !product.is_int8 &&
+                         product.dtype == DType::kFloat32 &&
                          fast_kernels().linear.split.split != nullptr;
   if (are_split) {
     return product_of({input.rows, static_cast<uint64_t>(kernels::split_bytes(inputs))});
@@ -169,6 +169,28 @@ std::optional<HeldBeside> product_with(const AdmittedGraph& program, const Infer
   return product;
 }
 
+// As if its groups' rows were one's: what is held does not depend on how they are shared out.
+std::vector<HeldBeside> of_groups(const AdmittedGraph& program, const Inference& inference,
+                                  const srg::Node& node) {
+  const auto* const input = argument<srg::ValueRef>(node, 0);
+  const auto* const weights = argument<srg::ValueRef>(node, 1);
+  auto view = input == nullptr ? std::nullopt : fit_view(inference, input->id);
+  if (!view || weights == nullptr || view->sizes.size() < 2) return {};
+  const ValueShape& shape = inference.samples[0].shapes[weights->id];
+  const at::Tensor& bound = program.constants[weights->id];
+  if (!bound.defined() || bound.dim() != 3 || shape.sizes.size() != 3) return {};
+  HeldBeside product;
+  product.dtype = view->dtype;
+  product.sizes = std::move(view->sizes);
+  product.strides = std::move(view->strides);
+  product.inputs = static_cast<uint64_t>(shape.sizes[1]);
+  product.outputs = static_cast<uint64_t>(shape.sizes[2]);
+  product.inputs_dense = bound.stride(1) == 1;
+  product.is_ours = true;
+  product.is_grouped = true;
+  return {std::move(product)};
+}
+
 }  // namespace
 
 uint64_t HeldBeside::bytes_at(std::span<const int64_t> symbols) const {
@@ -180,6 +202,7 @@ uint64_t HeldBeside::bytes_at(std::span<const int64_t> symbols) const {
 std::vector<HeldBeside> held_beside(const AdmittedGraph& program, const Inference& inference,
                                     const Step& step) {
   const srg::Node& node = program.graph.nodes[step.node];
+  if (node.op == "djinn::grouped_rows") return of_groups(program, inference, node);
   const bool is_one = node.op == "djinn::linear_rows", is_sum = node.op == "aten::addmm";
   const bool is_turned = is_sum || node.op == "aten::mm" || node.op == "aten::matmul";
   const bool is_plain = is_turned || node.op == "aten::linear";

@@ -33,6 +33,7 @@ struct HeldBeside {
   bool is_ours = false;  // our own kernels' as far as they take it, and else PyTorch's
   bool inputs_dense = true;
   bool is_int8 = false;
+  bool is_grouped = false;  // djinn::grouped_rows
 
   // Bytes at these symbols. The lane's thread: they depend on how many it has.
   [[nodiscard]] uint64_t bytes_at(std::span<const int64_t> symbols) const;

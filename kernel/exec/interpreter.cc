@@ -118,8 +118,8 @@ void offer_places(const Step& step, const Frame& frame) {
 bool takes_one_thread(const AdmittedGraph& program, const Step& step, const Stack& stack) {
   if (!step.written.empty() && writes_over_inputs(step.op->handle.schema(), stack)) return true;
   if (program.graph.numerics == srg::Numerics::kExact || !program.device.is_cpu()) return false;
-  if (step.op->is_attention) return !keeps_bits_of_attention(stack);
-  return !step.op->keeps_bits || step.splits != Splits::kNever;
+  if (step.op->keeps_bits_if != nullptr) return !step.op->keeps_bits_if(stack);
+  return !step.op->keeps_bits || splits_in(step.splits, stack);
 }
 
 // Calls the operator. Its results may be without their bytes until those of all runs are computed

@@ -2,6 +2,8 @@
 
 #include "kernel/exec/one_thread.h"
 
+#include <ATen/ExpandUtils.h>
+#include <ATen/Parallel.h>
 #include <ATen/native/transformers/sdp_utils_cpp.h>
 #include <ATen/ops/_fused_sdp_choice.h>
 #include <omp.h>
@@ -60,12 +62,13 @@ constexpr auto kRaces = std::to_array<RaceRow>({
 static_assert(std::ranges::is_sorted(kRaces, {}, &RaceRow::op));
 
 constexpr auto kKeepBits = std::to_array<std::string_view>({
-    "aten::_softmax",
     "aten::_to_copy",
     "aten::_unsafe_view",
     "aten::abs",
     "aten::add.Scalar",
     "aten::add.Tensor",
+    "aten::add_.Scalar",
+    "aten::add_.Tensor",
     "aten::addcmul",
     "aten::alias",
     "aten::arange",
@@ -78,15 +81,18 @@ constexpr auto kKeepBits = std::to_array<std::string_view>({
     "aten::cat",
     "aten::ceil",
     "aten::clamp",
+    "aten::clamp_",
     "aten::clamp_max",
     "aten::clamp_min",
     "aten::clone",
+    "aten::constant_pad_nd",
     "aten::contiguous",
     "aten::copy_",
     "aten::cos",
     "aten::detach",
     "aten::div.Scalar",
     "aten::div.Tensor",
+    "aten::div_.Tensor",
     "aten::embedding",
     "aten::eq.Scalar",
     "aten::eq.Tensor",
@@ -100,11 +106,14 @@ constexpr auto kKeepBits = std::to_array<std::string_view>({
     "aten::floor",
     "aten::full",
     "aten::full_like",
+    "aten::gather",
     "aten::ge.Scalar",
     "aten::ge.Tensor",
     "aten::gelu",
     "aten::gt.Scalar",
     "aten::gt.Tensor",
+    "aten::index.Tensor",
+    "aten::index_select",
     "aten::layer_norm",
     "aten::le.Scalar",
     "aten::le.Tensor",
@@ -116,15 +125,19 @@ constexpr auto kKeepBits = std::to_array<std::string_view>({
     "aten::lt.Tensor",
     "aten::masked_fill.Scalar",
     "aten::masked_fill.Tensor",
+    "aten::masked_fill_.Scalar",
     "aten::maximum",
     "aten::minimum",
     "aten::mul.Scalar",
     "aten::mul.Tensor",
+    "aten::mul_.Tensor",
     "aten::narrow",
     "aten::native_layer_norm",
     "aten::ne.Scalar",
     "aten::ne.Tensor",
     "aten::neg",
+    "aten::new_ones",
+    "aten::new_zeros",
     "aten::ones",
     "aten::ones_like",
     "aten::permute",
@@ -166,6 +179,7 @@ constexpr auto kKeepBits = std::to_array<std::string_view>({
     "aten::unflatten.int",
     "aten::unsqueeze",
     "aten::view",
+    "aten::view.dtype",
     "aten::view_as",
     "aten::where.ScalarOther",
     "aten::where.ScalarSelf",
@@ -195,11 +209,13 @@ struct SplitsRow {
 // others round alike in both ways.
 constexpr auto kSplits = std::to_array<SplitsRow>({
     {"aten::add.Scalar", Splits::kFloats},   {"aten::add.Tensor", Splits::kFloats},
+    {"aten::add_.Scalar", Splits::kFloats},  {"aten::add_.Tensor", Splits::kFloats},
     {"aten::addcmul", Splits::kFloats},      {"aten::arange", Splits::kFloats},
     {"aten::arange.start", Splits::kFloats}, {"aten::arange.start_step", Splits::kFloats},
     {"aten::div.Scalar", Splits::kComplex},  {"aten::div.Tensor", Splits::kComplex},
-    {"aten::gelu", Splits::kFloats},         {"aten::mul.Scalar", Splits::kComplex},
-    {"aten::mul.Tensor", Splits::kComplex},  {"aten::pow.Tensor_Scalar", Splits::kFloats},
+    {"aten::div_.Tensor", Splits::kComplex}, {"aten::gelu", Splits::kFloats},
+    {"aten::mul.Scalar", Splits::kComplex},  {"aten::mul.Tensor", Splits::kComplex},
+    {"aten::mul_.Tensor", Splits::kComplex}, {"aten::pow.Tensor_Scalar", Splits::kFloats},
     {"aten::rsqrt", Splits::kFloats},        {"aten::rsub.Scalar", Splits::kFloats},
     {"aten::sigmoid", Splits::kFloats},      {"aten::silu", Splits::kFloats},
     {"aten::softplus", Splits::kFloats},     {"aten::square", Splits::kComplex},
@@ -213,6 +229,8 @@ static_assert(std::ranges::all_of(kSplits, [](const SplitsRow& row) {
 constexpr auto kSums = std::to_array<std::string_view>({
     "aten::add.Scalar",
     "aten::add.Tensor",
+    "aten::add_.Scalar",
+    "aten::add_.Tensor",
     "aten::rsub.Scalar",
     "aten::sub.Scalar",
     "aten::sub.Tensor",
@@ -251,6 +269,12 @@ Range range_of(const at::Tensor& tensor) {
 bool are_same_view(const at::Tensor& a, const at::Tensor& b) {
   return a.const_data_ptr() == b.const_data_ptr() && a.sizes() == b.sizes() &&
          a.strides() == b.strides() && a.element_size() == b.element_size();
+}
+
+// Over another dimension a thread's last elements are computed one by one.
+bool keeps_bits_of_softmax(const Stack& stack) {
+  const int64_t last = stack[0].toTensor().dim() - 1, dim = stack[1].toInt();
+  return dim == -1 || dim == last;
 }
 
 bool lie_askew(const at::Tensor& a, const at::Tensor& b) {
@@ -305,13 +329,20 @@ bool keeps_bits(std::string_view op) {
   return std::ranges::binary_search(kKeepBits, op);
 }
 
+// Of float16 the fused kernel looks at how many threads there are: it packs keys for few of them.
 bool keeps_bits_of_attention(const Stack& stack) {
-  const auto given = [&](size_t i) { return stack[i].toTensor(); };
-  const auto mask = stack[3].toOptional<at::Tensor>();
-  const auto choice =
-      at::_fused_sdp_choice(given(0), given(1), given(2), mask, stack[4].toDouble(),
-                            stack[5].toBool(), stack[6].toOptional<double>(), stack[7].toBool());
+  const at::Tensor query = stack[0].toTensor();
+  if (query.scalar_type() == at::kHalf) return false;
+  const auto choice = at::_fused_sdp_choice(
+      query, stack[1].toTensor(), stack[2].toTensor(), stack[3].toOptional<at::Tensor>(),
+      stack[4].toDouble(), stack[5].toBool(), stack[6].toOptional<double>(), stack[7].toBool());
   return choice != static_cast<int64_t>(sdp::SDPBackend::math);
+}
+
+KeepsBitsIf keeps_bits_if(std::string_view op) {
+  if (op == "aten::scaled_dot_product_attention") return &keeps_bits_of_attention;
+  if (op == "aten::_softmax") return &keeps_bits_of_softmax;
+  return nullptr;
 }
 
 // A sum whose factor, alpha, is 1 is rounded once, and a square as the product that it is.
@@ -324,11 +355,29 @@ Splits splits_of(std::string_view op, const Stack& constants) {
   return is_power && is_number(constants.at(1), 2) ? Splits::kComplex : row->splits;
 }
 
+bool splits_in(Splits splits, const Stack& stack) {
+  if (splits == Splits::kNever) return false;
+  at::DimVector sizes;
+  bool has_tensor = false, has_complex = false, has_floats = false;
+  for (const c10::IValue& argument : stack) {
+    each_tensor(argument, [&](const at::Tensor& tensor) {
+      has_tensor = true;
+      has_complex |= tensor.is_complex();
+      has_floats |= tensor.is_floating_point();
+      sizes = at::infer_size_dimvector(sizes, tensor.sizes());
+    });
+  }
+  if (!has_tensor) return splits == Splits::kFloats;  // how many it makes is not known here
+  const bool splits_these = has_complex || (splits == Splits::kFloats && has_floats);
+  return splits_these && c10::multiply_integers(sizes) > kFewElements;
+}
+
 // This counts for calls from this thread alone: at::set_num_threads() would change it for all. That
 // has told MKL a number of its own, which goes before OpenMP's.
 OneThread::OneThread(bool wanted) {
-  if (!wanted || omp_get_max_threads() == 1) return;
-  former_ = omp_get_max_threads();
+  // LibTorch's number is made OpenMP's by the first call of a thread that asks.
+  if (!wanted || at::get_num_threads() == 1) return;
+  former_ = at::get_num_threads();
   omp_set_num_threads(1);
   if (MKL_Set_Num_Threads_Local != nullptr) former_of_mkl_ = MKL_Set_Num_Threads_Local(1);
 }

@@ -32,11 +32,16 @@ using Race = bool (*)(const std::vector<c10::IValue>& stack);
 [[nodiscard]] std::vector<std::string_view> operators_with_races();
 
 // Whether what the operator computes has the same bits however many threads compute it: each
-// element is computed by itself, each row in one order, or nothing is. The others may be like that,
-// too, and nobody has looked; of ours those that call LibTorch say so (joint_products.h).
+// element is computed by itself, each row in one order, or nothing is; but for what splits_of()
+// says. The others may be like that, too, and nobody has looked; of ours those that call LibTorch
+// say so (joint_products.h).
 [[nodiscard]] bool keeps_bits(std::string_view op);
-// The same of a call of aten::scaled_dot_product_attention, whose arguments these are: PyTorch's
-// fused kernel shares out whole blocks of queries, its products of matrices are a library's.
+// Likewise of a call, for operators of which it depends on that: attention, which PyTorch's fused
+// kernel shares out by whole blocks of queries, and softmax over the last dimension. Null for all
+// others. Tensors are there.
+using KeepsBitsIf = bool (*)(const std::vector<c10::IValue>& stack);
+[[nodiscard]] KeepsBitsIf keeps_bits_if(std::string_view op);
+// What keeps_bits_if() gives for aten::scaled_dot_product_attention.
 [[nodiscard]] bool keeps_bits_of_attention(const std::vector<c10::IValue>& stack);
 
 // Of what keeps its bits: whether it does so for a result of kFewElements alone. Where a thread's
@@ -50,6 +55,8 @@ enum class Splits : uint8_t {
 inline constexpr int64_t kFewElements = 16 * 1024;
 // constants: the arguments, as far as they are the same in each run.
 [[nodiscard]] Splits splits_of(std::string_view op, const std::vector<c10::IValue>& constants);
+// Whether a call of such an operator does: its tensors are there.
+[[nodiscard]] bool splits_in(Splits splits, const std::vector<c10::IValue>& stack);
 
 // LibTorch's kernels, and MKL's, use this thread alone while one lives.
 class OneThread {

@@ -123,13 +123,13 @@ MaybeCost grouped_cost(const Node& node, const Shape& result, Shapes shapes) {
   const Shape* rows = shape_at(node, 0, shapes);
   const Shape* weights = shape_at(node, 1, shapes);
   const auto read = bytes_read(node, 0, shapes);
-  const bool fits = rows != nullptr && weights != nullptr && rows->sizes.size() == 2 &&
-                    weights->sizes.size() == 3 && weights->sizes[0] > 0;
+  const bool fits = rows != nullptr && weights != nullptr && rows->sizes.size() >= 2 &&
+                    rows->sizes.size() <= 3 && weights->sizes.size() == 3 && weights->sizes[0] > 0;
   if (!fits || !read) return std::nullopt;
   const uint64_t all = byte_count(*weights);
   const uint64_t groups = std::min(weights->sizes[0], rows->sizes[0]);
-  return Cost{matmul_flops(result, rows->sizes[1]), *read - all + all / weights->sizes[0] * groups,
-              byte_count(result)};
+  return Cost{matmul_flops(result, rows->sizes.back()),
+              *read - all + all / weights->sizes[0] * groups, byte_count(result)};
 }
 
 std::optional<uint64_t> product_flops(const Node& node, size_t x_at, const Shape& result,

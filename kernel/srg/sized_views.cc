@@ -37,12 +37,12 @@ std::optional<int64_t> count_of(const Sizes& sizes) {
 // Whether elements of such sizes, with these strides, lie in a row of all; where a dimension has
 // one element, its stride says nothing.
 bool lie_in_a_row(const Sizes& sizes, const Sizes& strides) {
-  int64_t expected = 1;
-  for (size_t d = sizes.size(); d-- > 0;) {
-    if (sizes[d] != 1 && strides[d] != expected) return false;
-    expected *= sizes[d];
+  std::optional<int64_t> expected = 1;
+  for (size_t d = sizes.size(); d-- > 0 && expected;) {
+    if (sizes[d] != 1 && strides[d] != *expected) return false;
+    expected = checked_mul(*expected, sizes[d]);
   }
-  return true;
+  return expected.has_value();
 }
 
 // What a node aten::as_strided(base, sizes, strides, offset) shows of a base that is claimed to be

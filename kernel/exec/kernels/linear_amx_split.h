@@ -113,7 +113,6 @@ inline void put_parts(const PairsOfParts& pairs, int row, char* tiles) {
 }
 
 struct SplitWeights {
-  static constexpr int64_t kPanelsAhead = 1;
   static const float* at(const Linear& call, int64_t n, int64_t k) {
     return weights_of<float>(call, n) + k;
   }
@@ -130,17 +129,13 @@ struct SplitWeights {
     for (int64_t i = 0; i < outputs; ++i) of[i] = *at(call, n + i, k);
     return _mm512_loadu_ps(of);
   }
-  static int64_t rows_of(int64_t outputs, int64_t /*inputs*/) { return outputs; }
-  static int64_t columns_of(int64_t /*outputs*/, int64_t inputs) { return inputs; }
 };
 
 // The same of fewer outputs or inputs, and zeros.
 void split_some(const float* from, int64_t stride, int64_t outputs, int64_t inputs, char* tiles) {
   float some[kTileInputs][kTileInputs] = {};
-  const auto bytes = static_cast<size_t>(SplitWeights::columns_of(outputs, inputs)) * sizeof(float);
-  for (int64_t i = 0; i < SplitWeights::rows_of(outputs, inputs); ++i) {
-    memcpy(some[i], from + i * stride, bytes);
-  }
+  const auto bytes = static_cast<size_t>(inputs) * sizeof(float);
+  for (int64_t i = 0; i < outputs; ++i) memcpy(some[i], from + i * stride, bytes);
   SplitWeights::split(some[0], kTileInputs, tiles);
 }
 
@@ -165,8 +160,6 @@ struct Ahead {
 
 // The rows [first, first + count) of x, which lie at even distances, and the outputs [begin, end).
 struct SplitBlock {
-  static constexpr int64_t kGroup = SplitWeights::kPanelsAhead * kPanelOutputs;
-
   SplitBlock(const Linear& linear, int64_t first, int64_t count, int64_t from, int64_t to)
       : call(linear), rows(linear.row + first), row_count(count), begin(from), end(to) {
     if (count > 1) x_stride = x_of(1) - x_of(0);
@@ -180,11 +173,11 @@ struct SplitBlock {
     fetch_at_once(begin, at_once);
     for (input_begin = 0; input_begin < call.inputs; input_begin = input_end) {
       input_end = smaller(input_begin + at_once, call.inputs);
-      for (int64_t group = begin; group < end; group += kGroup) {
-        const int64_t group_end = smaller(end, group + kGroup);
-        ahead = group_end < end ? ahead_of(group_end, input_begin, input_end)
-                                : ahead_of(begin, input_end, input_end + at_once);
-        for (int64_t n = group; n < group_end; n += kPanelOutputs) compute_panel(n, group_end);
+      for (int64_t n = begin; n < end; n += kPanelOutputs) {
+        const int64_t next = smaller(end, n + kPanelOutputs);
+        ahead = next < end ? ahead_of(next, input_begin, input_end)
+                           : ahead_of(begin, input_end, input_end + at_once);
+        compute_panel(n, next);
       }
     }
     _tile_release();
@@ -206,10 +199,9 @@ struct SplitBlock {
   [[nodiscard]] Ahead ahead_of(int64_t n, int64_t from, int64_t to) const {
     Ahead it;
     if (from >= call.inputs) return it;
-    const int64_t outputs = smaller(end - n, kGroup), inputs = smaller(to, call.inputs) - from;
     it.row = reinterpret_cast<const char*>(SplitWeights::at(call, n, from));
-    it.rows = SplitWeights::rows_of(outputs, inputs);
-    it.row_bytes = SplitWeights::columns_of(outputs, inputs) * 4;
+    it.rows = smaller(end - n, kPanelOutputs);
+    it.row_bytes = (smaller(to, call.inputs) - from) * 4;
     it.stride_bytes = call.weight_stride * 4;
     return it;
   }

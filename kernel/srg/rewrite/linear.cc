@@ -5,7 +5,8 @@
 //   aten::linear(x, w, bias)    w is [outputs, inputs]
 //   aten::addmm(bias, x, w)     w is [inputs, outputs]
 //   aten::mm(x, w), aten::matmul(x, w)
-//   aten::_grouped_mm(x, w, ends)    w is [groups, inputs, outputs]; here it may be computed
+//   aten::bmm(x, w)             w is [groups, inputs, outputs]
+//   aten::_grouped_mm(x, w, ends)    likewise, and may be computed
 //
 // The kernel reads a matrix whose outputs or whose inputs lie side by side; a GPU's reads 16 bytes
 // of it at once.
@@ -117,17 +118,23 @@ std::string_view why_not(const Draft& draft, const Product& product,
   return {};
 }
 
-// Products of rows and a matrix for each group of them: of no bias, in their own dtype.
+// Products of groups of rows with a matrix each: of no bias, in their own dtype.
 std::optional<Node> grouped(const Draft& draft, const Node& node) {
-  constexpr size_t kEnds = 2;
+  constexpr size_t kOperands = 2;
   const auto is_none = [](const Argument& one) { return std::holds_alternative<None>(one.value); };
-  const bool fits = draft.target() == Target::kHost && node.op == "aten::_grouped_mm" &&
-                    node.outputs.size() == 1 && node.arguments.size() > kEnds &&
-                    value_at(node, kEnds) &&
-                    std::all_of(node.arguments.begin() + kEnds + 1, node.arguments.end(), is_none);
-  if (!fits) return {};
+  if (draft.target() != Target::kHost || node.outputs.size() != 1) return {};
+  const auto weights = value_at(node, 1);
   Node made{"djinn::grouped_rows", {}, node.outputs, {}};
-  for (size_t i = 0; i <= kEnds; ++i) made.arguments.push_back({"", node.arguments[i].value});
+  if (node.op == "aten::bmm" && weights && is_of_the_model(draft.graph(), *weights)) {
+    made.arguments = node.arguments;
+    made.arguments.push_back({"", None{}});
+    return made;
+  }
+  const bool has_ends =
+      node.op == "aten::_grouped_mm" && value_at(node, kOperands) &&
+      std::all_of(node.arguments.begin() + kOperands + 1, node.arguments.end(), is_none);
+  if (!has_ends) return {};
+  for (size_t i = 0; i <= kOperands; ++i) made.arguments.push_back({"", node.arguments[i].value});
   return made;
 }
 
