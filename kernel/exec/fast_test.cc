@@ -181,8 +181,8 @@ TEST(FastInputs, may_lie_as_they_like) {
       {{3, 4, kWidth}, {kWidth, 0, 1}},        // expanded in the middle
       {{4, 3, kWidth}, {0, kWidth, 1}},        // expanded outside
       {{2, 2, 2, kWidth}, {kWidth, 0, 0, 1}},  // twice
-      {{2, 3, kWidth}, {0, 0, 1}},              // everywhere
-      {{5, kWidth}, {7, 1}},                    // one over the other
+      {{2, 3, kWidth}, {0, 0, 1}},             // everywhere
+      {{5, kWidth}, {7, 1}},                   // one over the other
   };
   for (const auto& [sizes, strides] : views) {
     GraphBuilder b;
