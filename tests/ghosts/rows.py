@@ -15,6 +15,8 @@ import os
 import sys
 from pathlib import Path
 
+sys.path.append(str(Path(__file__).resolve().parents[1] / "e2e"))
+
 import torch
 import transformers
 from private_daemon import running
@@ -89,7 +91,7 @@ def report(models: Path) -> dict[str, list[str]]:
             ids = torch.randint(3, 1000, (3, tokens), generator=torch.Generator().manual_seed(5))
             found[f"{name}, {tokens} tokens, alone"] = digests(ghost, ids[:1])
             found[f"{name}, {tokens} tokens, among others"] = digests(ghost, ids)
-        assert djinn.explain(ghost)["numerics"].startswith("fast"), djinn.explain(ghost)
+        assert "fast" in djinn.explain(ghost)["numerics"], djinn.explain(ghost)
     return found
 
 
