@@ -138,6 +138,11 @@ at::Tensor split(const at::Tensor& input) {
   return made;
 }
 
+// Rows as they are multiplied with packed weights.
+at::Tensor widened(const at::Tensor& input) {
+  return input.scalar_type() == at::kFloat ? input : input.to(at::kFloat).contiguous();
+}
+
 // Tells whether rows are split. A token step's are not: of a few rows that is slower. How many
 // tokens a row has decides, and not how many rows there are, for these have other bits then.
 bool is_split(const at::Tensor& input, const at::Tensor& weight) {
@@ -145,8 +150,9 @@ bool is_split(const at::Tensor& input, const at::Tensor& weight) {
          input.dim() > 2 && input.size(-2) > srg::kLinearRowsMax;
 }
 
-// What is there already: of the same input what quantised() or split() gives; or, of all groups of
-// rows, the result and what kernels need beside it, so that memory does not depend on the groups.
+// What is there already: of the same input what quantised(), split() or widened() gives; or, of all
+// groups of rows, the result and what kernels need beside it, so that memory does not depend on the
+// groups.
 struct Ready {
   at::Tensor input = {};
   at::Tensor result = {};  // these rows
@@ -198,7 +204,10 @@ Product prepared(const at::Tensor& given, const at::Tensor& weight, const Bias& 
   }
   const int64_t given_bytes = row_stride(it.given).value() * element_bytes;
   int64_t x_bytes = given_bytes;
-  if (it.work.is_split || (it.work.is_int8 && it.work.inputs_dense)) {
+  if (it.work.packs) {
+    it.input = ready.input.defined() ? ready.input : widened(it.given);
+    x_bytes = row_stride(it.input).value() * static_cast<int64_t>(sizeof(float));
+  } else if (it.work.is_split || (it.work.is_int8 && it.work.inputs_dense)) {
     it.input = ready.input.defined() ? ready.input
                : it.work.is_split    ? split(it.given)
                                      : quantised(it.given, it.work.element);
@@ -304,12 +313,17 @@ at::Tensor grouped_rows(const at::Tensor& given, const at::Tensor& weights, cons
   const at::Tensor input = given.reshape({all_rows, inputs}).contiguous();
   const at::Tensor result = at::empty({all_rows, outputs}, input.options());
   Ready ready{.all_rows = all_rows};
-  if (weights.stride(1) != 1) ready.parts = beside(inputs, outputs, all_rows);
+  at::Tensor wide;
+  if (weights.stride(1) != 1) {
+    ready.parts = beside(inputs, outputs, all_rows);
+    if (all_rows > srg::kLinearRowsMax) wide = widened(input);
+  }
   std::vector<Product> products;
   for (size_t group = 0; group < end.size(); ready.first_row = end[group++]) {
     const int64_t rows = end[group] - ready.first_row;
     if (rows == 0) continue;
     ready.result = result.narrow(0, ready.first_row, rows);
+    if (wide.defined()) ready.input = wide.narrow(0, ready.first_row, rows);
     products.push_back(prepared(input.narrow(0, ready.first_row, rows),
                                 weights.select(0, static_cast<int64_t>(group)), {}, true, ready));
   }

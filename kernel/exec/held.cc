@@ -133,8 +133,12 @@ uint64_t of_our_kernels(const HeldBeside& product, const Input& input) {
     return product_of({input.rows, static_cast<uint64_t>(kernels::quantised_bytes(inputs))});
   }
   if (are_many) {
-    return product_of({static_cast<uint64_t>(at::get_num_threads()),
-                       static_cast<uint64_t>(kernels::packed_floats(inputs)), sizeof(float)});
+    const uint64_t packed =
+        product_of({static_cast<uint64_t>(at::get_num_threads()),
+                    static_cast<uint64_t>(kernels::packed_floats(inputs)), sizeof(float)});
+    const bool is_wide = product.dtype == DType::kFloat32;
+    const uint64_t rows = is_wide ? 0 : product_of({input.rows, product.inputs, sizeof(float)});
+    return checked_add(packed, rows).value_or(UINT64_MAX);
   }
   const auto outputs = static_cast<int64_t>(product.outputs);
   return product_of({static_cast<uint64_t>(kernels::chunks_of(inputs)), input.rows,

@@ -94,6 +94,10 @@ struct Int8Case {
       const void* const given = outputs_first ? of_x.row(begin + r) : x.at(begin + r, 0);
       rows.push_back({given, y.at(r, 0), parts.data() + r * chunks * padded, padded});
     }
+    const std::vector<float> wide = packs ? wide_rows(x, begin, end) : std::vector<float>();
+    for (size_t r = 0; packs && r < rows.size(); ++r) {
+      rows[r].x = wide.data() + r * static_cast<size_t>(x.columns);
+    }
     std::vector<float> scratch(static_cast<size_t>(packed_floats(x.columns)), NAN);
     Linear call;
     call.row = rows.data();

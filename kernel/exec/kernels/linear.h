@@ -60,9 +60,9 @@ inline constexpr int64_t kTileOutputs = 64;
 // At most, where rows are short enough to be packed whole.
 inline constexpr int64_t kTileOutputsMax = 256;
 
-// Inputs first, and many rows: a thread has the weights of so many outputs, or of a part of these,
-// side by side.
-inline constexpr int64_t kPackedOutputs = 32;
+// Inputs first, and many rows: LinearRow::x is float32, whatever y is, and a thread has the weights
+// of so many outputs, or of a part of these, side by side.
+inline constexpr int64_t kPackedOutputs = 64;
 // What they take, in floats.
 [[nodiscard]] constexpr int64_t packed_floats(int64_t inputs) {
   return kPackedOutputs * inputs;

@@ -36,6 +36,10 @@ struct Case {
     for (int64_t r = 0; r < end - begin; ++r) {
       rows.push_back({x.at(begin + r, 0), y.at(r, 0), parts.data() + r * chunks * padded, padded});
     }
+    const std::vector<float> wide = packs ? wide_rows(x, begin, end) : std::vector<float>();
+    for (size_t r = 0; packs && r < rows.size(); ++r) {
+      rows[r].x = wide.data() + r * static_cast<size_t>(x.columns);
+    }
     Linear call = linear_of(*this, rows);
     const LinearKernels& kernels = kernels_of(level).linear;
     const auto number = static_cast<size_t>(element);

@@ -105,4 +105,13 @@ inline double ulp_of(Element element) {
   return std::ldexp(1.0, element == Element::kBFloat16 ? -8 : -11);
 }
 
+// The rows [begin, end) as packed weights meet them.
+inline std::vector<float> wide_rows(Matrix& x, int64_t begin, int64_t end) {
+  std::vector<float> wide;
+  for (int64_t r = begin; r < end; ++r) {
+    for (int64_t k = 0; k < x.columns; ++k) wide.push_back(x.get(r, k));
+  }
+  return wide;
+}
+
 }  // namespace djinn::kernels
