@@ -70,22 +70,18 @@ class Form:
     options: tuple[str, ...] = ()  # djinnd's
     lengths: Lengths = BRIEF
     crowds: tuple[int, ...] = CROWDS[-1:]  # threads
-    alone: int = ALONE
 
 
 WHOLE = partial(Form, "llama", lengths=LONG, crowds=CROWDS)
 AVX512 = ("--isa", "avx512")
-# Products of many rows with its weights, whose inputs are first, are PyTorch's on some processors:
-# they know how many threads there are, so its prompts do.
-GPT2 = partial(Form, "gpt2", alone=CROWDS[-1])
 FORMS = {
     "contract/llama_float32_threads": WHOLE("float32"),
     "contract/llama_bfloat16_threads": WHOLE("bfloat16"),
     "contract/llama_int8_threads": WHOLE("bfloat16", "int8"),
     "contract/llama_bfloat16_avx512_threads": Form("llama", "bfloat16", options=AVX512),
     "contract/llama_bfloat16_padded_threads": Form("llama", "bfloat16", rows=3),
-    "contract/gpt2_float32_threads": GPT2("float32"),
-    "contract/gpt2_bfloat16_threads": GPT2("bfloat16"),
+    "contract/gpt2_float32_threads": Form("gpt2", "float32"),
+    "contract/gpt2_bfloat16_threads": Form("gpt2", "bfloat16"),
     "contract/gpt2_int8_threads": Form("gpt2", "bfloat16", "int8"),
     "contract/mixtral_bfloat16_threads": Form("mixtral", "bfloat16"),
 }
@@ -344,7 +340,7 @@ def alone(daemon: Daemon, directory: str, form: Form) -> Iterator[Positions]:
 def contract(name: str, form: Form) -> Iterator[Entry]:
     with tempfile.TemporaryDirectory(prefix="djinn-bench.") as directory:
         model(form).save_pretrained(directory)
-        with running(*form.options, threads=form.alone) as daemon:
+        with running(*form.options, threads=ALONE) as daemon:
             expected = list(alone(daemon, directory, form))
         for threads in form.crowds:
             with running(*form.options, threads=threads) as daemon:
