@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// What the annotator says of graphs that were captured, against labels that people wrote:
-// tests/data/labels/README.md.
+// What the annotator says of graphs that were captured, against labels that came from names of
+// weights, which it does not see, and were corrected by reading: tests/data/labels/README.md.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
