@@ -126,7 +126,7 @@ TEST_F(ReadFile, what_cannot_be_written_names_the_file) {
   const Fd full(::open("/dev/full", O_WRONLY | O_CLOEXEC));
   const Status written = write_to_disk(full, "x", "there");
   ASSERT_FALSE(written);
-  EXPECT_EQ(written.error().code, ErrorCode::kIo);
+  EXPECT_EQ(written.error().code, ErrorCode::kOutOfMemory);
   EXPECT_NE(written.error().message.find("there"), std::string::npos);
 }
 

@@ -111,20 +111,22 @@ def test_it_is_told_what_is_fast_and_what_stays_exact_and_why(
 def test_who_wants_no_other_form_than_the_fast_one_gets_an_error(
     checkpoint: Path, numerics: Any
 ) -> None:
-    """A bfloat16 forward of more than 32 rows has products with weights that stay PyTorch's."""
+    """Products in float64 stay PyTorch's."""
     ghost = transformers.AutoModelForCausalLM.from_pretrained(checkpoint, dtype=torch.bfloat16)
     numerics.numerics = "fast-only"
     ghost.generate(**on_device(prompt(1, 9)), **GREEDY)
     told = djinn.explain(ghost)
     assert (told["tier"], told["numerics"]) == (2, ["fast-only"])
     inputs = on_device(prompt(4, 9))
-    with pytest.raises(djinn.RequestError, match=r"fast-only.*more than 32 rows") as refused:
-        ghost(**inputs, use_cache=False)
+    ghost(**inputs, use_cache=False)
+    wide = transformers.AutoModelForCausalLM.from_pretrained(checkpoint, dtype=torch.float64)
+    with pytest.raises(djinn.RequestError, match=r"fast-only.*dtype has no kernel") as refused:
+        wide(**inputs, use_cache=False)
     assert refused.value.code == "unsupported"
     numerics.numerics = "fast"
     for _ in range(2):
-        ghost(**inputs, use_cache=False)
-    assert djinn.explain(ghost)["tier"] == 1
+        wide(**inputs, use_cache=False)
+    assert djinn.explain(wide)["tier"] == 1
 
 
 def test_who_wants_fast_alone_has_it_from_the_first_call_on(
