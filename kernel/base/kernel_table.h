@@ -3,9 +3,8 @@
 // KernelTable: what a host's processors and memory give products with matrices of weights, for
 // people: our own kernels, which compute them in fast numerics, beside the library's (MKL, oneDNN).
 //
-//   product    of one dtype, and of one way in which the weights lie; of many rows, a prompt's or
-//   an
-//              encoder's
+//   product    of one dtype, and of one way in which the weights lie; of many rows, a prompt's, or
+//              an encoder's
 //
 // It decides nothing: what a row gets must depend on no measurement. A host measures it once, and
 // all its workers are given the same one.
