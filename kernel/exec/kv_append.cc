@@ -34,10 +34,29 @@ void check_append(const at::Tensor& buffer, const at::Tensor& fresh, int64_t pos
       buffer.size(2));
 }
 
+// Asks for where a token's rows go, all at once: they lie a buffer's capacity apart, each in lines
+// and a page that no cache has, and one after the other would be waited for.
+void fetch_targets(const at::Tensor& buffer, int64_t position) {
+  constexpr int64_t kLineBytes = 64;
+  const int64_t element = buffer.element_size();
+  const auto* const to = static_cast<const std::byte*>(buffer.const_data_ptr());
+  for (int64_t b = 0; b < buffer.size(0); ++b) {
+    for (int64_t h = 0; h < buffer.size(1); ++h) {
+      const std::byte* const row =
+          to +
+          (b * buffer.stride(0) + h * buffer.stride(1) + position * buffer.stride(2)) * element;
+      for (int64_t at = 0; at < buffer.size(3) * element; at += kLineBytes) {
+        __builtin_prefetch(row + at, 1);
+      }
+    }
+  }
+}
+
 void copy_rows(const at::Tensor& buffer, const at::Tensor& fresh, int64_t position) {
   const int64_t element = buffer.element_size();
   const size_t row_bytes = static_cast<size_t>(buffer.size(3) * element);
   auto* const to = static_cast<std::byte*>(buffer.mutable_data_ptr());
+  if (fresh.size(2) == 1) fetch_targets(buffer, position);
   const auto* const from = static_cast<const std::byte*>(fresh.const_data_ptr());
   for (int64_t b = 0; b < fresh.size(0); ++b) {
     for (int64_t h = 0; h < fresh.size(1); ++h) {

@@ -247,8 +247,10 @@ void add_int8_block(const Linear& call, const LinearRow* row, int64_t k, int64_t
 template <typename T>
 void int8_inputs_first(const Linear& call, int64_t begin, int64_t end) {
   static constexpr Chunk kChunks[kInt8RowsMax] = {
-      &chunk_of_inputs<1, &add_int8_block<T, 1>>, &chunk_of_inputs<2, &add_int8_block<T, 2>>,
-      &chunk_of_inputs<3, &add_int8_block<T, 3>>, &chunk_of_inputs<4, &add_int8_block<T, 4>>};
+      &chunk_of_inputs<kBlockInputsMax, 1, &add_int8_block<T, 1>>,
+      &chunk_of_inputs<kBlockInputsMax, 2, &add_int8_block<T, 2>>,
+      &chunk_of_inputs<kBlockInputsMax, 3, &add_int8_block<T, 3>>,
+      &chunk_of_inputs<kBlockInputsMax, 4, &add_int8_block<T, 4>>};
   compute_chunks(kChunks, call, begin, end);
 }
 
