@@ -339,6 +339,11 @@ class RoleFinder {
       if (family(i) == Family::kAngle) name_table(i);
     }
     for (NodeIndex i = 0; i < count(); ++i) {
+      const auto operands = flow_.operands(i);
+      if (family(i) != Family::kRope || operands.size() != 3) continue;
+      for (const size_t table : {1, 2}) name_tables_behind(operands[table].producer);
+    }
+    for (NodeIndex i = 0; i < count(); ++i) {
       const bool turns = name(i) == "aten::neg" || family(i) == Family::kJoin;
       if (turns && is_open(i)) find_tables(i);
     }
@@ -626,11 +631,14 @@ class RoleFinder {
     }
   }
 
-  // The fourth operand of attention, and what is added to scores.
+  // What attention takes beside queries, keys and values, and what is added to scores.
   void name_masks() {
     for (NodeIndex i = 0; i < count(); ++i) {
       const auto operands = flow_.operands(i);
-      if (family(i) == Family::kAttention && operands.size() > 3) name_mask(operands[3].producer);
+      if (family(i) != Family::kAttention) continue;
+      for (size_t k = 3; k < operands.size(); ++k) {
+        if (!is_of_weights(operands[k])) name_mask(operands[k].producer);  // those are sinks
+      }
     }
     for (const NodeIndex score : scored_) {
       if (adds_to_product(score)) {
@@ -974,12 +982,18 @@ class RoleFinder {
     return node != kNoNode && roles_[node] == Role::kEmbedding;
   }
 
+  // Without a product behind it.
+  [[nodiscard]] bool is_activation(NodeIndex node) const {
+    return family(node) == Family::kActivation ||
+           (family(node) == Family::kGate && flow_.operands(node).size() == 1);
+  }
+
   void name_sums() {
     for (NodeIndex i = 0; i < count(); ++i) {
       if (is_sum_of_two(i)) give(i, Role::kResidual);
     }
     for (NodeIndex i = count(); i-- > 0;) {
-      if (family(i) == Family::kActivation) give(i, Role::kActivation);
+      if (is_activation(i)) give(i, Role::kActivation);
       const bool passes = is_elementwise(i) || family(i) == Family::kRepeat ||
                           family(i) == Family::kJoin || family(i) == Family::kGather;
       if (!is_open(i) || !passes || family(i) == Family::kCopy) continue;
