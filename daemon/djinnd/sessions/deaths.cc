@@ -33,6 +33,16 @@ Error refusal_of(const std::string& op, std::optional<uint64_t> overran_ms) {
 
 }  // namespace
 
+bool Deaths::is_shared(WorkerKey key) const {
+  const auto is_in_step = [key](const auto& entry) {
+    const Session& session = *entry.second;
+    if (session.worker() != key || !session.has_memory()) return false;
+    const auto progress = session.memory.progress();
+    return progress && progress->running_step != 0;
+  };
+  return std::ranges::count_if(sessions_.all(), is_in_step) > 1;
+}
+
 Deaths::Verdict Deaths::note(Session& session, const WorkerDeath& death, bool shared) {
   const auto progress = session.memory.progress();
   if (!progress.ok()) return {false, progress.error()};

@@ -40,9 +40,11 @@ class Deaths {
   Deaths(const Clock& clock, const Domains& domains, const SessionTable& sessions)
       : clock_(clock), domains_(domains), sessions_(sessions) {}
 
+  // Whether a worker that has just died was in steps of several of its sessions.
+  [[nodiscard]] bool is_shared(WorkerKey key) const;
   // A worker died that served the session. The run in flight may be refused from now on
   // (Session::refusal).
-  // shared: it died in steps of several sessions.
+  // shared: as is_shared() said, before anything was noted.
   Verdict note(Session& session, const WorkerDeath& death, bool shared);
   // Likewise, but its client is gone: the death is its own no less. Gives whether it was.
   bool note_last(Session& session);

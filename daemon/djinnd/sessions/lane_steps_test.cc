@@ -7,48 +7,28 @@
 #include <memory>
 #include <utility>
 
+#include "daemon/djinnd/sessions/workers_state_for_tests.h"
 #include "kernel/base/clock_for_tests.h"
-#include "kernel/gc/session_state.h"
-#include "kernel/pal/memfd.h"
 
 namespace djinn::daemon {
 namespace {
 
 constexpr uint64_t kLongNs = LaneSteps::kLongMs * 1'000'000;
-constexpr gc::StateGeometry kStateGeometry{16, 4};
 constexpr SessionId kOne{1};
 constexpr SessionId kTwo{2};
 constexpr WorkerKey kWorker{Owner::of_user(1000), kHostDevice};
 constexpr WorkerKey kOthers{Owner::of_user(1001), kHostDevice};
 
-// A session's state, as its worker has it.
-class State {
- public:
-  explicit State(const Fd& memfd)
-      : mapped_(*pal::map_shared(memfd, gc::state_bytes(kStateGeometry), pal::Access::kReadWrite)) {
-    EXPECT_TRUE(gc::SessionState::format(mapped_.bytes(), kStateGeometry));
-    state_ = std::make_unique<gc::SessionState>(
-        *gc::SessionState::open(mapped_.bytes(), kStateGeometry, faults_));
-  }
-  gc::SessionState* operator->() { return state_.get(); }
-
- private:
-  pal::Mapping mapped_;
-  gc::FaultPoints faults_;
-  std::unique_ptr<gc::SessionState> state_;
-};
-
 class LaneStepsTest : public ::testing::Test {
  protected:
   // A session that the user's worker serves.
-  std::unique_ptr<State> add(SessionId id, WorkerKey worker = kWorker) {
+  std::unique_ptr<WorkersState> add(SessionId id, WorkerKey worker = kWorker) {
     auto session = std::make_unique<Session>();
     session->id = id;
     session->domain = worker.owner;
     session->attached = true;
-    session->memory.state =
-        *pal::make_memfd("state", gc::state_bytes(kStateGeometry), pal::Seals::kSize);
-    auto state = std::make_unique<State>(session->memory.state);
+    session->memory.state = WorkersState::make();
+    auto state = std::make_unique<WorkersState>(session->memory.state);
     sessions_.add(std::move(session));
     return state;
   }
@@ -81,7 +61,7 @@ TEST_F(LaneStepsTest, steps_that_follow_each_other_are_none_that_is_long) {
   const auto one = add(kOne);
   const auto two = add(kTwo);
   for (int turn = 0; turn < 4; ++turn) {
-    State& next = turn % 2 == 0 ? *one : *two;
+    WorkersState& next = turn % 2 == 0 ? *one : *two;
     next->begin();
     look_after(kLongNs - 1);
     EXPECT_FALSE(steps_.is_long(kWorker));

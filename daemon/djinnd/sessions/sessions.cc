@@ -739,14 +739,10 @@ void Sessions::on_session_broken(WorkerKey key, const ipc::SessionBroken& event)
 bool Sessions::worker_died(WorkerKey key, const WorkerDeath& death,
                            const std::set<SessionId>& definers) {
   std::vector<SessionId> ids;
-  size_t in_step = 0;
   for (const auto& [id, session] : sessions_.all()) {
-    if (session->worker() != key || !session->has_memory()) continue;
-    ids.push_back(id);
-    const auto progress = session->memory.progress();
-    if (progress && progress->running_step != 0) ++in_step;
+    if (session->worker() == key && session->has_memory()) ids.push_back(id);
   }
-  const bool shared = in_step > 1;
+  const bool shared = deaths_.is_shared(key);
   if (shared && !death.was_a_graphs()) deaths_.note_shared(key);
   bool progressed =
       (!death.suspect && death.admitting.empty() && !activity_of(key).in_step) || !definers.empty();
