@@ -12,132 +12,24 @@
 #include <vector>
 
 #include "kernel/exec/cpu_executor.h"
-#include "kernel/exec/executor_for_tests.h"
+#include "kernel/exec/layer_for_tests.h"
 #include "kernel/exec/program.h"
-#include "kernel/srg/text.h"
 
 namespace djinn::exec {
 namespace {
 
-std::string replaced(std::string text, const std::map<std::string, std::string>& words) {
-  for (const auto& [word, by] : words) {
-    for (size_t at = text.find(word); at != std::string::npos; at = text.find(word, at)) {
-      text.replace(at, word.size(), by);
-    }
-  }
-  return text;
-}
-
-// h = x in float32 and nn = n in D, as captures cast.
-constexpr const char* kCastsIn =
-    "%z = aten::zeros([ALL], dtype=float32)\n"
-    "%h = aten::as_strided(%z, [ROWS, 1, 64], [64, 64, 1], 0)\n"
-    "%c = aten::copy_(%h, %x, false)\n";
-constexpr const char* kCastsOut =
-    "%zz = aten::zeros([ALL], dtype=D)\n"
-    "%nn = aten::as_strided(%zz, [ROWS, 1, 64], [64, 64, 1], 0)\n"
-    "%cc = aten::copy_(%nn, %n, false)\n";
-constexpr const char* kLayer =
-    "input %x : D[ROWS, 1, 64]\n"
-    "input %keys : D[ROWS, 2, 40, 16]\n"
-    "input %values : D[ROWS, 2, 40, 16]\n"
-    "input %mask : bool[ROWS, 1, 1, 40]\n"
-    "input %cos : D[ROWS, 1, 1, 16]\n"
-    "input %sin : D[ROWS, 1, 1, 16]\n"
-    "weight %w \"norm\" : D[64]\n"
-    "weight %wq \"q\" : D[64, 64]\n"
-    "weight %bq \"qb\" : D[64]\n"
-    "weight %wo \"o\" : D[64, 64]\n"
-    "weight %wg \"gate\" : D[128, 64]\n"
-    "weight %wu \"up\" : D[128, 64]\n"
-    "weight %wd \"down\" : D[128, 64]\n"
-    "CASTSIN"
-    "%p = aten::pow.Tensor_Scalar(H, 2)\n"
-    "%m = aten::mean.dim(%p, [-1], true)\n"
-    "%a = aten::add.Tensor(%m, 1e-06, alpha=1)\n"
-    "%r = aten::rsqrt(%a)\n"
-    "%n : WIDE[ROWS, 1, 64] = aten::mul.Tensor(H, %r)\n"
-    "CASTSOUT"
-    "%norm = aten::mul.Tensor(%w, N)\n"
-    "%q = aten::linear(%norm, %wq, %bq)\n"
-    "%qh = aten::as_strided(%q, [ROWS, 4, 1, 16], [64, 16, 64, 1], 0)\n"
-    "%qc = aten::mul.Tensor(%qh, %cos)\n"
-    "%q2 = aten::as_strided(%q, [ROWS, 4, 1, 8], [64, 16, 64, 1], 8)\n"
-    "%qn = aten::neg(%q2)\n"
-    "%q1 = aten::as_strided(%q, [ROWS, 4, 1, 8], [64, 16, 64, 1], 0)\n"
-    "%qt = aten::cat([%qn, %q1], -1)\n"
-    "%qs = aten::mul.Tensor(%qt, %sin)\n"
-    "%qr = aten::add.Tensor(%qc, %qs, alpha=1)\n"
-    "%at = aten::scaled_dot_product_attention(%qr, %keys, %values, %mask, 0.0, false, scale=0.25, "
-    "enable_gqa=true)\n"
-    "%atf = aten::reshape(%at, [ROWS, 1, 64])\n"
-    "%o = aten::linear(%atf, %wo)\n"
-    "%mid = aten::add.Tensor(%x, %o, alpha=1)\n"
-    "%g = aten::linear(%mid, %wg)\n"
-    "%s = aten::silu(%g)\n"
-    "%u = aten::linear(%mid, %wu)\n"
-    "%gu = aten::mul.Tensor(%s, %u)\n"
-    "%flat = aten::reshape(%gu, [ROWS, 128])\n"
-    "%dn = aten::addmm(%bq, %flat, %wd, beta=1, alpha=1)\n"
-    "%back = aten::reshape(%dn, [ROWS, 1, 64])\n"
-    "%d = aten::add.Tensor(%mid, %back, alpha=1)\n"
-    "output %d\n";
-
-srg::Graph layer(at::ScalarType type, int64_t rows, srg::Numerics numerics) {
-  const bool is_narrow = type == at::kBFloat16 || type == at::kHalf;
-  const std::string dtype(name_of(from_torch(type)));
-  std::string text = replaced(
-      kLayer, {{"CASTSIN", is_narrow ? kCastsIn : ""}, {"CASTSOUT", is_narrow ? kCastsOut : ""}});
-  text = replaced(
-      text, {{"(H", is_narrow ? "(%h" : "(%x"}, {"%w, N)", is_narrow ? "%w, %nn)" : "%w, %n)"}});
-  text = replaced(text, {{"WIDE", is_narrow ? "float32" : dtype},
-                         {"ROWS", std::to_string(rows)},
-                         {"ALL", std::to_string(rows * 64)},
-                         {"D[", dtype + "["},
-                         {"dtype=D", "dtype=" + dtype}});
-  Result<srg::Graph> graph = srg::parse_text("srg 1 \"layer\"\n" + text);
-  EXPECT_TRUE(graph.ok()) << graph.error().message;
-  graph->numerics = numerics;
-  return *std::move(graph);
-}
-
-std::map<std::string, at::Tensor> weights(at::ScalarType type) {
-  std::map<std::string, at::Tensor> made;
-  const std::vector<std::pair<const char*, std::vector<int64_t>>> all = {
-      {"norm", {64}},      {"q", {64, 64}},   {"qb", {64}},       {"o", {64, 64}},
-      {"gate", {128, 64}}, {"up", {128, 64}}, {"down", {128, 64}}};
-  uint64_t seed = 1;
-  for (const auto& [name, sizes] : all) made[name] = noise(sizes, seed++, type);
-  return made;
-}
-
-// Rows [begin, begin + rows) of some.
-std::vector<at::Tensor> inputs(at::ScalarType type, int64_t begin, int64_t rows) {
-  constexpr int64_t kRows = 5;
-  std::vector<at::Tensor> all = {
-      noise({kRows, 1, 64}, 20, type),     noise({kRows, 2, 40, 16}, 21, type),
-      noise({kRows, 2, 40, 16}, 22, type), at::zeros({kRows, 1, 1, 40}, at::kBool),
-      noise({kRows, 1, 1, 16}, 23, type),  noise({kRows, 1, 1, 16}, 24, type)};
-  bool* const mask = all[3].mutable_data_ptr<bool>();
-  for (int64_t row = 0; row < kRows; ++row) {  // padding before, of another length in each row
-    std::fill(mask + row * 40 + row * 3, mask + (row + 1) * 40, true);
-  }
-  for (at::Tensor& one : all) one = one.narrow(0, begin, rows).clone();
-  return all;
-}
-
 at::Tensor run(World& world, at::ScalarType type, int64_t begin, int64_t rows,
                srg::Numerics numerics) {
-  EXPECT_EQ(message_of(world.admit(layer(type, rows, numerics))), "");
-  EXPECT_EQ(message_of(world.run({}, inputs(type, begin, rows))), "");
+  EXPECT_EQ(message_of(world.admit(layer_graph(type, rows, numerics))), "");
+  EXPECT_EQ(message_of(world.run({}, layer_inputs(type, begin, rows))), "");
   return world.output(0);
 }
 
 class FastLayer : public ::testing::TestWithParam<at::ScalarType> {};
 
 TEST_P(FastLayer, every_pass_fires) {
-  World world(weights(GetParam()));
-  ASSERT_EQ(message_of(world.admit(layer(GetParam(), 2, srg::Numerics::kFast))), "");
+  World world(layer_weights(GetParam()));
+  ASSERT_EQ(message_of(world.admit(layer_graph(GetParam(), 2, srg::Numerics::kFast))), "");
   const auto& program = dynamic_cast<const CpuProgram&>(*world.program);
   for (const srg::PassReport& pass : program.admitted().passes) {
     const bool may_rest = pass.name == "casts" && GetParam() == at::kFloat;
@@ -147,14 +39,14 @@ TEST_P(FastLayer, every_pass_fires) {
 }
 
 TEST_P(FastLayer, is_as_near_to_the_double_as_pytorch_is) {
-  World world(weights(GetParam()));
+  World world(layer_weights(GetParam()));
   const at::Tensor exact = run(world, GetParam(), 0, 5, srg::Numerics::kExact);
   const at::Tensor fast = run(world, GetParam(), 0, 5, srg::Numerics::kFast);
-  std::map<std::string, at::Tensor> doubles = weights(GetParam());
+  std::map<std::string, at::Tensor> doubles = layer_weights(GetParam());
   for (auto& [name, tensor] : doubles) tensor = tensor.to(at::kDouble);
   World precise(doubles);
-  ASSERT_EQ(message_of(precise.admit(layer(at::kDouble, 5, srg::Numerics::kExact))), "");
-  std::vector<at::Tensor> given = inputs(GetParam(), 0, 5);
+  ASSERT_EQ(message_of(precise.admit(layer_graph(at::kDouble, 5, srg::Numerics::kExact))), "");
+  std::vector<at::Tensor> given = layer_inputs(GetParam(), 0, 5);
   for (at::Tensor& one : given) {
     if (one.scalar_type() != at::kBool) one = one.to(at::kDouble);
   }
@@ -166,7 +58,7 @@ TEST_P(FastLayer, is_as_near_to_the_double_as_pytorch_is) {
 
 // The row contract.
 TEST_P(FastLayer, a_row_is_the_same_alone_and_among_others) {
-  World world(weights(GetParam()));
+  World world(layer_weights(GetParam()));
   const at::Tensor together = run(world, GetParam(), 0, 5, srg::Numerics::kFast);
   for (int64_t row = 0; row < 5; ++row) {
     const at::Tensor alone = run(world, GetParam(), row, 1, srg::Numerics::kFast);
@@ -179,10 +71,10 @@ class Rows {
  public:
   static constexpr size_t kCount = 5;
 
-  explicit Rows(at::ScalarType type) : world(weights(type), true) {
-    EXPECT_EQ(message_of(world.admit(layer(type, 1, srg::Numerics::kFast))), "");
+  explicit Rows(at::ScalarType type) : world(layer_weights(type), true) {
+    EXPECT_EQ(message_of(world.admit(layer_graph(type, 1, srg::Numerics::kFast))), "");
     for (size_t row = 0; row < kCount; ++row) {
-      given_.push_back(inputs(type, static_cast<int64_t>(row), 1));
+      given_.push_back(layer_inputs(type, static_cast<int64_t>(row), 1));
       for (const at::Tensor& one : given_.back()) {
         bindings_[row].push_back(World::binding_of(one, false));
       }
@@ -246,7 +138,7 @@ TEST_P(FastLayer, of_runs_together_one_that_is_given_up_ends_alone) {
     rows.expect_as_alone(0, 0);
     rows.expect_as_alone(2, 2);
   }
-  EXPECT_EQ(message_of(rows.world.run({}, inputs(GetParam(), 1, 1))), "");
+  EXPECT_EQ(message_of(rows.world.run({}, layer_inputs(GetParam(), 1, 1))), "");
   EXPECT_TRUE(same_bytes(rows.world.output(0), rows.alone[1]));
 }
 
@@ -283,8 +175,8 @@ TEST_P(FastLayer,
 }
 
 TEST_P(FastLayer, what_has_no_plan_is_left_to_run_alone) {
-  World planned(weights(GetParam()), true);
-  ASSERT_EQ(message_of(planned.admit(layer(GetParam(), 1, srg::Numerics::kFast))), "");
+  World planned(layer_weights(GetParam()), true);
+  ASSERT_EQ(message_of(planned.admit(layer_graph(GetParam(), 1, srg::Numerics::kFast))), "");
   Rows rows(GetParam());
   EXPECT_EQ(planned.lane->run_together(*planned.program, rows.together({0, 1})),
             std::vector<bool>(2, false));
