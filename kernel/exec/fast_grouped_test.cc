@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// djinn::grouped_rows: rows of groups, each group with a matrix of its own, as experts are.
+// djinn::grouped_rows: rows of groups, each group with a matrix of its own, as experts are, at each
+// level that this machine has.
 #include <ATen/ops/cat.h>
 #include <ATen/ops/matmul.h>
 #include <ATen/ops/zeros.h>
@@ -8,10 +9,12 @@
 
 #include <algorithm>
 #include <optional>
+#include <string>
 #include <tuple>
 #include <vector>
 
 #include "kernel/exec/executor_for_tests.h"
+#include "kernel/exec/kernels/matrix_for_tests.h"
 #include "kernel/exec/own_operators.h"
 
 namespace djinn::exec {
@@ -19,21 +22,25 @@ namespace {
 
 constexpr int64_t kGroups = 5, kGroupInputs = 150, kGroupOutputs = 90;
 
-// Whether an expert's outputs lie side by side, or its inputs.
-class Grouped : public ::testing::TestWithParam<std::tuple<at::ScalarType, bool>> {
+// At a level, of a type, and whether an expert's outputs lie side by side, or its inputs.
+class Grouped : public ::testing::TestWithParam<std::tuple<IsaLevel, at::ScalarType, bool>> {
  protected:
   Grouped() {
     if (!is_allocator_installed()) initialise(2);
     register_operators();
+    CpuExecutor().limit_isa(std::get<0>(GetParam()));
   }
+  ~Grouped() override { CpuExecutor().limit_isa(kHighestIsa); }
+
+  static at::ScalarType type() { return std::get<1>(GetParam()); }
 
   [[nodiscard]] static at::Tensor weights() {
-    const auto [type, outputs_dense] = GetParam();
-    return outputs_dense ? noise({kGroups, kGroupInputs, kGroupOutputs}, 1, type)
-                         : noise({kGroups, kGroupOutputs, kGroupInputs}, 1, type).transpose(1, 2);
+    const bool outputs_dense = std::get<2>(GetParam());
+    return outputs_dense ? noise({kGroups, kGroupInputs, kGroupOutputs}, 1, type())
+                         : noise({kGroups, kGroupOutputs, kGroupInputs}, 1, type()).transpose(1, 2);
   }
   [[nodiscard]] static at::Tensor rows(int64_t count) {
-    return noise({count, kGroupInputs}, 2, std::get<0>(GetParam()));
+    return noise({count, kGroupInputs}, 2, type());
   }
   static at::Tensor call(const at::Tensor& input, const at::Tensor& weights,
                          const std::optional<at::Tensor>& ends) {
@@ -82,7 +89,7 @@ TEST_P(Grouped, groups_of_one_size_are_those_that_ends_say) {
 }
 
 TEST_P(Grouped, rows_may_lie_apart) {
-  const at::Tensor wide = noise({7, 2 * kGroupInputs}, 3, std::get<0>(GetParam()));
+  const at::Tensor wide = noise({7, 2 * kGroupInputs}, 3, type());
   const at::Tensor apart = wide.narrow(1, 0, kGroupInputs), turned = rows(7).t().contiguous().t();
   for (const at::Tensor& x : {apart, turned}) {
     EXPECT_TRUE(same_bytes(call(x, weights(), ends({1, 1, 4, 7, 7})),
@@ -104,9 +111,18 @@ TEST_P(Grouped, numbers_of_a_client_are_not_read_as_rows_of_int8) {
   EXPECT_THROW(call(rows(7), bytes, ends({1, 2, 3, 4, 7})), c10::Error);
 }
 
-INSTANTIATE_TEST_SUITE_P(Layouts, Grouped,
-                         ::testing::Combine(::testing::Values(at::kFloat, at::kBFloat16, at::kHalf),
-                                            ::testing::Bool()));
+std::string name_of_grouped(const ::testing::TestParamInfo<Grouped::ParamType>& info) {
+  std::string name(name_of(std::get<0>(info.param)));
+  std::ranges::replace(name, '-', '_');
+  name += "_" + std::string(name_of(from_torch(std::get<1>(info.param))));
+  return name + (std::get<2>(info.param) ? "_outputs_dense" : "_inputs_dense");
+}
+
+INSTANTIATE_TEST_SUITE_P(Levels, Grouped,
+                         ::testing::Combine(::testing::ValuesIn(kernels::levels()),
+                                            ::testing::Values(at::kFloat, at::kBFloat16, at::kHalf),
+                                            ::testing::Bool()),
+                         name_of_grouped);
 
 }  // namespace
 }  // namespace djinn::exec

@@ -15,6 +15,8 @@
 #include <ATen/ops/softmax.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cmath>
 #include <optional>
 #include <string>
 #include <tuple>
@@ -149,7 +151,7 @@ struct Int8Weights {
 };
 
 // Integers, the largest in each block, which rows in int8 have without rounding: so what is
-// compared is the product, and not what the form itself leaves out.
+// compared is the product alone.
 at::Tensor whole_numbers(int64_t rows, int64_t columns, at::ScalarType type) {
   const at::Tensor x = noise({rows, columns}, 7);
   float* const numbers = x.mutable_data_ptr<float>();
@@ -161,16 +163,47 @@ at::Tensor whole_numbers(int64_t rows, int64_t columns, at::ScalarType type) {
   return x.to(type);
 }
 
-TEST_P(FastLevels, products_with_weights_in_int8) {
+// Where inputs are first, rows stay as they are.
+TEST_P(FastLevels, products_with_weights_in_int8_but_for_the_rounding_of_rows) {
   for (const bool turned : {false, true}) {
     const Int8Weights w = turned ? Int8Weights(kInputs, kOutputs) : Int8Weights(kOutputs, kInputs);
     const at::Tensor w2 = turned ? w.widened : w.widened.t();
     for (const int64_t rows : kRowCounts) {
-      const at::Tensor x = whole_numbers(rows, kInputs, type());
+      const at::Tensor x = turned ? some({rows, kInputs}, 7) : whole_numbers(rows, kInputs, type());
       expect_near(call<at::Tensor>("djinn::linear_rows", x, w.values(), Maybe(), turned),
                   at::matmul(x, w2.to(type())), at::matmul(wide(x), w2),
                   std::to_string(rows) + (turned ? " rows, turned" : " rows"));
     }
+  }
+}
+
+// How far off products are for the rounding of rows alone. It is to multiples of a 127th of the
+// largest of each block; whatever is rounded to multiples is off by a twelfth of the square, in the
+// mean of squares. x: [rows, columns], w: [outputs, columns].
+double off_by_rounded_rows(const at::Tensor& x, const at::Tensor& w) {
+  const at::Tensor weights = w.square().sum(0).contiguous();
+  double sum = 0;
+  for (int64_t begin = 0; begin < x.size(1); begin += kInt8Block) {
+    const int64_t count = std::min<int64_t>(kInt8Block, x.size(1) - begin);
+    const at::Tensor most = wide(x).narrow(1, begin, count).abs().amax(1);
+    const double squares = (most / double{kInt8Most}).square().sum().item<double>();
+    sum += squares / 12 * weights.narrow(0, begin, count).sum().item<double>();
+  }
+  return std::sqrt(sum);
+}
+
+TEST_P(FastLevels, rows_in_int8_are_off_by_what_their_steps_say) {
+  const Int8Weights w(kOutputs, kInputs);
+  for (const int64_t rows : kRowCounts) {
+    const at::Tensor x = some({rows, kInputs}, 24);
+    const at::Tensor exact = at::matmul(wide(x), w.widened.t());
+    const double expected =
+        std::hypot(off_by_rounded_rows(x, w.widened), distance(exact.to(type()), exact));
+    const double found =
+        distance(call<at::Tensor>("djinn::linear_rows", x, w.values(), Maybe(), false), exact);
+    // Of one row it is chance of 600 numbers.
+    EXPECT_LE(found, 1.2 * expected) << rows << " rows";
+    EXPECT_GE(found, 0.8 * expected) << rows << " rows";
   }
 }
 
