@@ -6,12 +6,12 @@
 #include <ATen/Parallel.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cstdint>
 #include <optional>
 
 #include "kernel/base/isa_level.h"
 #include "kernel/exec/kernels/kernels.h"
+#include "kernel/exec/shares.h"
 #include "kernel/exec/torch_headers.h"
 
 namespace djinn::exec {
@@ -43,15 +43,15 @@ namespace djinn::exec {
 // Whether each row of x, of [rows, heads, tokens, width], has a row of the other, broadcast.
 [[nodiscard]] bool has_row_for_each(const at::Tensor& x, const at::Tensor& other);
 
-// Calls f(i, thread) for each i of [0, count), each once, on this lane's threads, of which no two
-// have one number below at::get_num_threads(): who is done takes the next one, since a share takes
-// as long as memory takes, and threads wait for each other at the end.
+// Calls f(i, thread) for each i of [0, count), each once, on this lane's threads (shares.h), of
+// which no two have one number below at::get_num_threads().
 template <typename F>
 void for_each_share(int64_t count, const F& f) {
-  std::atomic<int64_t> next = 0;
   const int64_t threads = std::min<int64_t>(count, at::get_num_threads());
+  if (threads == 0) return;
+  Shares shares(count, threads);
   at::parallel_for(0, threads, 1, [&](int64_t thread, int64_t) {
-    for (int64_t i = next++; i < count; i = next++) f(i, thread);
+    while (const auto share = shares.take(thread)) f(*share, thread);
   });
 }
 

@@ -62,6 +62,8 @@ struct Int8Tile : Tile<T, M, W> {
   [[gnu::always_inline]] inline void add(int64_t block, int steps) {
     Int8Dots::Scales scales[M * W];
     DJINN_UNROLL
+    for (int w = 0; w < W; ++w) fetch(weight_scales[w] + block);
+    DJINN_UNROLL
     for (int m = 0; m < M; ++m) {
       DJINN_UNROLL
       for (int w = 0; w < W; ++w) {
@@ -90,11 +92,12 @@ struct Int8Tile : Tile<T, M, W> {
   }
 
   // Of one row, memory is read at its speed; of several it is fetched while they are computed.
-  static void fetch(const int8_t* at) {
+  template <typename U>
+  static void fetch(const U* at) {
     if constexpr (M == 1) {
       fetch_ahead(at);
     } else {
-      __builtin_prefetch(at + kPackedAheadBytes<M>, 0, kSecondCache);
+      __builtin_prefetch(reinterpret_cast<const char*>(at) + kPackedAheadBytes<M>, 0, kSecondCache);
     }
   }
 
