@@ -30,6 +30,7 @@
 #include <numbers>
 #include <optional>
 #include <string_view>
+#include <vector>
 
 #include "kernel/base/isa_level.h"
 #include "kernel/exec/as_before.h"
@@ -37,6 +38,7 @@
 #include "kernel/exec/one_thread.h"
 #include "kernel/exec/own_operators.h"
 #include "kernel/exec/shape_rules.h"
+#include "kernel/exec/whole_vectors.h"
 
 namespace djinn::exec {
 namespace {
@@ -144,14 +146,21 @@ at::Tensor composed_gelu(const at::Tensor& x) {
   return (x * 0.5) * (at::tanh((x + at::pow(x, 3.0) * 0.044715) * root) + 1);
 }
 
-at::Tensor gate(const at::Tensor& given, const std::optional<at::Tensor>& given_factor,
-                c10::string_view activation, bool factor_first) {
-  const auto element = element_of(given.scalar_type());
-  if (!element || (given_factor && (given_factor->scalar_type() != given.scalar_type() ||
-                                    given_factor->sizes() != given.sizes()))) {
-    const OneThread alone(true);
-    return gate_as_before(given, given_factor, activation, factor_first);
-  }
+// PyTorch's own, of a type that has no kernel.
+at::Tensor activated_in_vectors(const at::Tensor& x, kernels::Activation activation) {
+  auto& dispatcher = c10::Dispatcher::singleton();
+  static const auto silu = dispatcher.findSchemaOrThrow("aten::silu", ""),
+                    gelu = dispatcher.findSchemaOrThrow("aten::gelu", "");
+  const bool is_silu = activation == kernels::Activation::kSilu;
+  std::vector<c10::IValue> stack{x};
+  if (!is_silu) stack.emplace_back(activation == kernels::Activation::kGelu ? "none" : "tanh");
+  const OneThread alone(true);
+  call_in_vectors(is_silu ? silu : gelu, stack);
+  return stack[0].toTensor();
+}
+
+at::Tensor own_gate(const at::Tensor& given, const std::optional<at::Tensor>& given_factor,
+                    c10::string_view activation, bool factor_first, kernels::Element element) {
   const at::Tensor x = given.contiguous();
   const at::Tensor factor = given_factor ? given_factor->contiguous() : at::Tensor();
   const at::Tensor y = at::empty(x.sizes(), x.options());
@@ -160,10 +169,27 @@ at::Tensor gate(const at::Tensor& given, const std::optional<at::Tensor>& given_
   call.x = x.const_data_ptr();
   call.factor = factor.defined() ? factor.const_data_ptr() : nullptr;
   call.y = y.mutable_data_ptr();
-  const kernels::GateKernel kernel = fast_kernels().rows.gate[static_cast<size_t>(*element)];
+  const kernels::GateKernel kernel = fast_kernels().rows.gate[static_cast<size_t>(element)];
   at::parallel_for(0, x.numel(), kGrain,
                    [&](int64_t begin, int64_t end) { kernel(call, begin, end); });
   return laid_out_gate(y, given, given_factor, activation, factor_first);
+}
+
+at::Tensor gate(const at::Tensor& given, const std::optional<at::Tensor>& factor,
+                c10::string_view activation, bool factor_first) {
+  const auto element = element_of(given.scalar_type());
+  const bool is_alike =
+      !factor || (factor->scalar_type() == given.scalar_type() && factor->sizes() == given.sizes());
+  if (element && is_alike) return own_gate(given, factor, activation, factor_first, *element);
+  if (!given.is_floating_point()) {
+    const OneThread alone(true);
+    return gate_as_before(given, factor, activation, factor_first);
+  }
+  const at::Tensor y = element ? own_gate(given, {}, activation, false, *element)
+                               : activated_in_vectors(given, activation_named(activation));
+  if (!factor) return y;
+  const OneThread alone(true);
+  return factor_first ? *factor * y : y * *factor;
 }
 
 // --- djinn::rope

@@ -19,6 +19,7 @@
 #include "kernel/exec/one_thread.h"
 #include "kernel/exec/pieces.h"
 #include "kernel/exec/torch_headers.h"
+#include "kernel/exec/whole_vectors.h"
 
 namespace djinn::exec {
 namespace {
@@ -114,10 +115,15 @@ void offer_places(const Step& step, const Frame& frame) {
   }
 }
 
-// A fast run has the same bits however many threads there are (the row contract).
+// A row has the same bits whatever is beside it and however many threads there are: the row
+// contract, which fast runs of the host keep.
+bool is_by_row(const AdmittedGraph& program) {
+  return program.graph.numerics != srg::Numerics::kExact && program.device.is_cpu();
+}
+
 bool takes_one_thread(const AdmittedGraph& program, const Step& step, const Stack& stack) {
   if (!step.written.empty() && writes_over_inputs(step.op->handle.schema(), stack)) return true;
-  if (program.graph.numerics == srg::Numerics::kExact || !program.device.is_cpu()) return false;
+  if (!is_by_row(program)) return false;
   if (step.op->keeps_bits_if != nullptr) return !step.op->keeps_bits_if(stack);
   return !step.op->keeps_bits || splits_in(step.splits, stack);
 }
@@ -131,7 +137,11 @@ Status begin_step(const AdmittedGraph& program, const Step& step,
   if (step.op->is_kv_append) DJINN_CHECK(check_append(program, step, frame, stack));
   if (frame.placer != nullptr) offer_places(step, frame);
   const OneThread alone(takes_one_thread(program, step, stack));
-  return call_filled(step, frame, stack);
+  if (!is_by_row(program) || !rounds_apart(step.splits, stack)) {
+    return call_filled(step, frame, stack);
+  }
+  call_in_vectors(step.op->handle, stack);
+  return store_results(step, frame, stack);
 }
 
 Status end_step(const AdmittedGraph& program, const Step& step, Frame& frame) {

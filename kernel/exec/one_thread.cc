@@ -12,6 +12,8 @@
 #include <array>
 #include <utility>
 
+#include "kernel/exec/whole_vectors.h"
+
 // In the LibTorch that has MKL: 0 is what other threads have. Gives the former number.
 extern "C" int MKL_Set_Num_Threads_Local(int threads) __attribute__((weak));
 
@@ -205,26 +207,96 @@ struct SplitsRow {
   Splits splits;
 };
 
-// Found by comparing one thread with several (one_thread_test.cc does for some); the kernels of the
-// others round alike in both ways.
+// Found by comparing one thread with several (one_thread_test.cc does for some), and rows alone
+// with rows among others (whole_vectors_test.cc); the kernels of the others round alike in both
+// ways.
 constexpr auto kSplits = std::to_array<SplitsRow>({
-    {"aten::add.Scalar", Splits::kFloats},   {"aten::add.Tensor", Splits::kFloats},
-    {"aten::add_.Scalar", Splits::kFloats},  {"aten::add_.Tensor", Splits::kFloats},
-    {"aten::addcmul", Splits::kFloats},      {"aten::arange", Splits::kFloats},
-    {"aten::arange.start", Splits::kFloats}, {"aten::arange.start_step", Splits::kFloats},
-    {"aten::div.Scalar", Splits::kComplex},  {"aten::div.Tensor", Splits::kComplex},
-    {"aten::div_.Tensor", Splits::kComplex}, {"aten::gelu", Splits::kFloats},
-    {"aten::mul.Scalar", Splits::kComplex},  {"aten::mul.Tensor", Splits::kComplex},
-    {"aten::mul_.Tensor", Splits::kComplex}, {"aten::pow.Tensor_Scalar", Splits::kFloats},
-    {"aten::rsqrt", Splits::kFloats},        {"aten::rsub.Scalar", Splits::kFloats},
-    {"aten::sigmoid", Splits::kFloats},      {"aten::silu", Splits::kFloats},
-    {"aten::softplus", Splits::kFloats},     {"aten::square", Splits::kComplex},
-    {"aten::sub.Scalar", Splits::kFloats},   {"aten::sub.Tensor", Splits::kFloats},
+    {"aten::add.Scalar", Splits::kFloats},
+    {"aten::add.Tensor", Splits::kFloats},
+    {"aten::add_.Scalar", Splits::kFloats},
+    {"aten::add_.Tensor", Splits::kFloats},
+    {"aten::addcmul", Splits::kFloats},
+    {"aten::addcmul_", Splits::kFloats},
+    {"aten::arange", Splits::kFloats},
+    {"aten::arange.start", Splits::kFloats},
+    {"aten::arange.start_step", Splits::kFloats},
+    {"aten::arctan2", Splits::kFloats},
+    {"aten::atan2", Splits::kFloats},
+    {"aten::atan2_", Splits::kFloats},
+    {"aten::atanh", Splits::kFloats},
+    {"aten::atanh_", Splits::kFloats},
+    {"aten::celu", Splits::kFloats},
+    {"aten::celu_", Splits::kFloats},
+    {"aten::cosh", Splits::kFloats},
+    {"aten::cosh_", Splits::kFloats},
+    {"aten::digamma", Splits::kFloats},
+    {"aten::digamma_", Splits::kFloats},
+    {"aten::div.Scalar", Splits::kComplex},
+    {"aten::div.Tensor", Splits::kComplex},
+    {"aten::div.Tensor_mode", Splits::kFloats},
+    {"aten::div_.Tensor", Splits::kComplex},
+    {"aten::div_.Tensor_mode", Splits::kFloats},
+    {"aten::divide.Tensor", Splits::kComplex},
+    {"aten::elu", Splits::kFloats},
+    {"aten::elu_", Splits::kFloats},
+    {"aten::elu_backward", Splits::kFloats},
+    {"aten::exp2", Splits::kFloats},
+    {"aten::exp2_", Splits::kFloats},
+    {"aten::float_power.Scalar", Splits::kFloats},
+    {"aten::float_power.Tensor_Scalar", Splits::kFloats},
+    {"aten::float_power.Tensor_Tensor", Splits::kFloats},
+    {"aten::float_power_.Scalar", Splits::kFloats},
+    {"aten::float_power_.Tensor", Splits::kFloats},
+    {"aten::gelu", Splits::kFloats},
+    {"aten::gelu_", Splits::kFloats},
+    {"aten::gelu_backward", Splits::kFloats},
+    {"aten::hypot", Splits::kFloats},
+    {"aten::hypot_", Splits::kFloats},
+    {"aten::igamma", Splits::kFloats},
+    {"aten::igamma_", Splits::kFloats},
+    {"aten::igammac", Splits::kFloats},
+    {"aten::igammac_", Splits::kFloats},
+    {"aten::logaddexp", Splits::kFloats},
+    {"aten::logaddexp2", Splits::kFloats},
+    {"aten::mish", Splits::kFloats},
+    {"aten::mish_", Splits::kFloats},
+    {"aten::mish_backward", Splits::kFloats},
+    {"aten::mul.Scalar", Splits::kComplex},
+    {"aten::mul.Tensor", Splits::kComplex},
+    {"aten::mul_.Tensor", Splits::kComplex},
+    {"aten::multiply.Tensor", Splits::kComplex},
+    {"aten::pow.Scalar", Splits::kFloats},
+    {"aten::pow.Tensor_Scalar", Splits::kFloats},
+    {"aten::pow.Tensor_Tensor", Splits::kFloats},
+    {"aten::pow_.Scalar", Splits::kFloats},
+    {"aten::pow_.Tensor", Splits::kFloats},
+    {"aten::rsqrt", Splits::kFloats},
+    {"aten::rsqrt_", Splits::kFloats},
+    {"aten::rsub.Scalar", Splits::kFloats},
+    {"aten::rsub.Tensor", Splits::kFloats},
+    {"aten::selu", Splits::kFloats},
+    {"aten::selu_", Splits::kFloats},
+    {"aten::sigmoid", Splits::kFloats},
+    {"aten::sigmoid_", Splits::kFloats},
+    {"aten::silu", Splits::kFloats},
+    {"aten::silu_", Splits::kFloats},
+    {"aten::silu_backward", Splits::kFloats},
+    {"aten::sinh", Splits::kFloats},
+    {"aten::sinh_", Splits::kFloats},
+    {"aten::softplus", Splits::kFloats},
+    {"aten::softplus_backward", Splits::kFloats},
+    {"aten::softshrink", Splits::kFloats},
+    {"aten::special_i0e", Splits::kFloats},
+    {"aten::square", Splits::kComplex},
+    {"aten::square_", Splits::kComplex},
+    {"aten::sub.Scalar", Splits::kFloats},
+    {"aten::sub.Tensor", Splits::kFloats},
+    {"aten::sub_.Scalar", Splits::kFloats},
+    {"aten::sub_.Tensor", Splits::kFloats},
+    {"aten::subtract.Tensor", Splits::kFloats},
+    {"aten::true_divide.Tensor", Splits::kComplex},
 });
 static_assert(std::ranges::is_sorted(kSplits, {}, &SplitsRow::op));
-static_assert(std::ranges::all_of(kSplits, [](const SplitsRow& row) {
-  return std::ranges::binary_search(kKeepBits, row.op);
-}));
 
 constexpr auto kSums = std::to_array<std::string_view>({
     "aten::add.Scalar",
@@ -232,8 +304,12 @@ constexpr auto kSums = std::to_array<std::string_view>({
     "aten::add_.Scalar",
     "aten::add_.Tensor",
     "aten::rsub.Scalar",
+    "aten::rsub.Tensor",
     "aten::sub.Scalar",
     "aten::sub.Tensor",
+    "aten::sub_.Scalar",
+    "aten::sub_.Tensor",
+    "aten::subtract.Tensor",
 });
 static_assert(std::ranges::is_sorted(kSums));
 
@@ -358,18 +434,15 @@ Splits splits_of(std::string_view op, const Stack& constants) {
 bool splits_in(Splits splits, const Stack& stack) {
   if (splits == Splits::kNever) return false;
   at::DimVector sizes;
-  bool has_tensor = false, has_complex = false, has_floats = false;
+  bool has_tensor = false;
   for (const c10::IValue& argument : stack) {
     each_tensor(argument, [&](const at::Tensor& tensor) {
       has_tensor = true;
-      has_complex |= tensor.is_complex();
-      has_floats |= tensor.is_floating_point();
       sizes = at::infer_size_dimvector(sizes, tensor.sizes());
     });
   }
   if (!has_tensor) return splits == Splits::kFloats;  // how many it makes is not known here
-  const bool splits_these = has_complex || (splits == Splits::kFloats && has_floats);
-  return splits_these && c10::multiply_integers(sizes) > kFewElements;
+  return rounds_apart(splits, stack) && c10::multiply_integers(sizes) > kFewElements;
 }
 
 // This counts for calls from this thread alone: at::set_num_threads() would change it for all. That
