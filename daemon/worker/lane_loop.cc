@@ -304,7 +304,7 @@ std::vector<SessionId> LaneLoop::unit_of(SessionId picked, uint64_t now_ns) {
 
 bool LaneLoop::run_unit(const std::vector<SessionId>& unit, uint64_t begun_ns) {
   bool worked = false;
-  uint64_t shared_ns = 0;
+  uint64_t shared_ns = 0, shared_turn_ns = 0;
   for (const SessionId id : unit) {
     Seat& seat = rings_.at(id);
     const auto place = runner_->is_paused() ? Slices::Place::kInside : Slices::Place::kOutside;
@@ -317,6 +317,7 @@ bool LaneLoop::run_unit(const std::vector<SessionId>& unit, uint64_t begun_ns) {
       set_aside(id, advance.error());
     } else if (*advance == Runner::Advance::kJoins) {
       shared_ns += ended_ns - slice.since_ns;
+      shared_turn_ns += slice.turn_ns;
     } else {
       if (*advance == Runner::Advance::kWaiting) state_.waits.suspend(id);
       worked |= end_step(id, *advance, {begun_ns, ended_ns, ended_ns - slice.since_ns, slice});
@@ -347,7 +348,9 @@ bool LaneLoop::run_unit(const std::vector<SessionId>& unit, uint64_t begun_ns) {
     slices_.begin_turn(ended_ns);
   }
   for (const auto& [id, advance, rows] : ended) {
-    worked |= end_step(id, advance, {begun_ns, ended_ns, shared_ns * rows / all_rows, Slice{}});
+    Slice part;
+    part.turn_ns = shared_turn_ns * rows / all_rows;
+    worked |= end_step(id, advance, {begun_ns, ended_ns, shared_ns * rows / all_rows, part});
   }
   return worked;
 }

@@ -124,7 +124,7 @@ class LaneLoop {
     uint64_t begun_ns = 0;
     uint64_t ended_ns = 0;
     uint64_t to_charge_ns = 0;  // what of the time is this session's, beside what was charged
-    Slice slice;                // its last one; of a step that was joined none
+    Slice slice;                // its last one; of a step that was joined a part
   };
   bool end_step(SessionId id, Runner::Advance advance, const StepTime& time);
   Status queue_again(Seat& seat, uint64_t now_ns);
