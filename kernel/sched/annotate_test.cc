@@ -230,7 +230,7 @@ weight %kernel : float32[64, 3, 16, 16]
 )";
   const Graph image = annotated_text(vision);
   EXPECT_EQ(classify(image), Workload::kVision);
-  EXPECT_EQ(image.nodes[0].annotation.role, "convolution");
+  EXPECT_EQ(image.nodes[0].annotation.role, "embedding");
   EXPECT_EQ(image.nodes[0].annotation.flops, uint64_t{2} * 64 * 14 * 14 * 3 * 16 * 16);
   const Graph both = annotated_text(vision + R"(
 input %ids : int64[1, 14]

@@ -39,6 +39,7 @@ struct Labels {
   std::string name;
   std::vector<Range> roles, phases, modalities;
   std::vector<Range> gradients;    // what they say is "gradient"
+  std::vector<Range> residencies;  // of nodes that no rule below is right of
   std::vector<Range> criticality;  // "critical" or "slack"
   std::vector<Range> if_fast;      // likewise, where fused nodes make it otherwise
   std::vector<Range> rates;        // bytes a run, in digits
@@ -80,6 +81,8 @@ Labels read_labels(const std::filesystem::path& path) {
       labels.modalities.push_back(range_of(second, third));
     } else if (first == "rate") {
       labels.rates.push_back(range_of(second, third));
+    } else if (first == "residency") {
+      labels.residencies.push_back(range_of(second, third));
     } else if (first == "gradient") {
       labels.gradients.push_back(range_of(first, second));
     } else if (first == "critical" || first == "slack") {
@@ -155,6 +158,11 @@ bool is_into_input(const Graph& graph, const Node& node) {
 
 srg::Residency residency_of(const Labels& labels, const Graph& graph,
                             const std::vector<bool>& leaves, const Node& node) {
+  if (const std::string label = label_of(labels.residencies, node.outputs.at(0)); !label.empty()) {
+    const auto residency = srg::from_name<srg::Residency>(label);
+    EXPECT_TRUE(residency) << labels.name << ": " << label;
+    return residency.value_or(srg::Residency::kUnknown);
+  }
   if (node.op == "djinn::kv_append" || is_into_input(graph, node)) return srg::Residency::kState;
   if (!label_of(labels.gradients, node.outputs.at(0)).empty()) return srg::Residency::kGradient;
   const bool output =

@@ -226,8 +226,30 @@ class RoleFinder {
   void name_by_operator() {
     for (NodeIndex i = 0; i < count(); ++i) {
       if (!graph_.nodes[i].annotation.role.empty()) roles_[i] = Role::kClients;
+      if (embeds_patches(i)) give(i, Role::kEmbedding);
       give(i, role_of(family(i)));
     }
+  }
+
+  // A convolution of an input whose kernel goes over each place once.
+  [[nodiscard]] bool embeds_patches(NodeIndex node) const {
+    const auto operands = flow_.operands(node);
+    if (family(node) != Family::kConvolution || operands.size() < 2) return false;
+    if (graph_.nodes[node].outputs.empty()) return false;
+    if (source(operands[0].producer) != kNoNode || is_of_weights(operands[0])) return false;
+    const auto& from = shapes_[operands[0].value];
+    const auto& kernel = shapes_[operands[1].value];
+    const auto& to = shapes_[graph_.nodes[node].outputs[0]];
+    constexpr size_t kPlaces = 2;  // the dimensions from here on
+    if (!from || !kernel || !to || kernel->sizes.size() <= kPlaces) return false;
+    if (from->sizes.size() != kernel->sizes.size() || to->sizes.size() != kernel->sizes.size()) {
+      return false;
+    }
+    for (size_t i = kPlaces; i < kernel->sizes.size(); ++i) {
+      const int64_t size = kernel->sizes[i];
+      if (size == 1 || to->sizes[i] * size != from->sizes[i]) return false;
+    }
+    return true;
   }
 
   static Role role_of(Family family) {
@@ -905,6 +927,7 @@ class RoleFinder {
   void name_sums_of_experts() {
     for (NodeIndex i = 0; i < count(); ++i) {
       if (!is_open(i) || family(i) == Family::kCopy || family(i) == Family::kFill) continue;
+      if (scales_a_layer(i)) continue;
       bool all = true, any = false;
       for (const Operand& operand : flow_.operands(i)) {
         const NodeIndex from = behind_scale(operand.producer);
@@ -917,6 +940,20 @@ class RoleFinder {
       }
       if (any && all && is_worked_on(i)) give(i, Role::kMlp);
     }
+  }
+
+  // A product with a weight that is then added to what went around the layer.
+  [[nodiscard]] bool scales_a_layer(NodeIndex node) const {
+    const auto operands = flow_.operands(node);
+    if (name(node) != "aten::mul" || operands.size() != 2) return false;
+    if (is_of_weights(operands[0]) == is_of_weights(operands[1])) return false;
+    const auto users = flow_.users(node);
+    return !users.empty() && std::ranges::all_of(users, [&](NodeIndex user) {
+      if (family(user) != Family::kView) return is_sum_of_two(user);
+      const auto behind = flow_.users(user);
+      return !behind.empty() &&
+             std::ranges::all_of(behind, [&](NodeIndex one) { return is_sum_of_two(one); });
+    });
   }
 
   // Beside a sum of two results, only products join what an expert gives with something.
