@@ -153,46 +153,34 @@ const T* argument(const srg::Node& node, size_t position) {
   return std::get_if<T>(&node.arguments[position].value);
 }
 
-// weight: [outputs, inputs], or turned.
+// How a weight's dimensions follow each other.
+enum class Lies : uint8_t { kOutputsFirst, kInputsFirst, kInGroups };  // of which inputs are first
+
+// Of groups as if their rows were one's: what is held does not depend on how they are shared out.
 std::optional<HeldBeside> product_with(const AdmittedGraph& program, const Inference& inference,
-                                       srg::ValueId input, srg::ValueId weight, bool turned) {
+                                       srg::ValueId input, srg::ValueId weight, Lies lies) {
   const ValueShape& shape = inference.samples[0].shapes[weight];
   const at::Tensor& bound = program.constants[weight];
+  const bool is_grouped = lies == Lies::kInGroups;
+  const size_t rank = is_grouped ? 3 : 2;
   // What stands for a weight in int8 until the graph is rewritten has no such dimensions.
-  if (!bound.defined() || bound.dim() != 2 || shape.sizes.size() != 2) return std::nullopt;
+  if (!bound.defined() || static_cast<size_t>(bound.dim()) != rank || shape.sizes.size() != rank) {
+    return std::nullopt;
+  }
   auto view = fit_view(inference, input);
   if (!view || view->sizes.size() < 2) return std::nullopt;
+  size_t outputs = rank - 2, inputs = rank - 1;
+  if (lies != Lies::kOutputsFirst) std::swap(outputs, inputs);
   HeldBeside product;
   product.dtype = view->dtype;
   product.sizes = std::move(view->sizes);
   product.strides = std::move(view->strides);
-  product.outputs = static_cast<uint64_t>(shape.sizes[turned ? 1 : 0]);
-  product.inputs = static_cast<uint64_t>(shape.sizes[turned ? 0 : 1]);
-  product.inputs_dense = bound.stride(turned ? 0 : 1) == 1;
-  product.is_int8 = bound.scalar_type() == at::kChar;
+  product.outputs = static_cast<uint64_t>(shape.sizes[outputs]);
+  product.inputs = static_cast<uint64_t>(shape.sizes[inputs]);
+  product.inputs_dense = bound.stride(static_cast<int64_t>(inputs)) == 1;
+  product.is_int8 = bound.scalar_type() == at::kChar && !is_grouped;
+  product.is_grouped = is_grouped;
   return product;
-}
-
-// As if its groups' rows were one's: what is held does not depend on how they are shared out.
-std::vector<HeldBeside> of_groups(const AdmittedGraph& program, const Inference& inference,
-                                  const srg::Node& node) {
-  const auto* const input = argument<srg::ValueRef>(node, 0);
-  const auto* const weights = argument<srg::ValueRef>(node, 1);
-  auto view = input == nullptr ? std::nullopt : fit_view(inference, input->id);
-  if (!view || weights == nullptr || view->sizes.size() < 2) return {};
-  const ValueShape& shape = inference.samples[0].shapes[weights->id];
-  const at::Tensor& bound = program.constants[weights->id];
-  if (!bound.defined() || bound.dim() != 3 || shape.sizes.size() != 3) return {};
-  HeldBeside product;
-  product.dtype = view->dtype;
-  product.sizes = std::move(view->sizes);
-  product.strides = std::move(view->strides);
-  product.inputs = static_cast<uint64_t>(shape.sizes[1]);
-  product.outputs = static_cast<uint64_t>(shape.sizes[2]);
-  product.inputs_dense = bound.stride(1) == 1;
-  product.is_ours = true;
-  product.is_grouped = true;
-  return {std::move(product)};
 }
 
 }  // namespace
@@ -206,11 +194,11 @@ uint64_t HeldBeside::bytes_at(std::span<const int64_t> symbols) const {
 std::vector<HeldBeside> held_beside(const AdmittedGraph& program, const Inference& inference,
                                     const Step& step) {
   const srg::Node& node = program.graph.nodes[step.node];
-  if (node.op == "djinn::grouped_rows") return of_groups(program, inference, node);
   const bool is_one = node.op == "djinn::linear_rows", is_sum = node.op == "aten::addmm";
+  const bool is_grouped = node.op == "djinn::grouped_rows";
   const bool is_turned = is_sum || node.op == "aten::mm" || node.op == "aten::matmul";
   const bool is_plain = is_turned || node.op == "aten::linear";
-  if (!is_one && !is_plain && node.op != "djinn::linears") return {};
+  if (!is_one && !is_grouped && !is_plain && node.op != "djinn::linears") return {};
   const size_t first = is_sum ? 1 : 0;  // behind what is added
   const auto* const input = argument<srg::ValueRef>(node, first);
   const auto* const weight = argument<srg::ValueRef>(node, first + 1);
@@ -220,11 +208,14 @@ std::vector<HeldBeside> held_beside(const AdmittedGraph& program, const Inferenc
   std::vector<std::optional<srg::ValueId>> ids;
   if (weight != nullptr) ids.push_back(weight->id);
   if (weights != nullptr) ids = weights->ids;
+  const bool has_inputs_first = is_turned || (turned != nullptr && *turned);
+  const Lies lies = is_grouped         ? Lies::kInGroups
+                    : has_inputs_first ? Lies::kInputsFirst
+                                       : Lies::kOutputsFirst;
   std::vector<HeldBeside> products;
   for (const auto& id : ids) {
     if (!id) continue;
-    auto product = product_with(program, inference, input->id, *id,
-                                is_turned || (turned != nullptr && *turned));
+    auto product = product_with(program, inference, input->id, *id, lies);
     if (!product) continue;
     product->is_ours = !is_plain;
     products.push_back(*std::move(product));
