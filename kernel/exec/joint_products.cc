@@ -124,18 +124,19 @@ void take_rows(ProductWork& work, int64_t begin, int64_t end) {
 // shared out among the threads as if they were one's, which changes no result.
 template <typename F>
 void run_rows_told(size_t count, const F& work) {
-  int64_t shares = 0;
+  c10::SmallVector<int64_t, 8> firsts{0};  // of each work its first share; and how many there are
   for (size_t i = 0; i < count; ++i) {
     ProductWork& it = work(i);
     it.share = share_of(it);
-    shares += shares_of(it);
+    firsts.push_back(firsts.back() + shares_of(it));
     if (it.call.rows > 0 && !shares_outputs(it)) run_inputs_first(it);
   }
-  if (shares == 0) return;
-  for_each_share(shares, [&](int64_t share, int64_t thread) {
-    size_t i = 0;
-    for (; share >= shares_of(work(i)); ++i) share -= shares_of(work(i));
-    run_share(work(i), share, thread);
+  if (firsts.back() == 0) return;
+  for_each_share(firsts.back(), [&](int64_t share, int64_t thread) {
+    // Works without shares have the first of the next one.
+    const auto* const next = std::ranges::upper_bound(firsts, share);
+    const auto i = static_cast<size_t>(next - firsts.begin() - 1);
+    run_share(work(i), share - firsts[i], thread);
   });
 }
 
