@@ -13,7 +13,6 @@ them that prompts have. What could have made a difference is counted, too: `kill
 `seen_paused` and `together`, and of the long generation beside which the fewest came and went,
 `left_beside` and `killed_beside`."""
 
-import hashlib
 import itertools
 import multiprocessing
 import os
@@ -34,6 +33,7 @@ from typing import Any, Self
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.append(str(ROOT / "tests" / "e2e"))
 
+from positions import positions_of  # noqa: E402
 from private_daemon import Daemon, running, wait_until  # noqa: E402
 from report import Entry, entry, report  # noqa: E402
 from schedule import decisions  # noqa: E402
@@ -174,16 +174,6 @@ def client(commands: Connection, host: str, directory: str, form: Form, seed: in
         how = djinn.explain(ghost)
         assert (how["tier"], how["weights"]) == (2, form.weights), how
         commands.send(positions_of(said, cache))
-
-
-def positions_of(said: Any, cache: Any) -> Positions:
-    """Of all rows. The last token's keys and values were never wanted."""
-    import torch
-
-    layers = [one.cpu() for layer in cache.layers for one in (layer.keys, layer.values)]
-    kept = torch.stack(layers, 0).movedim(-2, 0)[: said.shape[1] - 1].contiguous()
-    columns = zip(said[:, 1:].T.tolist(), kept.view(torch.uint8).numpy(), strict=True)
-    return [hashlib.blake2b(b"%a " % tokens + one.tobytes()).digest() for tokens, one in columns]
 
 
 def differing(found: Positions, expected: Positions) -> list[int]:

@@ -9,7 +9,6 @@ generate behind prompts: a row alone, and the same row first among others of one
 MODELS if they are not there.
 """
 
-import hashlib
 import json
 import os
 import sys
@@ -19,6 +18,7 @@ sys.path.append(str(Path(__file__).resolve().parents[1] / "e2e"))
 
 import torch
 import transformers
+from positions import positions_of
 from private_daemon import running
 from transformers import PreTrainedConfig
 
@@ -69,13 +69,7 @@ def digests(ghost: transformers.PreTrainedModel, ids: torch.Tensor) -> list[str]
         max_new_tokens=NEW_TOKENS,
         pad_token_id=0,
     ).cpu()
-    both = [one.cpu()[0] for layer in cache.layers for one in (layer.keys, layer.values)]
-    kept = torch.cat([one.movedim(-2, 0).flatten(1) for one in both], 1)[: said.shape[1] - 1]
-    rows = kept.contiguous().view(torch.uint8).numpy()
-    return [
-        hashlib.blake2b(b"%d " % token + row.tobytes(), digest_size=8).hexdigest()
-        for token, row in zip(said[0, 1:].tolist(), rows, strict=True)
-    ]
+    return [one.hex() for one in positions_of(said, cache, rows=1)]
 
 
 def report(models: Path) -> dict[str, list[str]]:
