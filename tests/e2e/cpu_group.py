@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Control groups whose processes share a part of one processor, cgroups(7)."""
+"""Control groups whose processes share so much of the processors, cgroups(7)."""
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -24,7 +24,8 @@ def places() -> Iterator[tuple[Path, dict[str, str]]]:
 
 @contextmanager
 def left_only(percent: int, pid: int) -> Iterator[None]:
-    """The process, with all of its threads, has such a part of one processor in the block."""
+    """The process, with all of its threads and what it starts, has so much of the processors in the
+    block; 100 is all of one."""
     group = None
     for parent, files in places():
         group = parent / f"djinn-test-{os.getpid()}-{pid}"
@@ -44,5 +45,6 @@ def left_only(percent: int, pid: int) -> Iterator[None]:
         yield
     finally:
         for left in (group / "cgroup.procs").read_text().split():
-            (group.parent / "cgroup.procs").write_text(left)
+            with suppress(ProcessLookupError):  # it has ended
+                (group.parent / "cgroup.procs").write_text(left)
         group.rmdir()

@@ -135,8 +135,9 @@ class Daemon:
         arguments: tuple[str, ...],
         programs: Path = BIN,
         socket_group: str | None = None,
-        threads: int = THREADS,
+        threads: int | None = THREADS,
     ) -> None:
+        """threads: None: djinnd's own default."""
         self.directory = directory
         self.threads = threads
         self.near_host = f"unix:{directory}/djinnd.sock"
@@ -150,7 +151,8 @@ class Daemon:
         mode = ("--socket-group", socket_group) if socket_group else ("--user",)
         command = [
             *(str(programs / "djinnd"), *mode, "--runtime-dir", str(directory)),
-            *("--threads", str(threads), *arguments),
+            *(() if threads is None else ("--threads", str(threads))),
+            *arguments,
         ]
         if "--kernels" not in arguments:  # which nobody waits for here
             command += ["--kernels", "standard"]

@@ -1,16 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """A worker that a quota leaves a part of a processor does not hang for that; and one that hangs is
-found all the same."""
+found all the same. Lanes have no more threads than a quota has processors."""
 
 import os
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import djinn
 import numpy as np
 import pytest
 from cpu_group import left_only
-from private_daemon import Daemon, running
+from private_daemon import Daemon, children_named, running, wait_until
 
 pytestmark = pytest.mark.ci
 
@@ -66,3 +67,27 @@ def test_an_operator_that_computes_for_too_long_is_refused_however_slowly() -> N
             with pytest.raises(djinn.Error, match=refusal):
                 program(x=np.ones(size, np.float32))
         assert daemon.worker()["restarts"] == 1
+
+
+def lanes_threads(daemon: Daemon) -> set[str]:
+    """As many as djinnd has told its workers, those in advance included."""
+    told: set[str] = set()
+
+    def is_there() -> bool:
+        for worker in children_named(daemon.process.pid, "djinn-worker"):
+            with suppress(FileNotFoundError, ProcessLookupError, ValueError):  # it ends
+                words = Path(f"/proc/{worker}/cmdline").read_text().split("\0")
+                told.add(words[words.index("--threads") + 1])
+        return bool(told)
+
+    wait_until(is_there, "there is a worker")
+    return told
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="ONE PROCESSOR IS NO MORE THAN 1.5")
+def test_a_lane_has_by_default_no_more_threads_than_the_quota_has_processors() -> None:
+    with left_only(150, os.getpid()), running(threads=None) as daemon:
+        assert lanes_threads(daemon) == {"1"}
+        with daemon.connect("one of them") as session:
+            program = session.define(product(512))
+            assert program(x=np.ones(512, np.float32))["z"] == 512**3
