@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// KernelRow: a line of djinnctl devices --kernels: who computes one kind of product on a device.
+// KernelRow: a line of djinnctl devices --kernels: what one kind of product gives on a device.
 #pragma once
 
 #include <cstdint>

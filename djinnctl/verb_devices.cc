@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// djinnctl devices shows the devices, and how full they are, or with --kernels whose kernels
-// compute which products there.
+// djinnctl devices shows the devices, and how full they are, or with --kernels what products give
+// there by our kernels and by the library's.
 #include <memory>
 #include <vector>
 
@@ -32,7 +32,7 @@ Status devices(const Invocation& invocation, const DevicesOptions& options) {
 void add_devices(CommandLine& line) {
   const auto options = std::make_shared<DevicesOptions>();
   const Verb verb = line.verb("devices", "the devices, and how full they are");
-  verb.flag("--kernels", options->kernels, "whose kernels compute which products there");
+  verb.flag("--kernels", options->kernels, "what products give there, by whose kernels");
   verb.does(options, devices);
 }
 

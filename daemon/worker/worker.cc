@@ -165,7 +165,7 @@ int run_worker(int argc, char** argv, child::Role role, const OpenDevice& open) 
   app.add_option("--policy", policy, "order of steps: fair or fifo");
   app.add_option("--isa", isa, "level of instructions of our own kernels, at most");
   app.add_option("--kernels", options.kernels,
-                 "who computes which products: a table of another worker's, or \"measure\"");
+                 "what products give here: a table of another worker's, or \"measure\"");
   app.add_option("--kernels-isa", options.kernels_isa, "level of the worker that measured those");
   app.add_option("--memory-bytes", options.memory_bytes, "what djinnd may grant in all");
   app.add_option("--fault-at", options.fault_at, "die at this fault point (tests)");

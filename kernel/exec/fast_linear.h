@@ -9,8 +9,8 @@ namespace djinn::exec {
 
 enum class ProductBy { kOwn, kLibrary };
 
-// djinn::linear_rows without a bias, computed by one of the two, whatever the table of kernels
-// says. Precondition: ours can compute it.
+// djinn::linear_rows without a bias, computed by one of the two, where programs have ours.
+// Precondition: ours can compute it.
 [[nodiscard]] at::Tensor product_by(ProductBy who, const at::Tensor& input,
                                     const at::Tensor& weight, bool turned);
 

@@ -2,7 +2,8 @@
 
 // CpuExecutor::measure_kernels(): what products of many rows give by our own kernels and by the
 // library's (kernel/base/kernel_table.h), and how near a token's products come to what memory
-// gives. For people: libraries choose by the vendor, and may be the faster ones on a host.
+// gives. For people: a library may be the faster one on a host, where programs have ours all the
+// same.
 #include <ATen/Parallel.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/sum.h>

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who computes products of many rows: measured once a host, kept, told, and obeyed by all workers.
+"""What products of many rows give by our kernels and by the library's: measured once a host, kept,
+told to all workers, and obeyed by none of them.
 
 Nobody here judges who was faster."""
 

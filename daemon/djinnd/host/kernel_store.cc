@@ -142,8 +142,7 @@ void KernelStore::take(IsaLevel level, const KernelTable& table) {
   work_.run([path = path(), content] { return write_file(path, content); },
             [](const Status& written) {
               if (written) return;
-              log("the next djinnd measures anew who computes which products: {}",
-                  written.error().message);
+              log("the next djinnd measures anew what products give: {}", written.error().message);
             });
 }
 

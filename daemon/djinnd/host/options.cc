@@ -203,7 +203,7 @@ void add_options(CLI::App& app, Options& options) {
   add_setting(app, options, "--isa", "lane.isa", "LEVEL",
               "the instructions of djinn's own kernels [the best that the machine has]");
   add_setting(app, options, "--kernels", "lane.kernels", "NAME",
-              "who computes products of many rows: as measured, or standard [measured]");
+              "rates of products to show: measured, or standard, which are none [measured]");
   add_setting(app, options, "--numerics", "lane.numerics", "NAME",
               "of ghosts that choose none: exact, fast or fast-only [exact]");
   add_setting(app, options, "--memory", "memory.limit", "AMOUNT",

@@ -39,10 +39,9 @@ struct Options {
   BusKind bus = BusKind::kNone;
   std::string admin_group;  // service mode: who sees and steers what is others'
   uint32_t threads = 0;     // of a lane
-  SchedulePolicy policy = SchedulePolicy::kFair;  // likewise
-  IsaLevel isa = kHighestIsa;                     // of our own kernels, at most
-  // Who computes which products is measured; else it is the standard of the vendor and level.
-  bool measures_kernels = true;
+  SchedulePolicy policy = SchedulePolicy::kFair;   // likewise
+  IsaLevel isa = kHighestIsa;                      // of our own kernels, at most
+  bool measures_kernels = true;                    // what products give, for people
   srg::Numerics numerics = srg::Numerics::kExact;  // where a program's are not chosen
   uint64_t memory_bytes = 0;                       // of the host, to grant
   std::map<DeviceId, Amount> device_limits;        // of other devices, where one is written
