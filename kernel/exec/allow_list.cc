@@ -80,7 +80,7 @@ Operator facts_of(c10::OperatorHandle handle, std::string_view qualified) {
   facts.is_kv_append = qualified == "djinn::kv_append";
   facts.is_as_strided = qualified == "aten::as_strided";
   facts.keeps_bits = keeps_bits(qualified);
-  facts.keeps_bits_if = keeps_bits_if(qualified);
+  facts.most_threads = most_threads(qualified);
   facts.joins = qualified == "djinn::linear_rows" || qualified == "djinn::linears" ||
                 qualified == "djinn::grouped_rows";
   return facts;

@@ -38,8 +38,8 @@ struct Operator {
   bool list_output = false;  // one Tensor[]
   bool is_kv_append = false;
   bool is_as_strided = false;
-  bool keeps_bits = false;              // however many threads compute it (one_thread.h)
-  KeepsBitsIf keeps_bits_if = nullptr;  // likewise, where that depends on the call
+  bool keeps_bits = false;             // however many threads compute it (one_thread.h)
+  MostThreads most_threads = nullptr;  // that leave its bits, where that depends on the call
   bool joins = false;  // its products may be computed with other runs' (joint_products.h)
 };
 

@@ -487,10 +487,10 @@ at::Tensor shape_of(const at::Tensor& query, const at::Tensor& key, const at::Te
 at::Tensor attention_as_before(const at::Tensor& query, const at::Tensor& key,
                                const at::Tensor& value, const std::optional<at::Tensor>& mask,
                                std::optional<double> scale, bool grouped, bool causal) {
-  const bool is_fused =
-      keeps_bits_of_attention({query, key, value, mask, 0.0, causal, scale, grouped});
-  if (is_fused) take_leave();  // it has work for all threads
-  const OneThread alone(!is_fused);
+  const int threads =
+      most_threads_of_attention({query, key, value, mask, 0.0, causal, scale, grouped});
+  if (threads > 1) take_leave();  // it has work for several
+  const ThreadsAtMost limited(threads);
   return at::scaled_dot_product_attention(query, key, value, mask, 0.0, causal, scale, grouped);
 }
 

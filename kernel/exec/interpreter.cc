@@ -121,11 +121,11 @@ bool is_by_row(const AdmittedGraph& program) {
   return program.graph.numerics != srg::Numerics::kExact && program.device.is_cpu();
 }
 
-bool takes_one_thread(const AdmittedGraph& program, const Step& step, const Stack& stack) {
-  if (!step.written.empty() && writes_over_inputs(step.op->handle.schema(), stack)) return true;
-  if (!is_by_row(program)) return false;
-  if (step.op->keeps_bits_if != nullptr) return !step.op->keeps_bits_if(stack);
-  return !step.op->keeps_bits || splits_in(step.splits, stack);
+int threads_at_most(const AdmittedGraph& program, const Step& step, const Stack& stack) {
+  if (!step.written.empty() && writes_over_inputs(step.op->handle.schema(), stack)) return 1;
+  if (!is_by_row(program)) return kAnyThreads;
+  if (step.op->most_threads != nullptr) return step.op->most_threads(stack);
+  return step.op->keeps_bits && !splits_in(step.splits, stack) ? kAnyThreads : 1;
 }
 
 // Calls the operator. Its results may be without their bytes until those of all runs are computed
@@ -136,7 +136,7 @@ Status begin_step(const AdmittedGraph& program, const Step& step,
   DJINN_CHECK(fill_stack(step, frame, stack));
   if (step.op->is_kv_append) DJINN_CHECK(check_append(program, step, frame, stack));
   if (frame.placer != nullptr) offer_places(step, frame);
-  const OneThread alone(takes_one_thread(program, step, stack));
+  const ThreadsAtMost limited(threads_at_most(program, step, stack));
   if (!is_by_row(program) || !rounds_apart(step.splits, stack)) {
     return call_filled(step, frame, stack);
   }

@@ -4,12 +4,14 @@
 
 #include <ATen/ExpandUtils.h>
 #include <ATen/Parallel.h>
+#include <ATen/native/CPUBlas.h>
 #include <ATen/native/transformers/sdp_utils_cpp.h>
 #include <ATen/ops/_fused_sdp_choice.h>
 #include <omp.h>
 
 #include <algorithm>
 #include <array>
+#include <optional>
 #include <utility>
 
 #include "kernel/exec/whole_vectors.h"
@@ -348,9 +350,35 @@ bool are_same_view(const at::Tensor& a, const at::Tensor& b) {
 }
 
 // Over another dimension a thread's last elements are computed one by one.
-bool keeps_bits_of_softmax(const Stack& stack) {
+int most_threads_of_softmax(const Stack& stack) {
   const int64_t last = stack[0].toTensor().dim() - 1, dim = stack[1].toInt();
-  return dim == -1 || dim == last;
+  return dim == -1 || dim == last ? kAnyThreads : 1;
+}
+
+int64_t divided_up(int64_t a, int64_t b) {
+  return (a + b - 1) / b;
+}
+
+// PyTorch's fused attention, FlashAttentionKernel.cpp, shares out blocks of queries, each of which
+// is computed by itself. Keys and values of 16 bits are packed for a kernel that rounds otherwise,
+// of so many tokens and more, and where a thread has so many products for each that is packed.
+struct Packing {
+  int64_t tokens;
+  int64_t products;
+};
+constexpr Packing kPackingOfHalf{16, 1}, kPackingOfBFloat16{64, 4};
+
+std::optional<Packing> packing_of(const at::Tensor& query, const at::Tensor& key) {
+  const at::ScalarType type = query.scalar_type();
+  if (type != at::kHalf && type != at::kBFloat16) return std::nullopt;
+  const Packing packing = type == at::kHalf ? kPackingOfHalf : kPackingOfBFloat16;
+  const bool is_long = std::min(query.size(2), key.size(2)) >= packing.tokens;
+  return is_long && at::native::cpublas::could_pack(type) ? std::optional(packing) : std::nullopt;
+}
+
+// Of that kernel.
+int64_t tokens_of_block(int64_t tokens) {
+  return std::min<int64_t>(tokens, tokens >= 768 ? 256 : tokens >= 192 ? 64 : 32);
 }
 
 bool lie_askew(const at::Tensor& a, const at::Tensor& b) {
@@ -405,19 +433,33 @@ bool keeps_bits(std::string_view op) {
   return std::ranges::binary_search(kKeepBits, op);
 }
 
-// Of float16 the fused kernel looks at how many threads there are: it packs keys for few of them.
-bool keeps_bits_of_attention(const Stack& stack) {
-  const at::Tensor query = stack[0].toTensor();
-  if (query.scalar_type() == at::kHalf) return false;
+// One thread has the most products, and as many for each row whatever rows there are. With t
+// threads the kernel packs where ceil(blocks / t) blocks or more are those that make packing worth
+// while. The products of one block alone would be shared out themselves.
+int most_threads_of_attention(const Stack& stack) {
+  const at::Tensor query = stack[0].toTensor(), key = stack[1].toTensor();
+  const bool is_causal = stack[5].toBool();
   const auto choice = at::_fused_sdp_choice(
-      query, stack[1].toTensor(), stack[2].toTensor(), stack[3].toOptional<at::Tensor>(),
-      stack[4].toDouble(), stack[5].toBool(), stack[6].toOptional<double>(), stack[7].toBool());
-  return choice != static_cast<int64_t>(sdp::SDPBackend::math);
+      query, key, stack[2].toTensor(), stack[3].toOptional<at::Tensor>(), stack[4].toDouble(),
+      is_causal, stack[6].toOptional<double>(), stack[7].toBool());
+  if (choice == static_cast<int64_t>(sdp::SDPBackend::math)) return 1;
+  if (query.numel() == 0 || key.numel() == 0) return kAnyThreads;
+  const int64_t rows = query.size(0), tokens = query.size(2), keys = key.size(2);
+  const int64_t block = tokens_of_block(tokens);
+  const int64_t blocks = rows * query.size(1) * divided_up(tokens, block);
+  if (blocks == 1) return 1;
+  const auto packing = packing_of(query, key);
+  if (!packing) return kAnyThreads;
+  const int64_t seen = is_causal ? std::min(tokens, keys) : keys;
+  const int64_t packed = rows * key.size(1) * keys;
+  const int64_t least = divided_up(packing->products * packed, block * seen);
+  if (least <= 1 || least > blocks) return kAnyThreads;  // it packs with any number, or with none
+  return static_cast<int>(std::min<int64_t>((blocks - 1) / (least - 1), kAnyThreads));
 }
 
-KeepsBitsIf keeps_bits_if(std::string_view op) {
-  if (op == "aten::scaled_dot_product_attention") return &keeps_bits_of_attention;
-  if (op == "aten::_softmax") return &keeps_bits_of_softmax;
+MostThreads most_threads(std::string_view op) {
+  if (op == "aten::scaled_dot_product_attention") return &most_threads_of_attention;
+  if (op == "aten::_softmax") return &most_threads_of_softmax;
   return nullptr;
 }
 
@@ -447,15 +489,15 @@ bool splits_in(Splits splits, const Stack& stack) {
 
 // This counts for calls from this thread alone: at::set_num_threads() would change it for all. That
 // has told MKL a number of its own, which goes before OpenMP's.
-OneThread::OneThread(bool wanted) {
+ThreadsAtMost::ThreadsAtMost(int most) {
   // LibTorch's number is made OpenMP's by the first call of a thread that asks.
-  if (!wanted || at::get_num_threads() == 1) return;
+  if (most == kAnyThreads || at::get_num_threads() <= most) return;
   former_ = at::get_num_threads();
-  omp_set_num_threads(1);
-  if (MKL_Set_Num_Threads_Local != nullptr) former_of_mkl_ = MKL_Set_Num_Threads_Local(1);
+  omp_set_num_threads(most);
+  if (MKL_Set_Num_Threads_Local != nullptr) former_of_mkl_ = MKL_Set_Num_Threads_Local(most);
 }
 
-OneThread::~OneThread() {
+ThreadsAtMost::~ThreadsAtMost() {
   if (former_ == 0) return;
   omp_set_num_threads(former_);
   if (MKL_Set_Num_Threads_Local != nullptr) MKL_Set_Num_Threads_Local(former_of_mkl_);

@@ -3,10 +3,12 @@
 // Calls whose kernel lets several threads meet at one element: an index names it twice, or what is
 // written lies partly over what is read. Which of them is first, or in which order a sum is
 // rounded, would be chance. They run on one thread, so that a step that is repeated gives the same
-// bytes (ARCHITECTURE rule 10), those that one thread of PyTorch's gives.
+// bytes (ARCHITECTURE rule 10), those that one thread of PyTorch's gives. And with how many threads
+// a call has one thread's bits, which is how many a fast program takes.
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <string_view>
 #include <vector>
 
@@ -36,13 +38,15 @@ using Race = bool (*)(const std::vector<c10::IValue>& stack);
 // says. The others may be like that, too, and nobody has looked; of ours those that call LibTorch
 // say so (joint_products.h).
 [[nodiscard]] bool keeps_bits(std::string_view op);
-// Likewise of a call, for operators of which it depends on that: attention, which PyTorch's fused
-// kernel shares out by whole blocks of queries, and softmax over the last dimension. Null for all
-// others. Tensors are there.
-using KeepsBitsIf = bool (*)(const std::vector<c10::IValue>& stack);
-[[nodiscard]] KeepsBitsIf keeps_bits_if(std::string_view op);
-// What keeps_bits_if() gives for aten::scaled_dot_product_attention.
-[[nodiscard]] bool keeps_bits_of_attention(const std::vector<c10::IValue>& stack);
+// Likewise of a call, for operators of which it depends on that, attention and softmax: with how
+// many threads at most it has the bits that one thread gives it. Null for all others. Tensors are
+// there.
+using MostThreads = int (*)(const std::vector<c10::IValue>& stack);
+inline constexpr int kAnyThreads = std::numeric_limits<int>::max();
+[[nodiscard]] MostThreads most_threads(std::string_view op);
+// What most_threads() gives for aten::scaled_dot_product_attention. What a row gets with so many
+// has the same bits whatever rows are beside it.
+[[nodiscard]] int most_threads_of_attention(const std::vector<c10::IValue>& stack);
 
 // Of what keeps its bits: whether it does so for a result of kFewElements alone. Where a thread's
 // share ends, its kernel computes what fills no vector in another way, which rounds otherwise.
@@ -58,17 +62,24 @@ inline constexpr int64_t kFewElements = 16 * 1024;
 // Whether a call of such an operator does: its tensors are there.
 [[nodiscard]] bool splits_in(Splits splits, const std::vector<c10::IValue>& stack);
 
-// LibTorch's kernels, and MKL's, use this thread alone while one lives.
-class OneThread {
+// LibTorch's kernels, and MKL's, that this thread calls use so many threads at most while one
+// lives.
+class ThreadsAtMost {
  public:
-  explicit OneThread(bool wanted);
-  ~OneThread();
-  OneThread(const OneThread&) = delete;
-  OneThread& operator=(const OneThread&) = delete;
+  explicit ThreadsAtMost(int most);
+  ~ThreadsAtMost();
+  ThreadsAtMost(const ThreadsAtMost&) = delete;
+  ThreadsAtMost& operator=(const ThreadsAtMost&) = delete;
 
  private:
   int former_ = 0;  // 0: nothing was changed
   int former_of_mkl_ = 0;
+};
+
+// Likewise this thread alone, where that is wanted.
+class OneThread : public ThreadsAtMost {
+ public:
+  explicit OneThread(bool wanted) : ThreadsAtMost(wanted ? 1 : kAnyThreads) {}
 };
 
 }  // namespace djinn::exec
