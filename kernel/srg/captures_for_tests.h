@@ -2,7 +2,8 @@
 
 // tests/data/captures: graphs that ghosts of real models define, as ./dev matrix --captures writes
 // them. A prompt's are named "llama.prefill", or "t5.adoption" where it was computed elsewhere,
-// those of each token after it "llama.decode".
+// those of each token after it "llama.decode". tests/data/forwards: whole forward passes in
+// float32, of encoders and models of images and sound, "bert"; with all gradients, "vit.training".
 #pragma once
 
 #include <algorithm>
@@ -19,6 +20,9 @@ namespace djinn::srg {
 
 inline std::filesystem::path captures_folder() {
   return std::filesystem::path(__FILE__).parent_path() / "../../tests/data/captures";
+}
+inline std::filesystem::path forwards_folder() {
+  return captures_folder() / "../forwards";
 }
 
 // Empty where there is none.
@@ -43,10 +47,10 @@ struct Capture {
   Graph graph;
 };
 
-// All of them, by name.
-inline std::vector<Capture> read_captures() {
+// All of a folder, by name.
+inline std::vector<Capture> read_captures(const std::filesystem::path& folder = captures_folder()) {
   std::vector<Capture> captures;
-  for (const auto& entry : std::filesystem::directory_iterator(captures_folder())) {
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
     if (entry.path().extension() != ".srg") continue;
     Result<Graph> graph = parse_text(content_of(entry.path()));
     DJINN_ASSERT(graph.ok());
