@@ -83,7 +83,7 @@ class FastParts : public ::testing::TestWithParam<
   }
 };
 
-TEST_P(FastParts, ci_a_row_has_its_bits_with_any_threads_and_beside_others) {
+TEST_P(FastParts, ci_once_a_row_has_its_bits_with_any_threads_and_beside_others) {
   const at::Tensor expected = part().first_row(1, 1);
   for (const int64_t rows : {int64_t{1}, kRowsTogether}) {
     for (const int threads : {2, 16, 40, 64}) {
@@ -94,7 +94,7 @@ TEST_P(FastParts, ci_a_row_has_its_bits_with_any_threads_and_beside_others) {
 }
 
 // One thread would have the bits, too, and take as many times as long.
-TEST_P(FastParts, ci_several_threads_share_them) {
+TEST_P(FastParts, ci_once_several_threads_share_them) {
   std::vector<c10::IValue> call;
   for (const at::Tensor& one : part().inputs(1)) call.emplace_back(one);
   const bool is_causal = call.size() == 3;

@@ -206,7 +206,7 @@ class FastWidths : public ::testing::TestWithParam<at::ScalarType> {
   std::array<World, 3> worlds_ = {World({}, false, 1), World({}, false, 2), World({}, false, 3)};
 };
 
-TEST_P(FastWidths, a_row_is_the_same_alone_and_among_others) {
+TEST_P(FastWidths, ci_once_a_row_is_the_same_alone_and_among_others) {
   for (const std::string_view call : kCalls) {
     for (const int64_t width : {1, 7, 33, 100, 128}) expect_own_bits(call, width);
   }
