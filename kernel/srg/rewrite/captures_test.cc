@@ -202,15 +202,21 @@ void add_without_those_left(Tally& tally, const Rewritten& one,
   tally.add(one, all - std::min(all, count_of(one.rewriting.graph, ops)), all);
 }
 
+// Of each token's captures.
+Tally without_those_left(std::span<const std::string_view> ops) {
+  Tally tally;
+  for (const Rewritten& one : of_generation()) {
+    if (is_decode(one)) add_without_those_left(tally, one, ops);
+  }
+  return tally;
+}
+
 // Each is known by an operator that nothing else in these models has.
 constexpr std::array<std::string_view, 3> kNorms{"aten::layer_norm", "aten::rms_norm",
                                                  "aten::rsqrt"};
 
 TEST(captures, nine_of_ten_norms_are_ours) {
-  Tally tally;
-  for (const Rewritten& one : of_generation()) {
-    if (is_decode(one)) add_without_those_left(tally, one, kNorms);
-  }
+  const Tally tally = without_those_left(kNorms);
   EXPECT_GT(tally.all(), 1000U);
   tally.expect_nine_of_ten();
 }
@@ -255,10 +261,7 @@ TEST(captures, nine_of_ten_rotations_are_ours) {
 constexpr std::array<std::string_view, 3> kActivations{"aten::gelu", "aten::silu", "aten::tanh"};
 
 TEST(captures, nine_of_ten_gates_are_ours) {
-  Tally tally;
-  for (const Rewritten& one : of_generation()) {
-    if (is_decode(one)) add_without_those_left(tally, one, kActivations);
-  }
+  const Tally tally = without_those_left(kActivations);
   EXPECT_GT(tally.all(), 100U);
   tally.expect_nine_of_ten();
 }
@@ -266,10 +269,7 @@ TEST(captures, nine_of_ten_gates_are_ours) {
 // Whatever else is copied counts, too.
 TEST(captures, nine_of_ten_copies_are_casts) {
   constexpr std::array<std::string_view, 1> kCopies{"aten::copy_"};
-  Tally tally;
-  for (const Rewritten& one : of_generation()) {
-    if (is_decode(one)) add_without_those_left(tally, one, kCopies);
-  }
+  const Tally tally = without_those_left(kCopies);
   EXPECT_GT(tally.all(), 1000U);
   tally.expect_nine_of_ten();
 }
