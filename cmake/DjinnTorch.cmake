@@ -28,6 +28,14 @@ if(DJINN_WITH_TORCH)
     list(APPEND DJINN_TORCH_RUNTIME ${DJINN_TORCH_DIR}/../${file})
   endforeach()
 
+  # CUDA's runtime and cuBLAS under libtorch_cuda.so have fakes for tests (tests/fake_cuda/runtime)
+  # where NVIDIA's headers are, which no program needs: `./dev build` alone does not install them.
+  set(DJINN_CUDA_HEADERS ${DJINN_TORCH_DIR}/../nvidia/cu13/include)
+  if(DJINN_WITH_TESTS AND EXISTS ${DJINN_TORCH_DIR}/lib/libtorch_cuda.so
+      AND EXISTS ${DJINN_CUDA_HEADERS}/cublasLt.h)
+    set(DJINN_FAKES_CUDA_RUNTIME ON)
+  endif()
+
   add_library(djinn-torch INTERFACE)
   # -idirafter: as system headers, for they do not meet our warning level, and after the system's
   # own, for the wheel carries another fmt than the one that we link.

@@ -456,6 +456,11 @@ def own_bytes(rows: int) -> int:
     return rows * 32 * 4
 
 
+def numbers_of(daemon: Daemon, kind: str) -> set[int]:
+    """Of the events that are still kept: older ones make room for newer ones."""
+    return {event["number"] for event in events_of(daemon, kind)}
+
+
 def test_a_slow_file_is_read_to_its_end(
     daemon: Daemon, first: djinn.Session, second: djinn.Session, disk: Path, tmp_path: Path
 ) -> None:
@@ -464,9 +469,9 @@ def test_a_slow_file_is_read_to_its_end(
     with held(daemon, {"served": first, "own": second}, own, tmp_path, rows) as one:
         one.evict()
         one.files.slow_down()
-        before = len(events_of(daemon, "model-failed"))
+        before = numbers_of(daemon, "model-failed")
         assert one.runs["served"]() == one.results
-        assert len(events_of(daemon, "model-failed")) == before, "from the slow one"
+        assert numbers_of(daemon, "model-failed") <= before, "from the slow one"
 
 
 def test_files_of_one_size_that_differ_in_a_byte_are_two_models(
