@@ -135,7 +135,7 @@ def test_training_is_said_in_the_graph(capfd: pytest.CaptureFixture[str]) -> Non
     finally:
         djinn.set_debug_level("off")
     # One run or, where autograd's thread is slow to start, the forward's operators before it.
-    operators, training, gradients = map(sum, zip(*trained))
+    operators, training, gradients = map(sum, zip(*trained, strict=True))
     assert training == operators > gradients > 0
     assert [run[1:] for run in runs_told(capfd)] == [(0, 0)]
 
