@@ -772,7 +772,8 @@ class RoleFinder {
     }
   }
 
-  // What reads only of routers is routing, what mixes that with other things is the experts' work.
+  // What reads only of routers is routing, but for indices, which put rows in the order of their
+  // experts; those, and what mixes them or routing with other things, are the experts' work.
   void name_routed(NodeIndex node) {
     bool routed = false, works = false, other = false;
     for (const Operand& operand : flow_.operands(node)) {
@@ -788,9 +789,25 @@ class RoleFinder {
       if (routed || works) give(node, Role::kMlp);
       return;
     }
-    if (routed && !works && !other) return give(node, Role::kRouter);
-    const bool scales = family(node) == Family::kBinary && flow_.operands(node).size() == 1;
+    const bool indexes = makes_indices(node);
+    if (routed && !works && !other && !indexes) return give(node, Role::kRouter);
+    const bool scales =
+        family(node) == Family::kBinary && flow_.operands(node).size() == 1 && !indexes;
     if (routed || (works && !other && !scales)) give(node, Role::kMlp);
+  }
+
+  // Whole numbers, or what is compared with some.
+  [[nodiscard]] bool makes_indices(NodeIndex node) const {
+    const auto& outputs = graph_.nodes[node].outputs;
+    if (outputs.empty() || !shapes_[outputs[0]]) return false;
+    switch (shapes_[outputs[0]]->dtype) {
+      case DType::kBool:
+      case DType::kInt32:
+      case DType::kInt64:
+        return true;
+      default:
+        return false;
+    }
   }
 
   // --- the head

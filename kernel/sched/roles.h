@@ -11,9 +11,10 @@
 //   kv_append    what puts keys and values into a sequence group
 //   recurrence   of a layer that keeps a state: its projections, decay, gates, and the state
 //   mask         what says where attention may look, and what it adds for distances
-//   router       of a mixture of experts: who computes which token, and with what weight
-//   mlp          the products and the activation between two norms; experts, their permutations,
-//                gates and sum
+//   router       of a mixture of experts: who computes which token, and with what weight, as it
+//                is told to the experts
+//   mlp          the products and the activation between two norms; experts, what puts rows in
+//                their order and back, gates and sum
 //   convolution  with its pooling, and the weights that are made for it
 //   activation   one that belongs to no mlp
 //   residual     sums that join a layer's result with what went in, and its factors
