@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What djinnctl says that a program computes, against PyTorch's own counter on the same model here.
 
-    flop counter   torch.utils.flop_counter: products, convolutions and attention, without products
-                   of groups (experts); a multiplication with its addition are two
+    flop counter   torch.utils.flop_counter: products, convolutions and attention; a multiplication
+                   with its addition are two
 
 Those of a program are at the upper bounds of its symbols, so the model here gets as many tokens.
 """
@@ -29,12 +29,14 @@ COUNTED = (
     "aten::mm",
     "aten::bmm",
     "aten::matmul",
+    "aten::_grouped_mm",
     "aten::convolution",
     "aten::scaled_dot_product_attention",
 )
 GENERATING = (
     *("llama", "gpt2", "phi", "cohere", "qwen3", "qwen3_moe", "mixtral", "opt"),
-    *("codegen", "gemma2", "gpt_neox", "olmoe"),
+    *("codegen", "gemma2", "gpt_neox", "olmoe", "qwen2_moe", "granitemoe"),
+    *("Glm4MoeForCausalLM", "Llama4ForCausalLM", "GptOssForCausalLM"),
 )
 FORWARD = (
     *("bert", "electra", "vit", "convnext", "resnet", "wav2vec2", "clip", "siglip"),
@@ -52,11 +54,13 @@ def counted(run: Any) -> int:
 
 
 def here(name: str, directory: Path) -> Any:
-    """Attention in products, which the counter knows on every device."""
+    """Attention in products, and a product for each expert, which the counter knows everywhere."""
     import transformers
 
     auto = getattr(transformers, zoo.entry(name).auto)
-    model = auto.from_pretrained(directory, attn_implementation="eager")
+    model = auto.from_pretrained(
+        directory, attn_implementation="eager", experts_implementation="eager"
+    )
     return model.eval()
 
 
