@@ -17,35 +17,88 @@
 namespace djinn::exec {
 namespace {
 
-at::Tensor last_logits(World& world, srg::Graph graph, srg::Numerics numerics, const Given& given,
-                       const Point& at) {
+// What a run makes, and what it leaves in what it was given, keys and values among it.
+std::vector<at::Tensor> results(World& world, srg::Graph graph, srg::Numerics numerics,
+                                const Given& given, const Point& at) {
   graph.numerics = numerics;
+  std::vector<at::Tensor> all = given.copy();
   EXPECT_EQ(message_of(world.admit(std::move(graph))), "");
-  EXPECT_EQ(message_of(world.run_at(at.begin, at.end, at.symbols, given.copy())), "");
-  return world.output(0).to(at::kDouble);
+  EXPECT_EQ(message_of(world.run_at(at.begin, at.end, at.symbols, all)), "");
+  for (size_t i = 0; i < world.lane->outputs().size(); ++i) all.push_back(world.output(i));
+  return all;
 }
 
-double relative_distance(const srg::Capture& capture) {
+// Of the result that differs most. One that is nothing beside the others is rounding alone, as of a
+// key's bias the gradient, which softmax makes zero: it has to be nothing again.
+double relative_distance(const std::vector<at::Tensor>& found,
+                         const std::vector<at::Tensor>& expected) {
+  double largest = 0, most = 0;
+  std::vector<double> lengths;
+  for (const at::Tensor& one : expected) {
+    const bool is_there = one.defined();
+    lengths.push_back(is_there ? distance(one, at::zeros(one.sizes(), at::kDouble)) : 0);
+    largest = std::max(largest, lengths.back());
+  }
+  for (size_t i = 0; i < expected.size(); ++i) {
+    if (!expected[i].defined() || largest == 0) continue;
+    const bool is_nothing = lengths[i] < 1e-6 * largest;
+    most = std::max(most, distance(found[i], expected[i]) / (is_nothing ? largest : lengths[i]));
+  }
+  return most;
+}
+
+struct Distances {
+  double apart = 0;                    // of fast from exact
+  double fast_off = 0, exact_off = 0;  // from what float64 gives
+};
+
+// with_truth: the last two, too.
+Distances distances_of(const srg::Capture& capture, bool with_truth) {
   const Point at = point_of(capture, 7);
   const Given given = given_to(capture.graph, at.symbols);
   World world(given.weights);
-  const at::Tensor exact = last_logits(world, capture.graph, srg::Numerics::kExact, given, at);
-  const at::Tensor fast = last_logits(world, capture.graph, srg::Numerics::kFast, given, at);
+  const auto exact = results(world, capture.graph, srg::Numerics::kExact, given, at);
+  const auto fast = results(world, capture.graph, srg::Numerics::kFast, given, at);
   const auto& program = dynamic_cast<const CpuProgram&>(*world.program);
   // What only hands a prompt's results over has no weights, and nothing to compute.
   EXPECT_EQ(program.fast_nodes() > 0, !given.weights.empty()) << capture.name;
-  return distance(fast, exact) / distance(exact, at::zeros(exact.sizes(), at::kDouble));
+  Distances distances{relative_distance(fast, exact)};
+  if (!with_truth) return distances;
+  const Given same = in_float64(given);
+  World precise(same.weights);
+  const auto truth = results(precise, in_float64(capture).graph, srg::Numerics::kExact, same, at);
+  distances.fast_off = relative_distance(fast, truth);
+  distances.exact_off = relative_distance(exact, truth);
+  return distances;
+}
+
+// What is rounded grows in these: HrmText computes sixteen layers, of a model of two, and Zamba as
+// many states as it has layers. They are farther apart than others, but what is fast is about as
+// near to what float64 gives as what is exact, and mostly nearer.
+constexpr std::array kGrowing = {"HrmTextForCausalLM.decode", "HrmTextForCausalLM.prefill",
+                                 "ZambaForCausalLM.decode"};
+
+void expect_near(const srg::Capture& capture, double bound) {
+  const bool grows = std::ranges::find(kGrowing, capture.name) != kGrowing.end();
+  const Distances distances = distances_of(capture, grows);
+  if (!grows) {
+    EXPECT_LT(distances.apart, bound) << capture.name;
+    return;
+  }
+  EXPECT_LT(distances.fast_off, std::max(bound, 1.5 * distances.exact_off)) << capture.name;
 }
 
 TEST(FastCaptures, ci_give_what_they_give_exactly_but_for_rounding) {
-  size_t narrow = 0;
-  const std::vector<srg::Capture> captures = srg::read_captures();
-  for (const srg::Capture& capture : captures) {
-    EXPECT_LT(relative_distance(in_float32(capture)), 1e-4) << capture.name;
-    narrow += relative_distance(capture) < 0.1 ? 1 : 0;
+  for (const srg::Capture& capture : srg::read_captures()) {
+    expect_near(in_float32(capture), 1e-4);
+    expect_near(capture, 0.1);
   }
-  // One goes through its layers so often that what bfloat16 rounds grows to anything.
-  EXPECT_GE(narrow + 2, captures.size());
+}
+
+TEST(FastCaptures, ci_whole_forward_passes_give_what_they_give_exactly_but_for_rounding) {
+  for (const srg::Capture& capture : srg::read_captures(srg::forwards_folder())) {
+    expect_near(capture, 1e-4);
+  }
 }
 
 // --- decode steps together
