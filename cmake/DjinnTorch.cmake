@@ -29,10 +29,11 @@ if(DJINN_WITH_TORCH)
   endforeach()
 
   # CUDA's runtime and cuBLAS under libtorch_cuda.so have fakes for tests (tests/fake_cuda/runtime)
-  # where NVIDIA's headers are, which no program needs: `./dev build` alone does not install them.
+  # where NVIDIA's headers are, which no program needs: `./dev build` alone does not install them,
+  # and who tests later has them then.
   set(DJINN_CUDA_HEADERS ${DJINN_TORCH_DIR}/../nvidia/cu13/include)
-  if(DJINN_WITH_TESTS AND EXISTS ${DJINN_TORCH_DIR}/lib/libtorch_cuda.so
-      AND EXISTS ${DJINN_CUDA_HEADERS}/cublasLt.h)
+  file(GLOB cublas_headers CONFIGURE_DEPENDS ${DJINN_CUDA_HEADERS}/cublasLt.h)
+  if(DJINN_WITH_TESTS AND cublas_headers AND EXISTS ${DJINN_TORCH_DIR}/lib/libtorch_cuda.so)
     set(DJINN_FAKES_CUDA_RUNTIME ON)
   endif()
 

@@ -10,9 +10,9 @@
 #include "ipc/bell.h"
 #include "ipc/codec/control_codec.h"
 #include "ipc/codec/srg_codec.h"
-#include "ipc/spin.h"
 #include "kernel/base/bytes.h"
 #include "kernel/base/checked.h"
+#include "kernel/base/spin.h"
 #include "libdjinn-client/connect_advice.h"
 #include "libdjinn-client/host.h"
 #include "libdjinn-client/lease_socket.h"
@@ -576,7 +576,7 @@ bool Client::has_room(uint64_t bytes, size_t runs) const {
 
 Result<Outcome> Client::wait(Run run, const std::function<void(const TokenEvent&)>& on_token) {
   const uint64_t began_ns = clock_.monotonic_ns();
-  ipc::Spin spin(clock_, last_wait_was_short_ ? kSpinNs : 0);
+  Spin spin(clock_, last_wait_was_short_ ? kSpinNs : 0);
   if (std::exchange(rang_, false)) spin.share_core();
   std::optional<Deadline> given_up;  // the run was, and may end until then
   for (;;) {

@@ -6,8 +6,8 @@
 #include <utility>
 
 #include "ipc/bell.h"
-#include "ipc/spin.h"
 #include "kernel/base/assert.h"
+#include "kernel/base/spin.h"
 #include "kernel/sched/turns.h"
 
 namespace djinn::worker {
@@ -117,7 +117,7 @@ void LaneLoop::join_baton(pal::Mapping page, uint32_t slot) {
 // --- the lane's thread
 
 void LaneLoop::work() {
-  ipc::Spin spin(clock_, kSpinNs);
+  Spin spin(clock_, kSpinNs);
   bool slept = false;
   while (!stopping_.load(std::memory_order_relaxed)) {
     const bool mail = run_mailbox() != Mailbox::Mail::kNone;
@@ -407,7 +407,7 @@ bool LaneLoop::give_way(Session& session) {
 // Until it is the session's turn, or its run is to end or to be abandoned.
 bool LaneLoop::run_others(Session& session, std::optional<Runner::Pause>& pause) {
   sched::Queue& queue = state_.queue;
-  ipc::Spin spin(clock_, kSpinNs);
+  Spin spin(clock_, kSpinNs);
   bool goes_on = true;
   while (!session.is_cancelled()) {
     goes_on = !stopping_.load(std::memory_order_relaxed);

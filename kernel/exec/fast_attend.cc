@@ -23,7 +23,6 @@
 // may have rows and heads as one dimension, as the result has where it is merged; query may be
 // float32 where key and value are narrower. What hides keys is -inf, or the least number of its
 // dtype: if another `instead` than that is given, the graph's own products are computed.
-#include <ATen/Parallel.h>
 #include <ATen/native/transformers/sdp_utils_cpp.h>
 #include <ATen/ops/_fused_sdp_choice.h>
 #include <ATen/ops/add.h>
@@ -173,7 +172,7 @@ at::Tensor sum_of(c10::ArrayRef<ScoreBias> biases, const Mask& seen, int64_t key
   const at::Tensor sum = at::empty(sizes, at::kFloat);
   float* const data = sum.mutable_data_ptr<float>();
   const int64_t grain = std::max<int64_t>(kBiasGrain / std::max<int64_t>(keys, 1), 1);
-  at::parallel_for(0, sizes[0] * sizes[1] * sizes[2], grain, [&](int64_t begin, int64_t end) {
+  for_each_part(sizes[0] * sizes[1] * sizes[2], grain, [&](int64_t begin, int64_t end, int) {
     for (int64_t i = begin; i < end; ++i) {
       const int64_t token = i % sizes[2], head = i / sizes[2] % sizes[1];
       const int64_t row = i / sizes[2] / sizes[1];
@@ -284,13 +283,13 @@ kernels::Attend call_at(const Attention& it, const Place& at, Queries differ, in
 // Products that are worth a thread.
 constexpr int64_t kProductsGrain = 1 << 15;
 
-// Calls f(i) for each i of [0, count), which take so many products, on all threads that are worth
-// it.
+// Calls f(i, thread) for each i of [0, count), which take so many products, on all threads that are
+// worth it.
 template <typename F>
 void for_each(int64_t count, int64_t products, const F& f) {
   const int64_t grain = std::max<int64_t>(kProductsGrain / std::max<int64_t>(products, 1), 1);
-  at::parallel_for(0, count, grain, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) f(i);
+  for_each_part(count, grain, [&](int64_t begin, int64_t end, int thread) {
+    for (int64_t i = begin; i < end; ++i) f(i, thread);
   });
 }
 
@@ -302,19 +301,19 @@ void attend_many(const Attention& it) {
   const kernels::AttendKernels& attend = fast_kernels().attend;
   // Heads of a group have the same values.
   c10::SmallVector<uint8_t, 64> are_finite(static_cast<size_t>(rows * shared));
-  for_each(rows * shared, products, [&](int64_t i) {
+  for_each(rows * shared, products, [&](int64_t i, int) {
     const Place at{i / shared, i % shared * group, 0};
     are_finite[static_cast<size_t>(i)] =
         attend.are_finite[element](call_at(it, at, Queries::kTokens, tokens)) ? 1 : 0;
   });
   const int64_t each = kernels::attend_scratch(it.key.size(2), it.key.size(3));
-  const int64_t threads = std::min<int64_t>(at::get_num_threads(), rows * heads);
+  const int64_t threads = std::min<int64_t>(lane_threads(), rows * heads);
   const at::Tensor scratch = at::empty({threads, each}, at::kFloat);
   auto* const scratch_data = scratch.mutable_data_ptr<float>();
-  for_each(rows * heads, products * tokens, [&](int64_t i) {
+  for_each(rows * heads, products * tokens, [&](int64_t i, int thread) {
     kernels::Attend call = call_at(it, {i / heads, i % heads, 0}, Queries::kTokens, tokens);
     call.values_are_finite = are_finite[static_cast<size_t>(i / group)] != 0;
-    call.scratch = scratch_data + at::get_thread_num() * each;
+    call.scratch = scratch_data + thread * each;
     attend.tokens[element](call);
   });
 }
@@ -327,7 +326,7 @@ void attend_few(const Attention& it) {
   const int64_t products = group * it.key.size(2) * it.key.size(3);
   const auto element = static_cast<size_t>(*element_of(it.key.scalar_type()));
   const kernels::AttendKernel kernel = fast_kernels().attend.heads[element];
-  for_each(rows * calls * tokens, products, [&](int64_t i) {
+  for_each(rows * calls * tokens, products, [&](int64_t i, int) {
     const Place at{i / (calls * tokens), i / tokens % calls * group, i % tokens};
     kernel(call_at(it, at, Queries::kHeads, group));
   });

@@ -114,7 +114,7 @@ at::Tensor quantised(const at::Tensor& input, kernels::Element element) {
   auto* const to = static_cast<std::byte*>(made.mutable_data_ptr());
   const kernels::QuantiseKernel quantise =
       fast_kernels().linear.int8.quantise[static_cast<size_t>(element)];
-  at::parallel_for(0, rows, 1, [&](int64_t begin, int64_t end) {
+  for_each_part(rows, 1, [&](int64_t begin, int64_t end, int) {
     for (int64_t row = begin; row < end; ++row) {
       quantise(x + row * x_bytes, inputs, to + row * row_bytes);
     }
@@ -130,7 +130,7 @@ at::Tensor split(const at::Tensor& input) {
   const float* const x = input.const_data_ptr<float>();
   auto* const to = static_cast<std::byte*>(made.mutable_data_ptr());
   const kernels::SplitKernel split_row = fast_kernels().linear.split.split;
-  at::parallel_for(0, rows, kSplitGrain / inputs + 1, [&](int64_t begin, int64_t end) {
+  for_each_part(rows, kSplitGrain / inputs + 1, [&](int64_t begin, int64_t end, int) {
     for (int64_t row = begin; row < end; ++row) {
       split_row(x + row * x_step, inputs, to + row * row_bytes);
     }
@@ -165,7 +165,7 @@ struct Ready {
 // each thread's packed weights, [threads, packed_floats], or the chunks of few rows' sums.
 at::Tensor beside(int64_t inputs, int64_t outputs, int64_t rows) {
   if (rows > srg::kLinearRowsMax) {
-    return at::empty({at::get_num_threads(), kernels::packed_floats(inputs)}, at::kFloat);
+    return at::empty({lane_threads(), kernels::packed_floats(inputs)}, at::kFloat);
   }
   return at::empty({kernels::chunks_of(inputs), rows, kernels::padded_outputs(outputs)},
                    at::kFloat);
@@ -356,7 +356,7 @@ at::Tensor embedding_rows(const at::Tensor& weight, const at::Tensor& given, at:
   const int64_t row_bytes = columns * static_cast<int64_t>(result.element_size());
   const kernels::WidenKernel widen =
       fast_kernels().linear.int8.widen[static_cast<size_t>(*element)];
-  at::parallel_for(0, count, kRowsGrain, [&](int64_t begin, int64_t end) {
+  for_each_part(count, kRowsGrain, [&](int64_t begin, int64_t end, int) {
     for (int64_t i = begin; i < end; ++i) {
       widen(from + index[i] * weight.stride(0), columns, to + i * row_bytes);
     }

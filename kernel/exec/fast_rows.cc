@@ -12,7 +12,6 @@
 // then, for a graph may look at them by strides.
 #include "kernel/exec/fast_rows.h"
 
-#include <ATen/Parallel.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
@@ -78,8 +77,8 @@ void compute_norm(const Kernel (&kernels)[kernels::kElements], Call& call, const
   call.y_stride = y.size(-1);
   call.width = x.size(-1);
   const Kernel kernel = kernels[static_cast<size_t>(element_of(x.scalar_type()).value())];
-  at::parallel_for(0, rows_of(x), std::max<int64_t>(kGrain / call.width, 1),
-                   [&](int64_t begin, int64_t end) { kernel(call, begin, end); });
+  for_each_part(rows_of(x), std::max<int64_t>(kGrain / call.width, 1),
+                [&](int64_t begin, int64_t end, int) { kernel(call, begin, end); });
 }
 
 // --- djinn::rms_norm
@@ -170,8 +169,8 @@ at::Tensor own_gate(const at::Tensor& given, const std::optional<at::Tensor>& gi
   call.factor = factor.defined() ? factor.const_data_ptr() : nullptr;
   call.y = y.mutable_data_ptr();
   const kernels::GateKernel kernel = fast_kernels().rows.gate[static_cast<size_t>(element)];
-  at::parallel_for(0, x.numel(), kGrain,
-                   [&](int64_t begin, int64_t end) { kernel(call, begin, end); });
+  for_each_part(x.numel(), kGrain,
+                [&](int64_t begin, int64_t end, int) { kernel(call, begin, end); });
   return laid_out_gate(y, given, given_factor, activation, factor_first);
 }
 
@@ -232,9 +231,9 @@ at::Tensor rope(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& si
   const auto* const cos_data = static_cast<const std::byte*>(cos.const_data_ptr());
   const auto* const sin_data = static_cast<const std::byte*>(sin.const_data_ptr());
   auto* const y_data = static_cast<std::byte*>(y.mutable_data_ptr());
-  at::parallel_for(
-      0, x.size(0) * heads * tokens, std::max<int64_t>(kGrain / x.size(3), 1),
-      [&](int64_t begin, int64_t end) {
+  for_each_part(
+      x.size(0) * heads * tokens, std::max<int64_t>(kGrain / x.size(3), 1),
+      [&](int64_t begin, int64_t end, int) {
         for (int64_t i = begin; i < end; ++i) {
           kernel({x_data + place(x, i), cos_data + place(cos, i), sin_data + place(sin, i),
                   y_data + place(y, i), x.size(3), interleaved});

@@ -8,8 +8,10 @@
 #include <algorithm>
 #include <cstdint>
 #include <optional>
+#include <span>
 
 #include "kernel/base/isa_level.h"
+#include "kernel/exec/crew.h"
 #include "kernel/exec/kernels/kernels.h"
 #include "kernel/exec/shares.h"
 #include "kernel/exec/torch_headers.h"
@@ -44,15 +46,35 @@ namespace djinn::exec {
 [[nodiscard]] bool has_row_for_each(const at::Tensor& x, const at::Tensor& other);
 
 // Calls f(i, thread) for each i of [0, count), each once, on this lane's threads (shares.h), of
-// which no two have one number below at::get_num_threads().
+// which no two have one number below lane_threads(). Who is done fetches what is ahead, of each
+// thread, if it is told (crew.h). f throws nothing.
 template <typename F>
-void for_each_share(int64_t count, const F& f) {
+void for_each_share(int64_t count, const F& f, std::span<const Ahead> ahead = {}) {
   const int64_t threads = std::min<int64_t>(count, at::get_num_threads());
   if (threads == 0) return;
   Shares shares(count, threads);
-  at::parallel_for(0, threads, 1, [&](int64_t thread, int64_t) {
-    while (const auto share = shares.take(thread)) f(*share, thread);
-  });
+  Crew::mine().call(
+      static_cast<int>(threads),
+      [&](int thread) {
+        while (const auto share = shares.take(thread)) f(*share, thread);
+      },
+      ahead);
+}
+
+// Calls f(begin, end, thread) for parts that make [0, count) together, on this lane's threads, each
+// of which has so many at least.
+template <typename F>
+void for_each_part(int64_t count, int64_t grain, const F& f, std::span<const Ahead> ahead = {}) {
+  const int64_t worth = (count + grain - 1) / grain;
+  const int64_t threads = std::min<int64_t>(worth, at::get_num_threads());
+  if (threads == 0) return;
+  const int64_t each = (count + threads - 1) / threads;
+  Crew::mine().call(
+      static_cast<int>(threads),
+      [&](int i) {
+        if (i * each < count) f(i * each, std::min((i + 1) * each, count), i);
+      },
+      ahead);
 }
 
 }  // namespace djinn::exec

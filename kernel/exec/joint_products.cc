@@ -2,12 +2,11 @@
 
 #include "kernel/exec/joint_products.h"
 
-#include <ATen/Parallel.h>
-
 #include <algorithm>
 #include <utility>
 
 #include "kernel/base/assert.h"
+#include "kernel/exec/next_weights.h"
 #include "kernel/srg/rewrite/rewrite.h"
 
 namespace djinn::exec {
@@ -16,7 +15,7 @@ namespace {
 // Lines of outputs that are worth a thread, where their parts are summed.
 constexpr int64_t kLinesGrain = 64;
 
-void run_inputs_first(const ProductWork& work) {
+void run_inputs_first(const ProductWork& work, std::span<const Ahead> ahead) {
   const kernels::Linear& call = work.call;
   const kernels::LinearKernels& linear = fast_kernels().linear;
   const auto element = static_cast<size_t>(work.element);
@@ -24,13 +23,23 @@ void run_inputs_first(const ProductWork& work) {
       work.is_int8 ? linear.int8.inputs_first[element] : linear.inputs_first[element];
   const kernels::LinearKernel sum = linear.sum_chunks[element];
   // A thread's chunks are neighbours, since each fetches the beginning of the next one.
-  at::parallel_for(0, kernels::chunks_of(call.inputs), 1,
-                   [&](int64_t begin, int64_t end) { kernel(call, begin, end); });
+  for_each_part(
+      kernels::chunks_of(call.inputs), 1,
+      [&](int64_t begin, int64_t end, int) { kernel(call, begin, end); }, ahead);
   constexpr int64_t kLine = kernels::padded_outputs(1);
   const int64_t lines = kernels::padded_outputs(call.outputs) / kLine;
-  at::parallel_for(0, lines, kLinesGrain, [&](int64_t begin, int64_t end) {
-    sum(call, begin * kLine, std::min(end * kLine, call.outputs));
-  });
+  for_each_part(
+      lines, kLinesGrain,
+      [&](int64_t begin, int64_t end, int) {
+        sum(call, begin * kLine, std::min(end * kLine, call.outputs));
+      },
+      ahead);
+}
+
+// Of a weight's element.
+int64_t weight_bytes(const ProductWork& work) {
+  if (work.is_int8) return 1;
+  return work.element == kernels::Element::kFloat32 ? 4 : 2;
 }
 
 // Of weights, that a thread takes at once.
@@ -39,10 +48,8 @@ constexpr int64_t kShareBytes = 128 * 1024;
 // Of many rows the shares are as large as tiles may be, and as many for each thread: what they cost
 // is arithmetic, which takes all threads as long. Of 16 rows that was slower.
 int64_t share_of(const ProductWork& work) {
-  const bool is_wide = work.element == kernels::Element::kFloat32;
-  const int64_t element_bytes = work.is_int8 ? 1 : is_wide ? 4 : 2;
-  const int64_t outputs = kShareBytes / (work.call.inputs * element_bytes);
-  const int64_t threads = at::get_num_threads();
+  const int64_t outputs = kShareBytes / (work.call.inputs * weight_bytes(work));
+  const int64_t threads = lane_threads();
   if (work.is_split) {
     constexpr int64_t kOutputs = kernels::kSplitOutputs;
     return (work.call.outputs + threads * kOutputs - 1) / (threads * kOutputs) * kOutputs;
@@ -120,24 +127,75 @@ void take_rows(ProductWork& work, int64_t begin, int64_t end) {
   work.call.rows = static_cast<int64_t>(work.at_once.size());
 }
 
+// Of each work its first share; and how many there are.
+using Firsts = c10::SmallVector<int64_t, 8>;
+
+// The work that has the share. Works without shares have the first of the next one.
+size_t work_of(const Firsts& firsts, int64_t share) {
+  return static_cast<size_t>(std::ranges::upper_bound(firsts, share) - firsts.begin() - 1);
+}
+
+// What a thread reads of weights from an output on, or, where inputs are shared out, an input.
+Ahead::Part weights_from(const ProductWork& work, int64_t row, int64_t bytes_left) {
+  const kernels::Linear& call = work.call;
+  const int64_t rows = shares_outputs(work) ? call.outputs : call.inputs;
+  const int64_t row_bytes = call.weight_stride * weight_bytes(work);
+  return {static_cast<const std::byte*>(call.weight) + row * row_bytes,
+          std::min((rows - row) * row_bytes, bytes_left)};
+}
+
+// What a thread of so many reads first of these works (for_each_share(), for_each_part()).
+template <typename F>
+Ahead first_of(const Firsts& firsts, const F& work, int thread, int threads) {
+  Ahead ahead;
+  int64_t left = ahead_bytes();
+  size_t parts = 0;
+  const auto add = [&](const ProductWork& it, int64_t row) {
+    ahead.parts[parts] = weights_from(it, row, left);
+    left -= ahead.parts[parts++].bytes;
+  };
+  if (firsts.back() == 0) {
+    const ProductWork& it = work(0);
+    const int64_t chunks = kernels::chunks_of(it.call.inputs);
+    const int64_t each = (chunks + threads - 1) / threads;
+    const int64_t row = thread * each * kernels::kChunkInputs;
+    if (row < it.call.inputs) add(it, row);
+    return ahead;
+  }
+  int64_t share = firsts.back() * thread / threads;
+  while (share < firsts.back() && left > 0 && parts < ahead.parts.size()) {
+    const size_t i = work_of(firsts, share);
+    add(work(i), (share - firsts[i]) * work(i).share);
+    share = firsts[i + 1];
+  }
+  return ahead;
+}
+
 // `count` works, of which work(i) is one, of as many rows as were told: those with dense inputs are
 // shared out among the threads as if they were one's, which changes no result.
 template <typename F>
 void run_rows_told(size_t count, const F& work) {
-  c10::SmallVector<int64_t, 8> firsts{0};  // of each work its first share; and how many there are
+  Firsts firsts{0};
   for (size_t i = 0; i < count; ++i) {
     ProductWork& it = work(i);
     it.share = share_of(it);
     firsts.push_back(firsts.back() + shares_of(it));
-    if (it.call.rows > 0 && !shares_outputs(it)) run_inputs_first(it);
+  }
+  const int threads = at::get_num_threads();
+  const std::span<const Ahead> ahead = NextWeights::mine().after(
+      work(0).call.weight, threads,
+      [&](int thread) { return first_of(firsts, work, thread, threads); });
+  for (size_t i = 0; i < count; ++i) {
+    if (work(i).call.rows > 0 && !shares_outputs(work(i))) run_inputs_first(work(i), ahead);
   }
   if (firsts.back() == 0) return;
-  for_each_share(firsts.back(), [&](int64_t share, int64_t thread) {
-    // Works without shares have the first of the next one.
-    const auto* const next = std::ranges::upper_bound(firsts, share);
-    const auto i = static_cast<size_t>(next - firsts.begin() - 1);
-    run_share(work(i), share - firsts[i], thread);
-  });
+  for_each_share(
+      firsts.back(),
+      [&](int64_t share, int thread) {
+        const size_t i = work_of(firsts, share);
+        run_share(work(i), share - firsts[i], thread);
+      },
+      ahead);
 }
 
 // The same of all rows.

@@ -20,6 +20,7 @@
 #include "kernel/base/clock.h"
 #include "kernel/exec/convert.h"
 #include "kernel/exec/cpu_executor.h"
+#include "kernel/exec/crew.h"
 #include "kernel/exec/fast_linear.h"
 #include "kernel/exec/fast_rows.h"
 #include "kernel/srg/rewrite/rewrite.h"
@@ -58,16 +59,22 @@ at::Tensor filled(at::IntArrayRef sizes, at::ScalarType type) {
   return at::full(sizes, 0.01, at::TensorOptions().dtype(type));
 }
 
-// Of processors, which the threads of a region have had. Each is asked by itself: what a thread has
-// that runs on another processor just now, the system knows to the last tick alone, which is longer
-// ago than a product takes.
-double processor_seconds() {
-  std::vector<uint64_t> of_thread_ns(static_cast<size_t>(at::get_num_threads()));
-  at::parallel_for(0, at::get_num_threads(), 1, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) {
-      of_thread_ns[static_cast<size_t>(i)] = SystemClock().thread_cpu_ns();
-    }
-  });
+// Of processors, which the threads have had on which this one's products are computed. Each is
+// asked by itself: what a thread has that runs on another processor just now, the system knows to
+// the last tick alone, which is longer ago than a product takes.
+double processor_seconds(ProductBy who) {
+  const int threads = at::get_num_threads();
+  std::vector<uint64_t> of_thread_ns(static_cast<size_t>(threads));
+  const auto ask = [&](int thread) {
+    of_thread_ns[static_cast<size_t>(thread)] = SystemClock().thread_cpu_ns();
+  };
+  if (who == ProductBy::kOwn) {
+    Crew::mine().call(threads, ask);
+  } else {
+    at::parallel_for(0, threads, 1, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) ask(static_cast<int>(i));
+    });
+  }
   const uint64_t all_ns = std::accumulate(of_thread_ns.begin(), of_thread_ns.end(), uint64_t{0});
   return static_cast<double>(all_ns) * 1e-9;
 }
@@ -75,10 +82,10 @@ double processor_seconds() {
 // How long it takes if no other process has the processors of this one's threads meanwhile: what
 // others take of a busy host is in no rate.
 template <typename F>
-double seconds_of(const F& f) {
-  const double begin = processor_seconds();
+double seconds_of(ProductBy who, const F& f) {
+  const double begin = processor_seconds(who);
   f();
-  return (processor_seconds() - begin) / at::get_num_threads();
+  return (processor_seconds(who) - begin) / at::get_num_threads();
 }
 
 template <size_t kCount>
@@ -124,7 +131,7 @@ class Arms {
 
  private:
   double run(ProductBy who, const at::Tensor& weight) const {
-    return seconds_of([&] { (void)product_by(who, input_, weight, turned_); });
+    return seconds_of(who, [&] { (void)product_by(who, input_, weight, turned_); });
   }
 
   Sizes sizes_;
@@ -151,19 +158,20 @@ at::Tensor memory_to_read() {
 }
 
 template <typename F>
-uint32_t read_rate(const F& read) {
+uint32_t read_rate(ProductBy who, const F& read) {
   std::array<double, 3> seconds{};
-  for (double& one : seconds) one = seconds_of(read);
+  for (double& one : seconds) one = seconds_of(who, read);
   return in_millions(kReadBytes, median(seconds));
 }
 
 void measure_memory(KernelTable& table, TimePoint end) {
   const at::Tensor memory = memory_to_read();
-  table.read_mbs = read_rate([&] { (void)at::sum(memory); });
+  table.read_mbs = read_rate(ProductBy::kLibrary, [&] { (void)at::sum(memory); });
   for (size_t i = 0; i < kTypes.size() && std::chrono::steady_clock::now() < end; ++i) {
     const at::Tensor weight = memory.view(kTypes[i]).view({-1, kRowInputs});
     const at::Tensor row = filled({1, kRowInputs}, kTypes[i]);
-    table.row_mbs[i] = read_rate([&] { (void)product_by(ProductBy::kOwn, row, weight, false); });
+    table.row_mbs[i] =
+        read_rate(ProductBy::kOwn, [&] { (void)product_by(ProductBy::kOwn, row, weight, false); });
   }
 }
 

@@ -2,7 +2,6 @@
 
 #include "kernel/exec/streaming_copy.h"
 
-#include <ATen/Parallel.h>
 #ifdef __SSE2__
 #include <emmintrin.h>
 #endif
@@ -10,6 +9,8 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
+
+#include "kernel/exec/fast_rows.h"
 
 namespace djinn::exec {
 namespace {
@@ -52,7 +53,7 @@ void copy_past_caches(std::span<const DeviceCopy> copies) {
   const auto threads = static_cast<uint64_t>(at::get_num_threads());
   uint64_t shares = 1;
   for (const DeviceCopy& copy : copies) shares = std::max(shares, shares_of(copy.bytes, threads));
-  at::parallel_for(0, static_cast<int64_t>(shares), 1, [&](int64_t begin, int64_t end) {
+  for_each_part(static_cast<int64_t>(shares), 1, [&](int64_t begin, int64_t end, int) {
     for (int64_t share = begin; share < end; ++share) {
       for (const DeviceCopy& copy : copies) copy_share(copy, static_cast<uint64_t>(share), threads);
     }

@@ -142,7 +142,7 @@ class Listener : public nlohmann::json_sax<Json> {
     return true;
   }
 
-  bool add_text(std::string value) {
+  bool add_text(std::string&& value) {
     if (list_ == List::kMerges && list_depth_ == 0) return add_legacy_merge(value);
     if (list_ == List::kWords || list_depth_ == 0 || texts_.size() == 2) return stray();
     texts_.push_back(std::move(value));

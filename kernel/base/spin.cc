@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-#include "ipc/spin.h"
+#include "kernel/base/spin.h"
 
 #include <sched.h>
 
-namespace djinn::ipc {
+namespace djinn {
 namespace {
 
 constexpr uint64_t kYieldEveryNs = 2'000;  // a peer that runs on another core answers sooner
@@ -26,4 +26,4 @@ bool Spin::wait() {
   return true;
 }
 
-}  // namespace djinn::ipc
+}  // namespace djinn

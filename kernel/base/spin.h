@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Spin: a bounded wait for a peer that answers soon.
+// Spin: a bounded wait for a peer, a process or a thread, that answers soon.
 //
 // The peer may have been woken on the very core that spins: the kernel likes to wake a task where
 // its waker runs. So a spin gives the core away every few microseconds; where nobody wants it, that
@@ -11,7 +11,7 @@
 
 #include "kernel/base/clock.h"
 
-namespace djinn::ipc {
+namespace djinn {
 
 class Spin {
  public:
@@ -20,7 +20,7 @@ class Spin {
 
   // Something came: the limit begins anew.
   void restart();
-  // One of the two processes was just woken by the other: the next turn gives the core away at
+  // One of the two was just woken by the other: the next turn gives the core away at
   // once.
   void share_core() { yielded_ns_ = 0; }
   // One turn of waiting; false when the limit is reached, and it is time to sleep.
@@ -33,4 +33,4 @@ class Spin {
   uint64_t yielded_ns_ = 0;
 };
 
-}  // namespace djinn::ipc
+}  // namespace djinn
