@@ -23,6 +23,12 @@
 namespace djinn::exec {
 namespace {
 
+template <typename T>
+const T* argument(const srg::Node& node, size_t position) {
+  if (node.arguments.size() <= position) return nullptr;
+  return std::get_if<T>(&node.arguments[position].value);
+}
+
 // --- what the library does here
 
 // Inputs and outputs of the product that is asked for: fewer are not oneDNN's.
@@ -145,13 +151,39 @@ uint64_t of_our_kernels(const HeldBeside& product, const Input& input) {
                      static_cast<uint64_t>(kernels::padded_outputs(outputs)), sizeof(float)});
 }
 
-// --- which they are
+// --- a gate at a run's symbols
 
-template <typename T>
-const T* argument(const srg::Node& node, size_t position) {
-  if (node.arguments.size() <= position) return nullptr;
-  return std::get_if<T>(&node.arguments[position].value);
+// Of a copy of what is seen so, which own_gate() makes where it does not lie dense.
+uint64_t copy_bytes(const HeldBeside& gate, const std::vector<srg::Expr>& strides,
+                    std::span<const int64_t> symbols) {
+  uint64_t elements = 1;
+  bool is_dense = true;
+  for (size_t d = strides.size(); d-- > 0;) {
+    const auto size = srg::evaluate(gate.sizes[d], symbols);
+    const auto step = srg::evaluate(strides[d], symbols);
+    if (!size || !step || *size < 0) return 0;
+    is_dense = is_dense && (*size == 1 || static_cast<uint64_t>(*step) == elements);
+    elements = product_of({elements, static_cast<uint64_t>(*size)});
+  }
+  return is_dense ? 0 : product_of({elements, size_of(gate.dtype)});
 }
+
+std::vector<HeldBeside> gate_of(const Inference& inference, const srg::Node& node) {
+  const auto* const given = argument<srg::ValueRef>(node, 0);
+  const auto* const factor = argument<srg::ValueRef>(node, 1);
+  auto view = given == nullptr ? std::nullopt : fit_view(inference, given->id);
+  if (!view) return {};
+  HeldBeside gate;
+  gate.is_gate = true;
+  gate.dtype = view->dtype;
+  gate.sizes = std::move(view->sizes);
+  gate.strides = std::move(view->strides);
+  auto other = factor == nullptr ? std::nullopt : fit_view(inference, factor->id);
+  if (other && other->sizes == gate.sizes) gate.factor_strides = std::move(other->strides);
+  return {std::move(gate)};
+}
+
+// --- which they are
 
 // How a weight's dimensions follow each other.
 enum class Lies : uint8_t { kOutputsFirst, kInputsFirst, kInGroups };  // of which inputs are first
@@ -186,6 +218,11 @@ std::optional<HeldBeside> product_with(const AdmittedGraph& program, const Infer
 }  // namespace
 
 uint64_t HeldBeside::bytes_at(std::span<const int64_t> symbols) const {
+  if (is_gate) {
+    return checked_add(copy_bytes(*this, strides, symbols),
+                       copy_bytes(*this, factor_strides, symbols))
+        .value_or(UINT64_MAX);
+  }
   const auto input = input_at(*this, symbols);
   if (!input) return 0;
   return is_ours ? of_our_kernels(*this, *input) : of_the_library(*this, *input);
@@ -194,6 +231,7 @@ uint64_t HeldBeside::bytes_at(std::span<const int64_t> symbols) const {
 std::vector<HeldBeside> held_beside(const AdmittedGraph& program, const Inference& inference,
                                     const Step& step) {
   const srg::Node& node = program.graph.nodes[step.node];
+  if (node.op == "djinn::gate") return gate_of(inference, node);
   const bool is_one = node.op == "djinn::linear_rows", is_sum = node.op == "aten::addmm";
   const bool is_grouped = node.op == "djinn::grouped_rows";
   const bool is_turned = is_sum || node.op == "aten::mm" || node.op == "aten::matmul";

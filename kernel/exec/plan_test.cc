@@ -404,6 +404,34 @@ TEST(Plan, a_first_run_asks_for_what_our_own_products_hold) {
   }
 }
 
+// As where one product of experts gives both halves.
+TEST(Plan, a_first_run_asks_for_what_a_gate_of_parts_of_a_tensor_copies) {
+  constexpr int64_t kWide = 4096;
+  GraphBuilder b;
+  const srg::Expr n = b.symbol("n", 1, 64);
+  const auto both = b.storage(srg::StorageKind::kInput, "both");
+  const auto half = [&] {
+    return b.on_storage(both, DType::kFloat32, {n, srg::Expr(kWide)}, {2 * kWide, 1});
+  };
+  const auto x = half(), factor = half();
+  b.graph.values.back().offset = kWide;
+  b.output(b.call("aten::mul.Tensor", {arg(b.call("aten::silu", {arg(x)})), arg(factor)}));
+  b.graph.numerics = srg::Numerics::kFast;
+  World world({}, true);
+  ASSERT_EQ(message_of(world.admit(b.graph)), "");
+  ASSERT_EQ(world.program->fast_nodes(), 1u);
+  for (const int64_t rows : {1, 64}) {
+    Bound bound;
+    bound.bytes_max = UINT64_MAX;
+    give_lane(world, bound);
+    ASSERT_EQ(message_of(world.run({rows}, {noise({rows, 2 * kWide}, 3)})), "");
+    const uint64_t peak = world.lane->stats().peak_live_bytes;
+    EXPECT_GE(peak, (rows == 1 ? 1 : 3) * rows * kWide * sizeof(float));
+    EXPECT_LE(10 * bound.prepared.front(), 13 * peak + 10 * kTinyBytes);
+    EXPECT_GE(bound.prepared.front(), peak);
+  }
+}
+
 // At whatever point of it a run was refused memory: ATen would leave oneDNN for good.
 TEST(Plan, a_run_that_was_refused_memory_leaves_later_runs_the_same_kernels) {
   GraphBuilder b;
