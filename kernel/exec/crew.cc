@@ -90,12 +90,7 @@ void Crew::call(int threads, Work work, std::span<const Ahead> ahead) {
     return;
   }
   const auto others = static_cast<size_t>(threads) - 1;
-  while (members_.size() < others) {
-    members_.push_back(std::make_unique<Member>());
-    Member& member = *members_.back();
-    const auto number = static_cast<int>(members_.size());
-    member.thread = std::thread([&member, number] { live(member, number); });
-  }
+  grow(others);
   const InCall within(at::get_num_threads());
   for (size_t i = 0; i < others; ++i) call_member(i, &work, ahead);
   {
@@ -108,6 +103,17 @@ void Crew::call(int threads, Work work, std::span<const Ahead> ahead) {
     while (member.returned.load(std::memory_order_acquire) != called) {
       await_other(member.returned, called - 1);
     }
+  }
+}
+
+// A member is one of them when it has its thread: who cannot have one has all that were there.
+void Crew::grow(size_t others) {
+  if (members_.size() < others) members_.reserve(others);
+  while (members_.size() < others) {
+    auto member = std::make_unique<Member>();
+    const auto number = static_cast<int>(members_.size()) + 1;
+    member->thread = std::thread([&it = *member, number] { live(it, number); });
+    members_.push_back(std::move(member));
   }
 }
 

@@ -65,6 +65,7 @@ class Crew {
   };
 
   static void live(Member& member, int number);
+  void grow(size_t others);
   void call_member(size_t number, const Work* work, std::span<const Ahead> ahead);
 
   std::vector<std::unique_ptr<Member>> members_;  // from thread 1 on
