@@ -140,7 +140,7 @@ def runs(name: str, daemon: Daemon, carrier: Carrier) -> Iterator[Entry]:
 
 
 def main() -> None:
-    with running() as daemon:
+    with running("--gate-socket") as daemon:
         assert daemon.far_host
         benchmarks: dict[str, Callable[[], Iterator[Entry]]] = {}
         for end, carrier in (("", by_stdio), ("_tls", by_tls)):

@@ -27,6 +27,8 @@ inline constexpr uint32_t kProgramOutputs = 1024;       // bindings of 24 bytes 
 // --- sessions
 inline constexpr uint32_t kSessions = 1024;  // about 20 descriptors each stays under LimitNOFILE
 inline constexpr uint32_t kSessionsPerUser = 128;  // one user leaves room for seven others
+inline constexpr uint32_t kSessionsOfPrincipals =
+    512;  // together: whoever names them may name any; half is left to users of the machine
 inline constexpr uint32_t kClosingPerUser = 8192;  // descriptors that hang; eight users may
 inline constexpr uint32_t kSubmissionSlots =
     256;  // 16 KiB of descriptors; deeper queues hide nothing
@@ -97,6 +99,7 @@ static_assert(kMessageTextBytes < kControlMessageBytes);
 static_assert(kModelExtents + 1 <= kControlDescriptors);
 static_assert(kRefChunks + 4 <= kControlDescriptors);
 static_assert(kSessionsPerUser * 8 <= kSessions);
+static_assert(kSessionsOfPrincipals * 2 <= kSessions);
 static_assert(kStagingBytesDefault <= kStagingBytesMax);
 static_assert(kStagingBytesDefault < kSessionBytesDefault);
 static_assert(kRows <= 32);

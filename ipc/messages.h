@@ -47,6 +47,9 @@ struct Hello {
   bool observer = false;  // no data path: djinnctl. No session memory is made.
   std::string device{};   // "cpu:0": where it is to run; empty: djinnd's first
   ServiceClass service = ServiceClass::kNormal;  // beside the user's other sessions
+  // Whose session it is (principal.h): from djinn-gate, by the socket that is for it, and from
+  // nobody else.
+  std::string principal{};
   friend bool operator==(const Hello&, const Hello&) = default;
 };
 

@@ -7,12 +7,14 @@
 #include <string>
 #include <string_view>
 
+#include "ipc/limits.h"
 #include "kernel/base/result.h"
 
 namespace djinn::ipc {
 
-// Of one name.
-inline constexpr size_t kPrincipalBytesMax = 256;
+// Of one name: it travels and is shown as names are.
+inline constexpr size_t kPrincipalBytesMax = limits::kNameBytes;
+static_assert(kPrincipalBytesMax == 256);  // as what refuses longer ones says
 
 class Principal {
  public:

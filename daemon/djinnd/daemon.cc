@@ -113,7 +113,7 @@ Daemon::Daemon(Loop& loop, const Clock& clock, const Options& options, ReloadOpt
       programs_(ids_, domains_, models_, sessions_, events_),
       stats_(loop, domains_),
       reports_(loop, clock, devices_, quotas_, domains_, models_, programs_, sessions_, events_,
-               stats_, gpus_, deferred_close_, turns_),
+               stats_, gpus_, deferred_close_, turns_, authority_.principals()),
       schedules_(domains_, sessions_, reports_),
       service_(loop, clock, notifier_, *this),
       drain_(loop, clock, sessions_, events_, service_, options.drain_timeout_ms.value_or(0)),
@@ -173,27 +173,23 @@ Status Daemon::start(ActivationFds passed) {
   tell_problems(events_, EventKind::kConfigWarning, options_.setting_warnings);
   tell_of_admin_group();
   take_back(std::move(passed.kept));
-  const Listener::Events take{[this](Fd socket, const ipc::PeerCredentials& peer) {
-                                arrivals_.connected(std::move(socket), peer);
-                              },
-                              [this](Fd socket, const ipc::PeerCredentials& peer) {
-                                arrivals_.too_many(std::move(socket), peer);
-                              }};
+  const Listener::Events take = visitors_by(Entrance::kClients);
   if (passed.socket) {
     listener_ = Listener::adopt(loop_, *std::move(passed.socket), take);
   } else {
     DJINN_TRY(listener_,
               Listener::open(loop_, {options_.runtime_dir, options_.socket_group}, take));
   }
+  DJINN_CHECK(listen_to_gates(std::move(passed.gates)));
   if (options_.measures_kernels) kernels_.read();
   spare_loaders_.start();
   spare_workers_.start();
   gpus_.start();
   const std::string path = listener_->path();
   emit(EventKind::kDaemonStarted,
-       fmt::format("version {} serves {}{}: {} a lane, {}", kVersion, whom_it_serves(options_),
-                   path.empty() ? "" : " at " + path, count_text(options_.threads, "thread"),
-                   size_text(options_.memory_bytes)));
+       fmt::format("version {} serves {}{}{}: {} a lane, {}", kVersion, whom_it_serves(options_),
+                   path.empty() ? "" : " at " + path, gate_listener_ ? ", and djinn-gate" : "",
+                   count_text(options_.threads, "thread"), size_text(options_.memory_bytes)));
   service_.ready();
   manager_.start();
   sessions_.sequences().check_spill();
@@ -238,6 +234,7 @@ void Daemon::stop() {
   service_.stopping();
   metrics_.stop();
   listener_.reset();
+  gate_listener_.reset();
   next_turn_.stop();
   hang_watchdog_.stop();
   drain_.stop();
@@ -248,18 +245,39 @@ void Daemon::stop() {
   manager_.stop();
 }
 
-void Daemon::serve(Fd socket, const ipc::PeerCredentials& peer) {
-  const Status served = check_serves(peer.uid);
-  if (!served) return turn_away(std::move(socket), peer, served.error());
+Listener::Events Daemon::visitors_by(Entrance entrance) {
+  return {[this, entrance](Fd socket, const ipc::PeerCredentials& peer) {
+            arrivals_.connected(std::move(socket), {peer, entrance});
+          },
+          [this, entrance](Fd socket, const ipc::PeerCredentials& peer) {
+            arrivals_.too_many(std::move(socket), {peer, entrance});
+          }};
+}
+
+Status Daemon::listen_to_gates(std::optional<Fd> passed) {
+  authority_.principals().on_full([this] { return reports_.named_users(); });
+  const Listener::Events take = visitors_by(Entrance::kGates);
+  if (passed) {
+    gate_listener_ = Listener::adopt(loop_, *std::move(passed), take);
+  } else if (options_.gate_socket) {
+    DJINN_TRY(gate_listener_, Listener::open_for_gates(loop_, options_.runtime_dir, take));
+  }
+  return {};
+}
+
+void Daemon::serve(Fd socket, const Visitor& visitor) {
+  const uid_t user = visitor.peer.uid;
+  const Status served = check_serves(user);
+  if (!served) return turn_away(std::move(socket), visitor, served.error());
   // What this user does is logged with their name, which a thread looks up meanwhile.
-  reports_.want_name(Owner::of_user(peer.uid));
-  sessions_.connected(std::move(socket), peer);
+  reports_.want_name(Owner::of_user(user));
+  sessions_.connected(std::move(socket), visitor);
   hang_watchdog_.watch();
   service_.changed();
 }
 
-void Daemon::turn_away(Fd socket, const ipc::PeerCredentials& peer, const Error& why) {
-  sessions_.turn_away(std::move(socket), peer, why);
+void Daemon::turn_away(Fd socket, const Visitor& visitor, const Error& why) {
+  sessions_.turn_away(std::move(socket), visitor, why);
 }
 
 Status Daemon::check_serves(uid_t user) const {

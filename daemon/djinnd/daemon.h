@@ -82,8 +82,10 @@ class Daemon final : public WorkerListener,
  private:
   friend struct DaemonForTests;
 
-  void serve(Fd socket, const ipc::PeerCredentials& peer) override;
-  void turn_away(Fd socket, const ipc::PeerCredentials& peer, const Error& why) override;
+  void serve(Fd socket, const Visitor& visitor) override;
+  void turn_away(Fd socket, const Visitor& visitor, const Error& why) override;
+  [[nodiscard]] Listener::Events visitors_by(Entrance entrance);
+  Status listen_to_gates(std::optional<Fd> passed);
   // Whether who connects is served here at all. Errors: kDisconnected, kPermissionDenied.
   [[nodiscard]] Status check_serves(uid_t user) const;
   void take_turn();
@@ -157,6 +159,7 @@ class Daemon final : public WorkerListener,
   FdStore fd_store_;
   Metrics metrics_;
   std::unique_ptr<Listener> listener_;
+  std::unique_ptr<Listener> gate_listener_;  // null: no gate may come
 };
 
 }  // namespace djinn::daemon

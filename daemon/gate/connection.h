@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Connection: one far client's, on a stream that is as trusted as it will be: calls of gate.capnp,
-// with sessions of the djinnd that listens at a path.
+// with sessions of a djinnd.
 #pragma once
 
 #include <capnp/rpc-twoparty.h>
 #include <kj/async-io.h>
 
-#include <string>
-
+#include "daemon/gate/sessions_of.h"
 #include "ipc/rpc/framed_stream.h"
 #include "ipc/rpc/gate.capnp.h"
 
@@ -16,7 +15,7 @@ namespace djinn::gate {
 
 class Connection {
  public:
-  Connection(kj::AsyncIoContext& io, kj::Own<kj::AsyncIoStream> stream, const std::string& djinnd);
+  Connection(kj::AsyncIoContext& io, kj::Own<kj::AsyncIoStream> stream, const SessionsOf& whose);
   Connection(const Connection&) = delete;
   Connection& operator=(const Connection&) = delete;
 

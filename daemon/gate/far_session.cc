@@ -16,12 +16,14 @@ using rpc::raise;
 using rpc::require;
 
 kj::Promise<FarSession::Opened> FarSession::open(kj::UnixEventPort& port, Fd socket,
-                                                 kj::Array<kj::byte> hello,
+                                                 std::span<const std::byte> hello,
+                                                 const std::string& principal,
                                                  rpc::Near::Client near) {
-  const ipc::ClientRequest request = require(ipc::decode_client_request(rpc::bytes_of(hello)));
-  if (!std::holds_alternative<ipc::Hello>(request.body)) {
-    raise(breach("A session begins with a Hello."));
-  }
+  ipc::ClientRequest request = require(ipc::decode_client_request(hello));
+  auto* const said = std::get_if<ipc::Hello>(&request.body);
+  if (said == nullptr) raise(breach("A session begins with a Hello."));
+  if (!said->principal.empty()) raise(breach("Whose a session is, a client has no say in."));
+  said->principal = principal;
   auto control = kj::heap<rpc::Datagrams>(port, std::move(socket));
   auto sent = control->send(ipc::encode(request));
   rpc::Datagrams& open = *control;

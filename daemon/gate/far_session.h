@@ -12,6 +12,8 @@
 #include <kj/async-unix.h>
 
 #include <map>
+#include <span>
+#include <string>
 #include <vector>
 
 #include "daemon/gate/far_memory.h"
@@ -28,8 +30,10 @@ class FarSession final : public rpc::Session::Server {
     std::vector<std::byte> answer;
     kj::Maybe<kj::Own<FarSession>> session;  // if the answer is a Welcome
   };
-  // socket: connected to djinnd. hello: an encoded ClientRequest.
-  static kj::Promise<Opened> open(kj::UnixEventPort& port, Fd socket, kj::Array<kj::byte> hello,
+  // socket: connected to djinnd. hello: an encoded ClientRequest. principal: whose the session is,
+  // or empty; what Hello says of that is the near side's word, and refused.
+  static kj::Promise<Opened> open(kj::UnixEventPort& port, Fd socket,
+                                  std::span<const std::byte> hello, const std::string& principal,
                                   rpc::Near::Client near);
 
   FarSession(kj::UnixEventPort& port, kj::Own<rpc::Datagrams> control, rpc::Near::Client near);

@@ -14,18 +14,22 @@
 namespace djinn::gate {
 namespace {
 
-// A djinnd that is not there is told as djinnd's own refusals are.
-std::vector<std::byte> refusal(std::span<const std::byte> hello, const Error& error,
-                               const std::string& path) {
-  Error told = error;
-  if (error.code == ErrorCode::kNotFound) {
-    told = client::nobody_answers(path,
-                                  path == client::kServiceSocket && client::service_is_installed());
-  } else if (error.code == ErrorCode::kPermissionDenied) {
-    told = client::not_allowed(path, client::stranger_to(path));
+// What is told of a djinnd that cannot be reached. Where it is, is no principal's to know.
+Error unreachable(const Error& error, const SessionsOf& whose) {
+  if (!whose.principal.empty()) {
+    return {error.code,
+            "This djinn-gate reaches no djinnd that listens for gates. Ask who runs it: its log "
+            "says why, and djinn-gate(8) what it needs."};
   }
-  return ipc::encode(
-      ipc::DaemonReply{ipc::number_of_request(hello), ipc::Failed{told.code, told.message}});
+  const std::string& path = whose.socket;
+  if (error.code == ErrorCode::kNotFound) {
+    return client::nobody_answers(path,
+                                  path == client::kServiceSocket && client::service_is_installed());
+  }
+  if (error.code == ErrorCode::kPermissionDenied) {
+    return client::not_allowed(path, client::stranger_to(path));
+  }
+  return error;
 }
 
 }  // namespace
@@ -33,17 +37,19 @@ std::vector<std::byte> refusal(std::span<const std::byte> hello, const Error& er
 kj::Promise<void> GateServer::open(OpenContext context) {
   context.allowCancellation();
   const auto params = context.getParams();
-  auto refuse = [this, context](const Error& why) mutable {
-    const auto answer = refusal(rpc::bytes_of(context.getParams().getHello()), why, path_);
+  // As djinnd's own refusals are told.
+  auto refuse = [context](const Error& why) mutable {
+    const uint32_t number = ipc::number_of_request(rpc::bytes_of(context.getParams().getHello()));
+    const auto answer = ipc::encode(ipc::DaemonReply{number, ipc::Failed{why.code, why.message}});
     context.getResults().setAnswer(rpc::data_of(answer));
   };
-  auto socket = ipc::connect_unix(path_);
+  auto socket = ipc::connect_unix(whose_.socket);
   if (!socket) {
-    refuse(socket.error());
+    refuse(unreachable(socket.error(), whose_));
     return kj::READY_NOW;
   }
-  auto opened = FarSession::open(port_, *std::move(socket),
-                                 kj::heapArray<kj::byte>(params.getHello()), params.getNear());
+  auto opened = FarSession::open(port_, *std::move(socket), rpc::bytes_of(params.getHello()),
+                                 whose_.principal, params.getNear());
   return opened.then(
       [context](FarSession::Opened&& session) mutable {
         auto results = context.getResults();

@@ -1,19 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// GateServer: what a far client asks first: sessions of the djinnd that listens at a path.
+// GateServer: what a far client asks first: sessions of a djinnd.
 #pragma once
 
 #include <kj/async-unix.h>
 
-#include <string>
+#include <utility>
 
+#include "daemon/gate/sessions_of.h"
 #include "ipc/rpc/gate.capnp.h"
 
 namespace djinn::gate {
 
 class GateServer final : public rpc::Gate::Server {
  public:
-  GateServer(kj::UnixEventPort& port, std::string path) : port_(port), path_(std::move(path)) {}
+  GateServer(kj::UnixEventPort& port, SessionsOf whose) : port_(port), whose_(std::move(whose)) {}
 
  protected:
   kj::Promise<void> open(OpenContext context) override;
@@ -21,7 +22,7 @@ class GateServer final : public rpc::Gate::Server {
 
  private:
   kj::UnixEventPort& port_;
-  std::string path_;
+  SessionsOf whose_;
 };
 
 }  // namespace djinn::gate

@@ -58,7 +58,7 @@ class Listener::Knock {
   std::string source_;
 };
 
-Listener::Listener(kj::AsyncIoContext& io, std::string djinnd,
+Listener::Listener(kj::AsyncIoContext& io, Djinnd djinnd,
                    std::shared_ptr<const tls::Context> context, Log log, DoorLimits limits)
     : io_(io),
       djinnd_(std::move(djinnd)),
@@ -151,7 +151,8 @@ kj::Promise<void> Listener::serve(kj::Own<tls::TlsStream> stream, const std::str
     log_(fmt::format("{} has gone.", principal));
   });
   log_(fmt::format("{} has come from {}.", principal, source));
-  auto connection = kj::heap<Connection>(io_, kj::mv(stream), djinnd_);
+  const SessionsOf whose{djinnd_.socket, djinnd_.names_principals ? principal : std::string()};
+  auto connection = kj::heap<Connection>(io_, kj::mv(stream), whose);
   auto ends = connection->ends().catch_([](kj::Exception&&) {});
   return ends.exclusiveJoin(kj::mv(put_out.promise)).attach(kj::mv(connection), kj::mv(leaves));
 }

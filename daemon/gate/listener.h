@@ -20,6 +20,12 @@
 
 namespace djinn::gate {
 
+// Where a gate connects for whom it lets in.
+struct Djinnd {
+  std::string socket;
+  bool names_principals = true;  // to the socket for gates; else all who come are the gate's user
+};
+
 struct DoorLimits {
   size_t handshakes = 64;  // at once; more are turned away unread
   size_t handshakes_of_source = 8;
@@ -31,8 +37,8 @@ class Listener final : private kj::TaskSet::ErrorHandler {
  public:
   using Log = std::function<void(const std::string&)>;  // throws nothing
 
-  // io: outlives this. djinnd: the path of its socket.
-  Listener(kj::AsyncIoContext& io, std::string djinnd, std::shared_ptr<const tls::Context> context,
+  // io: outlives this.
+  Listener(kj::AsyncIoContext& io, Djinnd djinnd, std::shared_ptr<const tls::Context> context,
            Log log, DoorLimits limits = {});
 
   // Never ends.
@@ -68,7 +74,7 @@ class Listener final : private kj::TaskSet::ErrorHandler {
   void taskFailed(kj::Exception&&) override {}  // a connection that failed has ended
 
   kj::AsyncIoContext& io_;
-  std::string djinnd_;
+  Djinnd djinnd_;
   std::shared_ptr<const tls::Context> context_;
   Log log_;
   DoorLimits limits_;

@@ -25,7 +25,8 @@ using tls::TlsStream;
 
 // A gate at a port of this host, whom nobody's djinnd stands behind.
 struct House {
-  explicit House(DoorLimits limits = {}) : listener(io, "/nonexistent", of_gate(), log(), limits) {
+  explicit House(DoorLimits limits = {})
+      : listener(io, {"/nonexistent"}, of_gate(), log(), limits) {
     auto door = io.provider->getNetwork().parseAddress("127.0.0.1", 0).wait(io.waitScope)->listen();
     port = door->getPort();
     serves = listener.serve(kj::mv(door)).eagerlyEvaluate(nullptr);

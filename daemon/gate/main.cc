@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// djinn-gate: the far side of remote sessions. To djinnd they are sessions of its own user.
+// djinn-gate: the far side of remote sessions.
 //
 //   djinn-gate --stdio [--host unix:PATH]
 //       serves whoever started it, through its standard input and output, until that ends or falls
-//       silent: over ssh, djinn-reach starts it
-//   djinn-gate --listen ADDRESS --credentials DIR [--host unix:PATH]
-//       serves, over TLS, whom the certificates in DIR vouch for; reads them anew at SIGHUP
+//       silent: over ssh, djinn-reach starts it. To djinnd its sessions are its own user's
+//   djinn-gate --listen ADDRESS --credentials DIR [--host unix:PATH] [--as-user]
+//       serves, over TLS, whom the certificates in DIR vouch for; reads them anew at SIGHUP. To
+//       djinnd its sessions are theirs whom it names, on gate.sock beside PATH; with --as-user they
+//       are its own user's
 
 #include <fmt/format.h>
 #include <kj/async-io.h>
@@ -23,6 +25,7 @@
 #include "ipc/gate_port.h"
 #include "ipc/rpc/duplex.h"
 #include "ipc/rpc/fault.h"
+#include "ipc/socket.h"
 #include "libdjinn-client/host.h"
 
 namespace djinn::gate {
@@ -30,6 +33,7 @@ namespace {
 
 struct Options {
   bool stdio = false;
+  bool as_user = false;
   std::string address, credentials, host;
 };
 
@@ -52,7 +56,7 @@ void serve_starter(const std::string& djinnd) {
   auto io = kj::setupAsyncIo();
   auto stream = kj::heap<rpc::Duplex>(io.lowLevelProvider->wrapInputFd(STDIN_FILENO),
                                       io.lowLevelProvider->wrapOutputFd(STDOUT_FILENO));
-  Connection(io, kj::mv(stream), djinnd).ends().wait(io.waitScope);
+  Connection(io, kj::mv(stream), {djinnd}).ends().wait(io.waitScope);
 }
 
 // A certificate that cannot be used now keeps the former one in place.
@@ -74,12 +78,30 @@ kj::Promise<void> reload(kj::UnixEventPort& port, Listener& listener,
   });
 }
 
-Status listen(const Options& options, const std::string& djinnd) {
+// Beside the socket for clients.
+std::string socket_for_gates(const std::string& for_clients) {
+  return for_clients.substr(0, for_clients.rfind('/') + 1) + "gate.sock";
+}
+
+// djinnd may come later; who comes before hears that it is not there.
+void tell_if_unreachable(const std::string& socket) {
+  const auto tried = ipc::connect_unix(socket);
+  if (tried) return;
+  log(
+      fmt::format("reaches no djinnd at {} yet: {} A djinnd makes that socket with --gate-socket, "
+                  "and its owner may connect.",
+                  socket, tried.error().message));
+}
+
+Status listen(const Options& options, const std::string& for_clients) {
   kj::UnixEventPort::captureSignal(SIGHUP);
   DJINN_TRY(auto context, read_credentials(options.credentials));
   auto io = kj::setupAsyncIo();
   const std::string self = context->self().text();
   if (!context->has_list()) log("obeys no list of revoked certificates: there is no revoked.pem.");
+  const Djinnd djinnd{options.as_user ? for_clients : socket_for_gates(for_clients),
+                      !options.as_user};
+  if (djinnd.names_principals) tell_if_unreachable(djinnd.socket);
   Listener listener(io, djinnd, std::move(context), &log);
   auto door = io.provider->getNetwork()
                   .parseAddress(options.address, ipc::kGatePort)
@@ -123,6 +145,9 @@ int main(int argc, char** argv) {
                                          "directory of certificates ('djinnctl gate init')");
   address->needs(directory);
   directory->needs(address);
+  app.add_flag("--as-user", options.as_user,
+               "who comes acts as the user who runs this, and not under a name of their own")
+      ->needs(address);
   app.add_option("--host", options.host, "where djinnd listens, as unix:PATH");
   CLI11_PARSE(app, argc, argv);
   const djinn::Status served = djinn::gate::serve(options);

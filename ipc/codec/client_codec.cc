@@ -32,6 +32,7 @@ void write(wire::ClientRequest::Builder out, const Hello& request) {
   hello.setObserver(request.observer);
   hello.setDevice(text(request.device));
   hello.setService(static_cast<uint8_t>(request.service));
+  hello.setPrincipal(text(request.principal));
 }
 void write(wire::ClientRequest::Builder out, const AddFiles& request) {
   auto add = out.initAddFiles();
@@ -148,8 +149,13 @@ void write(wire::ClientRequest::Builder out, const GetOwnMemory&) {
 }
 
 Hello read_hello(wire::Hello::Reader in) {
-  return {in.getVersion(),  read_name(in.getClientName()), in.getStagingBytes(),
-          in.getObserver(), read_name(in.getDevice()),     read_service(in.getService())};
+  return {in.getVersion(),
+          read_name(in.getClientName()),
+          in.getStagingBytes(),
+          in.getObserver(),
+          read_name(in.getDevice()),
+          read_service(in.getService()),
+          read_name(in.getPrincipal())};
 }
 
 AddFiles read_add_files(wire::AddFiles::Reader in) {

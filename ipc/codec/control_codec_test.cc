@@ -74,6 +74,7 @@ std::vector<ClientRequest> requests() {
       {28, Hello{9, kName, 2, false, "cpu:0", ServiceClass::kIdle}},
       {29, GetSchedule{{30}, 31}},
       {30, PlaceModel{{31}, "cuda:0"}},
+      {33, Hello{9, kName, 2, false, "", ServiceClass::kBatch, "spiffe://lab/ann"}},
   };
 }
 
@@ -515,6 +516,8 @@ TEST(ControlCodec, lists_and_names_over_their_limit_are_refused) {
             kOver);
   EXPECT_EQ(code_of(decode_client_request(encode(ClientRequest{1, OpenModel{long_name, {}, {}}}))),
             kOver);
+  const Hello of_a_principal{1, "", 0, true, "", ServiceClass::kNormal, long_name};
+  EXPECT_EQ(code_of(decode_client_request(encode(ClientRequest{1, of_a_principal}))), kOver);
   EXPECT_EQ(code_of(decode_daemon_reply(
                 encode(DaemonReply{1, SessionList{0, {limits::kListPage + 1, SessionReport{}}}}))),
             kOver);

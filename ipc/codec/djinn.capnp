@@ -20,7 +20,9 @@
 # overtake each other. An answer with number 0 is a notice: Failed with number 0 says why djinnd is
 # about to close the connection. Closing the connection ends the session and gives everything back.
 # A client that for a minute takes none of the answers that wait for it, and has sent more
-# meanwhile, is cut off.
+# meanwhile, is cut off. djinn-gate is a client like any, on a socket of its own: there each Hello
+# names a principal, whose the session is, and whose what it makes; a connection stays with the
+# first that was taken. On any other socket none may be named.
 #
 # Opening a model takes AddFiles, as often as its descriptors need datagrams, then OpenModel; an
 # AddFiles without descriptors takes back those before it. Defining a program takes one
@@ -102,6 +104,7 @@ struct Hello {
   observer @3 :Bool;
   device @4 :Text;
   service @5 :UInt8 = 1;  # normal
+  principal @6 :Text;  # empty: whom the kernel says
 }
 
 struct PlaceModel {

@@ -4,11 +4,14 @@
 // (a trust domain is named by its owner).
 //
 //   below 2^32    a local user: their user id. No process has the largest one.
-//   2^63 and up   a principal, who comes from another machine; nobody makes these yet
+//   2^63 and up   a principal, who comes from another machine: the top bit and 63 bits of a digest
+//   of
+//                 their name (daemon/djinnd/access/principals.h)
 //   kNobody       no owner's; what has none yet
 //
 // A user id, the kernel's notion of a peer or of a file's owner, becomes an owner in of_user(), and
-// nowhere else: what was judged by one is never mistaken for the other.
+// nowhere else: what was judged by one is never mistaken for the other. No digest makes a local
+// user's.
 #pragma once
 
 #include <compare>
@@ -21,6 +24,9 @@ class Owner {
  public:
   constexpr Owner() noexcept = default;
   static constexpr Owner of_user(uint32_t uid) noexcept { return Owner(uid); }
+  static constexpr Owner of_principal(uint64_t digest) noexcept {
+    return Owner(digest | kPrincipals);
+  }
   // Reads back what number() gave. Nothing: the number is no owner's.
   static constexpr std::optional<Owner> of_number(uint64_t number) noexcept {
     const bool is_owner = number < kUsersEnd || number >= kPrincipals;
@@ -32,6 +38,7 @@ class Owner {
   [[nodiscard]] constexpr std::optional<uint32_t> user() const noexcept {
     return number_ < kUsersEnd ? std::optional(static_cast<uint32_t>(number_)) : std::nullopt;
   }
+  [[nodiscard]] constexpr bool is_principal() const noexcept { return number_ >= kPrincipals; }
   [[nodiscard]] constexpr uint64_t number() const noexcept { return number_; }
   friend constexpr auto operator<=>(const Owner&, const Owner&) noexcept = default;
 

@@ -36,9 +36,18 @@ TEST(Owner, its_number_leads_back_to_it_and_others_lead_nowhere) {
   EXPECT_EQ(Owner::of_number((uint64_t{1} << 63) - 1), std::nullopt);
 }
 
-TEST(Owner, a_principal_is_no_local_user) {
-  EXPECT_EQ(Owner::of_number(uint64_t{1} << 63)->user(), std::nullopt);
-  EXPECT_NE(Owner::of_number((uint64_t{1} << 63) + 1000), Owner::of_user(1000));
+TEST(Owner, a_principal_is_no_local_user_whatever_its_digest) {
+  for (const uint64_t digest : {uint64_t{0}, uint64_t{1000}, ~uint64_t{0}, uint64_t{1} << 63}) {
+    const Owner principal = Owner::of_principal(digest);
+    EXPECT_TRUE(principal.valid());
+    EXPECT_TRUE(principal.is_principal());
+    EXPECT_EQ(principal.user(), std::nullopt);
+    EXPECT_EQ(Owner::of_number(principal.number()), principal);
+  }
+  EXPECT_NE(Owner::of_principal(1000), Owner::of_user(1000));
+  EXPECT_NE(Owner::of_principal(1000), Owner::of_principal(1001));
+  EXPECT_FALSE(Owner::of_user(1000).is_principal());
+  EXPECT_FALSE(Owner().is_principal());
 }
 
 }  // namespace

@@ -17,14 +17,16 @@ from private_daemon import BIN, wait_until
 
 class Door:
     """A gate that listens. djinn://NAME leads to it in an environment whose XDG_CONFIG_HOME is
-    `home`, once NAME was enrolled."""
+    `home`, once NAME was enrolled. To a djinnd with --gate-socket who comes is whom their
+    certificate names; as_user: they are the user of the tests."""
 
-    def __init__(self, folder: Path, djinnd: str, home: Path) -> None:
+    def __init__(self, folder: Path, djinnd: str, home: Path, as_user: bool = False) -> None:
         self.credentials, self.home = folder / "gate", home
         self.host = ""
         self.authority("init", "--trust-domain", "lab", "--address", "127.0.0.1:1")
         self.said = folder / "gate.log"
         command = [BIN / "djinn-gate", "--listen", "127.0.0.1:0", "--host", djinnd]
+        command += ["--as-user"] if as_user else []
         with self.said.open("w") as said:
             self.process = subprocess.Popen(
                 [*command, "--credentials", self.credentials], stderr=said
@@ -71,8 +73,8 @@ class Door:
 
 
 @contextmanager
-def door(folder: Path, djinnd: str) -> Iterator[Door]:
-    one = Door(folder, djinnd, folder)
+def door(folder: Path, djinnd: str, as_user: bool = False) -> Iterator[Door]:
+    one = Door(folder, djinnd, folder, as_user)
     try:
         with mock.patch.dict(os.environ, XDG_CONFIG_HOME=str(folder)):
             yield one

@@ -121,7 +121,7 @@ def door_of_test(directory: Path, djinnd: str) -> "Door":
     if not hosts_of_test:
         hosts_of_test.append(tempfile.TemporaryDirectory(prefix="djinn-hosts."))
         os.environ["XDG_CONFIG_HOME"] = hosts_of_test[0].name
-    door = Door(directory, djinnd, Path(hosts_of_test[0].name))
+    door = Door(directory, djinnd, Path(hosts_of_test[0].name), as_user=True)
     door.enrol("test", directory.name)
     return door
 

@@ -56,6 +56,7 @@ class Systemd:
         self.listening.listen(8)
         # As djinnd-metrics.socket has it: passed when somebody wants it.
         self.metrics: socket.socket | None = None
+        self.gates: socket.socket | None = None  # likewise, for djinn-gate
         self.notify = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self.notify.bind(str(directory / "notify"))
         self.store: dict[str, int] = {}
@@ -69,10 +70,17 @@ class Systemd:
         host, port = self.metrics.getsockname()
         return f"{host}:{port}"
 
+    def listen_for_gates(self) -> None:
+        self.gates = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.gates.bind(str(self.directory / "gate.sock"))
+        self.gates.listen(8)
+
     def start(self, *options: str) -> None:
         passed = {"djinnd.socket": self.listening.fileno(), **self.store}
         if self.metrics is not None:
             passed["metrics"] = self.metrics.fileno()
+        if self.gates is not None:
+            passed["gate"] = self.gates.fileno()
         numbers = ",".join(str(fd) for fd in passed.values())
         self.process = subprocess.Popen(
             [
@@ -160,5 +168,6 @@ class Systemd:
             os.close(fd)
         self.listening.close()
         self.notify.close()
-        if self.metrics is not None:
-            self.metrics.close()
+        for one in (self.metrics, self.gates):
+            if one is not None:
+                one.close()

@@ -10,8 +10,14 @@ import numpy as np
 import pytest
 from command_line import ctl
 from gates import Door, door
-from private_daemon import Daemon, wait_until
+from private_daemon import Daemon, running, wait_until
 from small_graphs import DOUBLE
+
+
+@pytest.fixture(scope="module")
+def daemon() -> Iterator[Daemon]:
+    with running("--gate-socket") as one:
+        yield one
 
 
 @pytest.fixture

@@ -14,25 +14,25 @@
 
 namespace djinn::daemon {
 
-void Arrivals::connected(Fd socket, const ipc::PeerCredentials& peer) {
-  const Owner user = Owner::of_user(peer.uid);
+void Arrivals::connected(Fd socket, const Visitor& visitor) {
+  const Owner user = Owner::of_user(visitor.peer.uid);
   const Status may_wait = check_may_wait(socket, user);
-  if (!may_wait) return turn_away(std::move(socket), peer, may_wait.error());
+  if (!may_wait) return turn_away(std::move(socket), visitor, may_wait.error());
   ++waiting_;
-  turns_.owe(user, [this, peer, shared = std::make_shared<Fd>(std::move(socket))] {
+  turns_.owe(user, [this, visitor, shared = std::make_shared<Fd>(std::move(socket))] {
     DJINN_ASSERT(waiting_ > 0);
     --waiting_;
-    door_.serve(std::move(*shared), peer);
+    door_.serve(std::move(*shared), visitor);
   });
 }
 
-void Arrivals::too_many(Fd socket, const ipc::PeerCredentials& peer) {
-  turn_away(std::move(socket), peer, out_of_descriptors());
+void Arrivals::too_many(Fd socket, const Visitor& visitor) {
+  turn_away(std::move(socket), visitor, out_of_descriptors());
 }
 
-void Arrivals::turn_away(Fd socket, const ipc::PeerCredentials& peer, const Error& why) {
-  const Turns::Bill bill(turns_, Owner::of_user(peer.uid));
-  door_.turn_away(std::move(socket), peer, why);
+void Arrivals::turn_away(Fd socket, const Visitor& visitor, const Error& why) {
+  const Turns::Bill bill(turns_, Owner::of_user(visitor.peer.uid));
+  door_.turn_away(std::move(socket), visitor, why);
 }
 
 Status Arrivals::check_may_wait(const Fd& socket, Owner user) const {

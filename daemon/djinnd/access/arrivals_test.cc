@@ -20,17 +20,17 @@ constexpr uid_t kNeighbourUid = 2;
 
 class ArrivalsTest : public ::testing::Test, private Arrivals::Door {
  protected:
-  void serve(Fd, const ipc::PeerCredentials& peer) override {
-    served_.push_back(peer.uid);
+  void serve(Fd, const Visitor& visitor) override {
+    served_.push_back(visitor.peer.uid);
     clock_.now_ns += cost_ns_;
   }
-  void turn_away(Fd, const ipc::PeerCredentials& peer, const Error&) override {
-    turned_away_.push_back(peer.uid);
+  void turn_away(Fd, const Visitor& visitor, const Error&) override {
+    turned_away_.push_back(visitor.peer.uid);
     clock_.now_ns += cost_ns_;
   }
 
   void connect(uid_t user) { arrivals_.connected(socket(), peer(user)); }
-  static ipc::PeerCredentials peer(uid_t user) { return {.pid = 1, .uid = user, .groups = {}}; }
+  static Visitor peer(uid_t user) { return {{.pid = 1, .uid = user, .groups = {}}}; }
   static Fd socket() { return Fd(::open("/dev/null", O_RDONLY | O_CLOEXEC)); }
   [[nodiscard]] auto served(uid_t user) const { return std::ranges::count(served_, user); }
   [[nodiscard]] auto turned_away(uid_t user) const {

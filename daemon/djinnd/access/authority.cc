@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "daemon/djinnd/loop/proc_files.h"
+#include "kernel/base/assert.h"
 
 namespace djinn::daemon {
 namespace {
@@ -27,6 +28,18 @@ constexpr uid_t kOverflowUid = 65534;  // unless somebody has set another
 Caller Authority::judge(uid_t user, std::span<const gid_t> groups) const {
   const bool member = admins_ && std::find(groups.begin(), groups.end(), *admins_) != groups.end();
   return {Owner::of_user(user), user == 0 || member || owner_ == user};
+}
+
+Caller Authority::judge(const Visitor& visitor) const {
+  const ipc::PeerCredentials& peer = visitor.peer;
+  if (visitor.entrance == Entrance::kGates) return {Owner::of_user(peer.uid), false};
+  return judge(peer.uid, peer.groups);
+}
+
+Result<Caller> Authority::judge(std::string_view principal) {
+  DJINN_TRY(const Owner owner, principals_.take_in(principal));
+  DJINN_ASSERT(owner.is_principal());
+  return Caller{owner, false};
 }
 
 std::optional<uid_t> number_of_unmapped(std::string_view uid_map, std::string_view overflow_uid) {

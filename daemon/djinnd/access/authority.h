@@ -3,10 +3,12 @@
 // Authority: who may see and steer what (ARCHITECTURE section 10). The socket and D-Bus ask the
 // same.
 //
-//   caller   a user who asks for something
+//   caller   a user, or a principal, who asks for something
 //   admin    root, members of the administrators' group, by whichever of their groups, and whose
 //            own djinnd it is: they see and steer what belongs to others
 //
+// invariant: a principal is no admin, and no local user; nor is who comes by djinn-gate's socket
+// anybody at all until it has named one.
 // Group membership is that of the moment when the caller connected.
 #pragma once
 
@@ -17,8 +19,11 @@
 #include <string>
 #include <string_view>
 
+#include "daemon/djinnd/access/principals.h"
+#include "daemon/djinnd/access/visitor.h"
 #include "kernel/base/error.h"
 #include "kernel/base/owner.h"
+#include "kernel/base/result.h"
 
 namespace djinn::daemon {
 
@@ -36,11 +41,17 @@ class Authority {
       : admins_(admins), owner_(owner) {}
   // user, groups: as the kernel or the bus says; primary and supplementary.
   [[nodiscard]] Caller judge(uid_t user, std::span<const gid_t> groups) const;
+  // Who has connected, before Hello.
+  [[nodiscard]] Caller judge(const Visitor& visitor) const;
+  // Whom djinn-gate names, by its socket. Errors: those of Principals::take_in().
+  Result<Caller> judge(std::string_view principal);
+  [[nodiscard]] Principals& principals() { return principals_; }
   [[nodiscard]] bool has_admin_group() const { return admins_.has_value(); }
 
  private:
   std::optional<gid_t> admins_;
   std::optional<uid_t> owner_;
+  Principals principals_;
 };
 
 // What others hear of what is for administrators alone.

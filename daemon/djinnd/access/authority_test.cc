@@ -33,6 +33,31 @@ TEST(AuthorityTest, whose_own_djinnd_it_is_is_its_admin) {
   EXPECT_FALSE(Authority({}, 1000).judge(1001, {}).admin);
 }
 
+TEST(AuthorityTest, a_principal_is_no_admin_and_steers_what_is_theirs_alone) {
+  Authority authority(kAdmins, 0);
+  const Caller ann = authority.judge("spiffe://lab/ann").value();
+  const Caller ben = authority.judge("spiffe://lab/ben").value();
+  EXPECT_FALSE(ann.admin);
+  EXPECT_TRUE(ann.may_steer(ann.user));
+  EXPECT_FALSE(ann.may_steer(ben.user));
+  for (const uint32_t uid : {0u, 1000u}) EXPECT_FALSE(ann.may_steer(Owner::of_user(uid)));
+  const Caller local = authority.judge(1000, std::vector<gid_t>{5});
+  EXPECT_FALSE(local.may_steer(ann.user));
+}
+
+TEST(AuthorityTest, who_comes_for_principals_is_no_admin_whoever_they_are) {
+  const Authority authority(kAdmins, 1000);
+  const ipc::PeerCredentials peers[] = {
+      {.pid = 1, .uid = 0, .groups = {}},
+      {.pid = 1, .uid = 1000, .groups = {}},
+      {.pid = 1, .uid = 1001, .groups = {kAdmins}},
+  };
+  for (const ipc::PeerCredentials& peer : peers) {
+    EXPECT_TRUE(authority.judge(Visitor{peer, Entrance::kClients}).admin) << peer.uid;
+    EXPECT_FALSE(authority.judge(Visitor{peer, Entrance::kGates}).admin) << peer.uid;
+  }
+}
+
 TEST(AuthorityTest, a_refusal_names_the_group_that_may) {
   EXPECT_NE(only_administrators_may().message.find("the group djinn-admin"), std::string::npos);
 }

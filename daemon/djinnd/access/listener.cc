@@ -129,6 +129,16 @@ Result<std::unique_ptr<Listener>> Listener::open(Loop& loop, const Place& place,
       new Listener(loop, std::move(path), std::move(lock), std::move(socket), std::move(events)));
 }
 
+Result<std::unique_ptr<Listener>> Listener::open_for_gates(Loop& loop,
+                                                           const std::string& runtime_dir,
+                                                           Events events) {
+  std::string path = runtime_dir + "/gate.sock";
+  DJINN_TRY(Fd socket, bind_socket(path));
+  if (::listen(socket.get(), kQueue) != 0) return system_error("listen", errno);
+  return std::unique_ptr<Listener>(
+      new Listener(loop, std::move(path), {}, std::move(socket), std::move(events)));
+}
+
 std::unique_ptr<Listener> Listener::adopt(Loop& loop, Fd socket, Events events) {
   return std::unique_ptr<Listener>(
       new Listener(loop, {}, {}, std::move(socket), std::move(events)));

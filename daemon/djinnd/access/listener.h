@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Listener: the socket that clients connect to, and the directory it lies in.
+// Listener: the socket that clients connect to, and the directory it lies in; or the one beside it
+// that djinn-gate connects to, and nobody else may.
 //
 // One djinnd serves a directory: it holds a lock in it, and takes none where somebody listens. A
 // socket file that it made goes when this does.
@@ -35,9 +36,14 @@ class Listener {
     std::function<void(Fd, const ipc::PeerCredentials&)> too_many;
   };
 
-  // Makes the socket. Errors: kBusy when another djinnd serves the directory, or anybody listens
-  // there; kNotFound for an unknown group; kPermissionDenied, kSystem.
+  // Makes the socket for clients. Errors: kBusy when another djinnd serves the directory, or
+  // anybody listens there; kNotFound for an unknown group; kPermissionDenied, kSystem.
   static Result<std::unique_ptr<Listener>> open(Loop& loop, const Place& place, Events events);
+  // Makes gate.sock in the directory, which this djinnd serves: its owner alone may connect.
+  // Errors: kBusy when anybody listens there; kInvalidArgument, kSystem.
+  static Result<std::unique_ptr<Listener>> open_for_gates(Loop& loop,
+                                                          const std::string& runtime_dir,
+                                                          Events events);
   // Takes clients from a socket that listens already and whose file is somebody else's.
   static std::unique_ptr<Listener> adopt(Loop& loop, Fd socket, Events events);
   ~Listener();

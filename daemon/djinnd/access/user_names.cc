@@ -41,8 +41,9 @@ std::optional<std::string> UserNames::look_up_user(uid_t user) {
   return fmt::format("{}", user);
 }
 
-UserNames::UserNames(Loop& loop, const Clock& clock, Lookup lookup)
+UserNames::UserNames(Loop& loop, const Clock& clock, const Principals& principals, Lookup lookup)
     : clock_(clock),
+      principals_(principals),
       lookup_(std::move(lookup)),
       patience_(loop, [this] { serve(); }),
       answers_(loop),
@@ -66,7 +67,9 @@ void UserNames::want(Owner user) {
 
 std::string UserNames::of(Owner user) const {
   const auto found = known_.find(user);
-  return found == known_.end() ? fmt::format("{}", user.number()) : found->second;
+  if (found != known_.end()) return found->second;
+  std::string principal = principals_.name_of(user);
+  return principal.empty() ? fmt::format("{}", user.number()) : principal;
 }
 
 // The user database knows local users alone.

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// UserNames: what users are called. The system's user database may be far away and slow, so a
-// thread asks it, once for each user, and who wants a name waits, for a moment.
+// UserNames: what owners are called. The system's user database may be far away and slow, so a
+// thread asks it, once for each user, and who wants a name waits, for a moment. A principal has the
+// name that djinn-gate said.
 //
 //   known     what the database said: a name, or that there is none
 //   waiting   who wants names that are being looked up
@@ -19,6 +20,7 @@
 #include <set>
 #include <string>
 
+#include "daemon/djinnd/access/principals.h"
 #include "daemon/djinnd/loop/background.h"
 #include "daemon/djinnd/loop/inbox.h"
 #include "daemon/djinnd/loop/loop.h"
@@ -39,7 +41,8 @@ class UserNames {
   // has no name is the number.
   using Lookup = std::function<std::optional<std::string>(uid_t)>;
 
-  UserNames(Loop& loop, const Clock& clock, Lookup lookup = look_up_user);
+  UserNames(Loop& loop, const Clock& clock, const Principals& principals,
+            Lookup lookup = look_up_user);
 
   // Calls back when all of them are known, at once if they are.
   void when_known(const std::set<Owner>& users, std::function<void()> then);
@@ -62,6 +65,7 @@ class UserNames {
   void serve();
 
   const Clock& clock_;
+  const Principals& principals_;
   Lookup lookup_;
   [[nodiscard]] bool is_missing(Owner user) const;
 

@@ -27,15 +27,17 @@ class UserNamesTest : public ::testing::Test {
 
   Loop loop_;
   const SystemClock clock_;
+  Principals principals_;
 };
 
 TEST_F(UserNamesTest, each_user_is_looked_up_once_off_the_loop) {
   const auto lookups = std::make_shared<std::atomic<int>>(0);
-  UserNames names(loop_, clock_, [lookups, loop = std::this_thread::get_id()](uid_t user) {
-    EXPECT_NE(std::this_thread::get_id(), loop);
-    ++*lookups;
-    return "user" + std::to_string(user);
-  });
+  UserNames names(loop_, clock_, principals_,
+                  [lookups, loop = std::this_thread::get_id()](uid_t user) {
+                    EXPECT_NE(std::this_thread::get_id(), loop);
+                    ++*lookups;
+                    return "user" + std::to_string(user);
+                  });
   EXPECT_EQ(names.of(kAnn), "7");
   wait_for(names, {kAnn, kBob});
   EXPECT_EQ(names.of(kAnn) + names.of(kBob), "user7user8");
@@ -47,7 +49,7 @@ TEST_F(UserNamesTest, a_database_that_hangs_delays_an_answer_for_a_moment_only) 
   const auto gate = std::make_shared<std::promise<void>>();
   const std::shared_future<void> open = gate->get_future();
   {
-    UserNames names(loop_, clock_, [open](uid_t) {
+    UserNames names(loop_, clock_, principals_, [open](uid_t) {
       open.wait();
       return std::optional<std::string>("late");
     });
@@ -61,7 +63,7 @@ TEST_F(UserNamesTest, a_database_that_hangs_delays_an_answer_for_a_moment_only) 
 
 TEST_F(UserNamesTest, what_the_database_did_not_answer_is_asked_again) {
   const auto lookups = std::make_shared<std::atomic<int>>(0);
-  UserNames names(loop_, clock_, [lookups](uid_t) -> std::optional<std::string> {
+  UserNames names(loop_, clock_, principals_, [lookups](uid_t) -> std::optional<std::string> {
     if (++*lookups == 1) return std::nullopt;
     return "found";
   });
@@ -72,7 +74,7 @@ TEST_F(UserNamesTest, what_the_database_did_not_answer_is_asked_again) {
 }
 
 TEST_F(UserNamesTest, the_systems_users_are_known_by_name_and_others_by_number) {
-  UserNames names(loop_, clock_);
+  UserNames names(loop_, clock_, principals_);
   const Owner root = Owner::of_user(0);
   const Owner nobody = Owner::of_user(3'999'999'999);
   wait_for(names, {root, nobody});
@@ -81,13 +83,16 @@ TEST_F(UserNamesTest, the_systems_users_are_known_by_name_and_others_by_number) 
 }
 
 TEST_F(UserNamesTest, who_is_no_local_user_is_not_looked_up) {
-  const Owner principal = *Owner::of_number(uint64_t{1} << 63);
-  UserNames names(loop_, clock_, [](uid_t) -> std::optional<std::string> {
+  const Owner principal = Owner::of_principal(0);
+  UserNames names(loop_, clock_, principals_, [](uid_t) -> std::optional<std::string> {
     ADD_FAILURE() << "it is asked";
     return "root";
   });
   wait_for(names, {principal});
-  EXPECT_EQ(names.of(principal), "9223372036854775808");
+  EXPECT_EQ(names.of(principal), "9223372036854775808") << "nobody has said a name";
+  const Owner ann = principals_.take_in("spiffe://lab/ann").value();
+  wait_for(names, {ann});
+  EXPECT_EQ(names.of(ann), "spiffe://lab/ann");
 }
 
 }  // namespace

@@ -37,7 +37,8 @@ bool seen_by(const Event& event, const Caller& caller) {
 }
 
 std::string Events::user_text(Owner user) const {
-  return "user " + (names_ ? names_(user) : std::to_string(user.number()));
+  const std::string name = names_ ? names_(user) : std::to_string(user.number());
+  return (user.is_principal() ? "principal " : "user ") + name;
 }
 
 void Events::emit(Event event) {
@@ -45,6 +46,7 @@ void Events::emit(Event event) {
   DJINN_ASSERT(recent_.empty() || recent_.back().number == last_);
   event.number = ++last_;
   event.wall_ns = clock_.wall_ns();
+  if (names_ && event.owner && event.owner->is_principal()) event.principal = names_(*event.owner);
   recent_.push_back(std::move(event));
   if (recent_.size() > kRecent) recent_.pop_front();
   for (const Listener& listener : listeners_) listener(recent_.back());

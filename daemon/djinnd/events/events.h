@@ -58,6 +58,7 @@ struct Event {
   std::string path{};                   // or empty; likewise the next
   std::string sentence{};               // what its client was told
   std::string by{};                     // who brought it about: for the log, and not for clients
+  std::string principal{};              // what its owner is called, if it is one; given by emit()
   uint64_t number = 0;                  // given by emit()
   uint64_t wall_ns = 0;                 // likewise
   std::optional<EvictReason> reason{};  // of kModelEvicted and kModelUnloaded
@@ -83,7 +84,7 @@ class Events {
 
   // What users are called, without waiting: their number, as long as nobody knows.
   void set_names(std::function<std::string(Owner)> names) { names_ = std::move(names); }
-  // "user ann", "user 1000".
+  // "user ann", "user 1000", "principal spiffe://lab/ann".
   [[nodiscard]] std::string user_text(Owner user) const;
 
   void emit(Event event);

@@ -91,6 +91,20 @@ TEST(JournalTest, an_event_has_the_fields_that_apply_to_it) {
   EXPECT_EQ(fields.size(), 6u);  // with MESSAGE_ID and PRIORITY, and no other
 }
 
+TEST(JournalTest, an_event_of_a_principal_has_their_name_and_no_number_of_a_user) {
+  const SystemClock clock;
+  Events events(clock);
+  const Owner ann = Owner::of_principal(1);
+  EXPECT_EQ(events.user_text(ann), "principal " + std::to_string(ann.number()));
+  events.set_names([](Owner) { return "spiffe://lab/ann"; });
+  EXPECT_EQ(events.user_text(ann), "principal spiffe://lab/ann");
+  events.emit(event_of(ann));
+  const std::vector<std::string> fields = journal_fields(events.recent().back());
+  EXPECT_NE(std::ranges::find(fields, "DJINN_PRINCIPAL=spiffe://lab/ann"), fields.end());
+  EXPECT_TRUE(std::ranges::none_of(
+      fields, [](const std::string& field) { return field.starts_with("DJINN_USER="); }));
+}
+
 TEST(JournalTest, an_event_of_a_device_names_it) {
   const auto fields =
       journal_fields(device_event(kHostDevice, EventKind::kDeviceLost, "it is lost"));

@@ -78,6 +78,13 @@ bool stderr_is_the_journal() {
   return fmt::format("{}:{}", info.st_dev, info.st_ino) == stream;
 }
 
+// A user id, or a name: no id of a user is a principal's.
+std::string whose_field(const Event& event, Owner owner) {
+  if (!owner.is_principal()) return fmt::format("DJINN_USER={}", owner.number());
+  return "DJINN_PRINCIPAL=" +
+         (event.principal.empty() ? fmt::format("{}", owner.number()) : event.principal);
+}
+
 bool send_fields(std::vector<std::string>& fields) {
   std::vector<iovec> parts;
   for (std::string& field : fields) parts.push_back({field.data(), field.size()});
@@ -99,7 +106,7 @@ std::vector<std::string> journal_fields(const Event& event) {
   if (event.device) fields.push_back("DJINN_DEVICE=" + text_of(*event.device));
   if (event.bytes) fields.push_back(fmt::format("DJINN_BYTES={}", *event.bytes));
   if (event.error) fields.push_back(fmt::format("DJINN_ERROR={}", name_of(*event.error)));
-  if (event.owner) fields.push_back(fmt::format("DJINN_USER={}", event.owner->number()));
+  if (event.owner) fields.push_back(whose_field(event, *event.owner));
   if (!event.path.empty()) fields.push_back("DJINN_PATH=" + event.path);
   if (!event.sentence.empty()) fields.push_back("DJINN_REASON=" + event.sentence);
   return fields;

@@ -138,6 +138,7 @@ void Reload::take_up(const Config& config, Options written) {
 void Reload::take_settings(Options written) {
   if (!written.user_mode) reports_.set_settings(settings_in_force(written, options_));
   sessions_.set_numerics(written.numerics);
+  quotas_.set_principals(written.principal_quota);
   quotas_.set(std::move(written.quotas), written.pin_quota);
 }
 

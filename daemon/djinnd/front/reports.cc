@@ -115,7 +115,7 @@ std::vector<Item> page_of(std::vector<Item> items, uint32_t first,
 Reports::Reports(Loop& loop, const Clock& clock, const Devices& devices, const Quotas& quotas,
                  Domains& domains, Models& models, Programs& programs, Sessions& sessions,
                  Events& events, StatsRounds& stats, const Gpus& gpus,
-                 const DeferredClose& deferred_close, Turns& turns)
+                 const DeferredClose& deferred_close, Turns& turns, const Principals& principals)
     : loop_(loop),
       clock_(clock),
       devices_(devices),
@@ -131,7 +131,7 @@ Reports::Reports(Loop& loop, const Clock& clock, const Devices& devices, const Q
       turns_(turns),
       started_wall_ns_(clock.wall_ns()),
       cpu_name_(name_of_cpu().substr(0, limits::kNameBytes)),
-      names_(loop, clock),
+      names_(loop, clock, principals),
       follow_(loop, [this] { answer_followers(); }) {}
 
 // --- status
@@ -156,6 +156,10 @@ std::string Reports::name_now(Owner user) {
 // Waits for the names of all users, whether the caller sees them or not: there are few, and each is
 // looked up once.
 void Reports::when_named(std::function<void()> then) {
+  names_.when_known(named_users(), std::move(then));
+}
+
+std::set<Owner> Reports::named_users() const {
   std::set<Owner> users;
   for (const auto& [id, session] : sessions_.all()) users.insert(session->domain);
   for (const auto& [id, model] : models_.table().all()) {
@@ -165,7 +169,7 @@ void Reports::when_named(std::function<void()> then) {
   }
   for (const auto& [id, program] : programs_.table().all()) users.insert(program.worker.owner);
   for (const auto& [key, worker] : domains_.all()) users.insert(key.owner);
-  names_.when_known(users, std::move(then));
+  return users;
 }
 
 ipc::StatusReport Reports::make_status(const Caller& caller, const ipc::GetStatus& request) const {

@@ -25,7 +25,8 @@ class Reports {
  public:
   Reports(Loop& loop, const Clock& clock, const Devices& devices, const Quotas& quotas,
           Domains& domains, Models& models, Programs& programs, Sessions& sessions, Events& events,
-          StatsRounds& stats, const Gpus& gpus, const DeferredClose& deferred_close, Turns& turns);
+          StatsRounds& stats, const Gpus& gpus, const DeferredClose& deferred_close, Turns& turns,
+          const Principals& principals);
 
   // Asks the workers for their counts first.
   void status(const Waiter& waiter, const Caller& caller, const ipc::GetStatus& request);
@@ -39,6 +40,8 @@ class Reports {
   void want_name(Owner user) { names_.want(user); }
   // Calls back when reports can call users by name (user_names.h).
   void when_named(std::function<void()> then);
+  // Whom they would call so: who has anything here.
+  [[nodiscard]] std::set<Owner> named_users() const;
   // The same lists, whole.
   [[nodiscard]] std::vector<ipc::SessionReport> sessions_seen_by(const Caller& caller);
   [[nodiscard]] std::vector<ipc::ModelReport> models_seen_by(const Caller& caller);

@@ -230,40 +230,6 @@ Status set_spill_limit(std::string_view text, Options& options) {
   return {};
 }
 
-constexpr std::string_view kEvictAll = "memory.evict_all_above";
-constexpr std::string_view kEvictIdle = "memory.evict_idle_above";
-
-constexpr std::string_view kDevices = "devices";
-
-constexpr std::array kSettings{
-    Setting{"devices", kNoDevices, false, set_devices},
-    Setting{"lane.isa", kBestIsa, false, set_isa},
-    Setting{"lane.kernels", kMeasured, false, set_kernels},
-    Setting{"lane.numerics", "exact", true, set_numerics},
-    Setting{"lane.policy", name_of(SchedulePolicy::kFair), false, set_policy},
-    Setting{"lane.threads", kAllCores, false, set_threads},
-    Setting{"memory.evict_all_above", "95%", true, set_evict_all},
-    Setting{"memory.evict_idle_above", "80%", true, set_evict_idle},
-    Setting{"memory.limit", "80%", false, set_limit},
-    Setting{"memory.pin_quota", "50%", true, set_pin_quota},
-    Setting{"memory.session_quota", "4GiB", true, set_session_quota},
-    Setting{"memory.spill_after", "1min", true, set_spill_after},
-    Setting{"memory.spill_directory", "the cache directory", false, set_spill_directory},
-    Setting{"memory.spill_limit", kAsLimit, true, set_spill_limit},
-    Setting{"model.keep_alive", "5min", true, set_keep_alive},
-    Setting{"service.drain_timeout", "10s", true, set_drain_timeout},
-    Setting{"worker.hang_timeout", "10s", false, set_hang_timeout},
-};
-static_assert(std::ranges::is_sorted(kSettings, {}, &Setting::key));
-static_assert(std::ranges::find(kSettings, kDevices, &Setting::key) != kSettings.end());
-static_assert(std::ranges::find(kSettings, kEvictAll, &Setting::key) != kSettings.end());
-static_assert(std::ranges::find(kSettings, kEvictIdle, &Setting::key) != kSettings.end());
-
-const Setting* setting_named(std::string_view key) {
-  const auto found = std::ranges::find(kSettings, key, &Setting::key);
-  return found == kSettings.end() ? nullptr : &*found;
-}
-
 // --- quotas of users and groups
 
 Status set_amount(std::string_view text, std::optional<Amount>& amount) {
@@ -296,6 +262,72 @@ Status set_user_models(std::string_view text, Quota& quota) {
   }
   quota.models = static_cast<uint32_t>(*models);
   return {};
+}
+
+// --- quotas of principals
+
+Status set_remote_memory(std::string_view text, Options& options) {
+  return set_user_memory(text, options.principal_quota.of_each);
+}
+
+Status set_remote_pins(std::string_view text, Options& options) {
+  return set_user_pins(text, options.principal_quota.of_each);
+}
+
+Status set_remote_sessions(std::string_view text, Options& options) {
+  return set_user_sessions(text, options.principal_quota.of_each);
+}
+
+Status set_remote_models(std::string_view text, Options& options) {
+  return set_user_models(text, options.principal_quota.of_each);
+}
+
+Status set_remote_connections(std::string_view text, Options& options) {
+  Quota quota;
+  DJINN_CHECK(set_user_sessions(text, quota));  // a user's connections have the same bounds
+  options.principal_quota.connections = *quota.sessions;
+  return {};
+}
+
+// --- the settings
+
+constexpr std::string_view kEvictAll = "memory.evict_all_above";
+constexpr std::string_view kEvictIdle = "memory.evict_idle_above";
+
+constexpr std::string_view kDevices = "devices";
+
+constexpr std::array kSettings{
+    Setting{"devices", kNoDevices, false, set_devices},
+    Setting{"lane.isa", kBestIsa, false, set_isa},
+    Setting{"lane.kernels", kMeasured, false, set_kernels},
+    Setting{"lane.numerics", "exact", true, set_numerics},
+    Setting{"lane.policy", name_of(SchedulePolicy::kFair), false, set_policy},
+    Setting{"lane.threads", kAllCores, false, set_threads},
+    Setting{"memory.evict_all_above", "95%", true, set_evict_all},
+    Setting{"memory.evict_idle_above", "80%", true, set_evict_idle},
+    Setting{"memory.limit", "80%", false, set_limit},
+    Setting{"memory.pin_quota", "50%", true, set_pin_quota},
+    Setting{"memory.session_quota", "4GiB", true, set_session_quota},
+    Setting{"memory.spill_after", "1min", true, set_spill_after},
+    Setting{"memory.spill_directory", "the cache directory", false, set_spill_directory},
+    Setting{"memory.spill_limit", kAsLimit, true, set_spill_limit},
+    Setting{"model.keep_alive", "5min", true, set_keep_alive},
+    Setting{"remote.connections_max", "64", true, set_remote_connections},
+    Setting{"remote.memory_quota", "16GiB", true, set_remote_memory},
+    Setting{"remote.models_max", "32", true, set_remote_models},
+    Setting{"remote.pin_quota", "0", true, set_remote_pins},
+    Setting{"remote.sessions_max", "16", true, set_remote_sessions},
+    Setting{"service.drain_timeout", "10s", true, set_drain_timeout},
+    Setting{"worker.hang_timeout", "10s", false, set_hang_timeout},
+};
+static_assert(std::ranges::is_sorted(kSettings, {}, &Setting::key));
+static_assert(std::ranges::find(kSettings, kDevices, &Setting::key) != kSettings.end());
+static_assert(std::ranges::find(kSettings, kEvictAll, &Setting::key) != kSettings.end());
+static_assert(std::ranges::find(kSettings, kEvictIdle, &Setting::key) != kSettings.end());
+
+const Setting* setting_named(std::string_view key) {
+  const auto found = std::ranges::find(kSettings, key, &Setting::key);
+  return found == kSettings.end() ? nullptr : &*found;
 }
 
 struct QuotaSetting {

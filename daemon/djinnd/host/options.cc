@@ -191,6 +191,8 @@ void add_options(CLI::App& app, Options& options) {
   app.add_option("--socket-group", options.socket_group, "service mode: group that may connect")
       ->type_name("GROUP")
       ->excludes(user);
+  app.add_flag("--gate-socket", options.gate_socket,
+               "make gate.sock beside the socket, for djinn-gate");
   app.add_option("--admin-group", options.admin_group,
                  "service mode: group that sees and steers what is others' [djinn-admin]")
       ->type_name("GROUP")

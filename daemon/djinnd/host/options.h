@@ -36,6 +36,7 @@ struct Options {
   bool user_mode = false;     // serves its own user only, without configuration
   std::string runtime_dir;    // holds the socket
   std::string socket_group;   // service mode: who may connect
+  bool gate_socket = false;   // makes one for djinn-gate, too
   BusKind bus = BusKind::kNone;
   std::string admin_group;  // service mode: who sees and steers what is others'
   uint32_t threads = 0;     // of a lane
@@ -49,6 +50,7 @@ struct Options {
   uint64_t session_quota_bytes = 0;
   Amount pin_quota{50, true};
   std::vector<NamedQuota> quotas;  // of users and groups
+  PrincipalQuota principal_quota;  // of each one who comes from another machine
   // Settings that were written, by their keys, and what was written last: on the command line, too.
   std::map<std::string, std::string, std::less<>> written;
   // Of those, what the command line calls them: "--memory".

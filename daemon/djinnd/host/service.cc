@@ -37,6 +37,8 @@ uint64_t look_every_ns(uint64_t interval_ns) {
 
 // This is FileDescriptorName= of djinnd-metrics.socket.
 constexpr std::string_view kMetricsName = "metrics";
+// And this of one whose unit comes with djinn-gate.
+constexpr std::string_view kGatesName = "gate";
 
 // Tells whether the socket is of that kind and listens. If so, it is made non-blocking.
 bool make_ready(const Fd& socket, int family, int type) {
@@ -115,16 +117,18 @@ Result<ActivationFds> take_activation_fds() {
       serves = serves && make_ready(fd, AF_UNSPEC, SOCK_STREAM);
       passed.metrics.push_back(std::move(fd));
     } else {
-      serves = serves && !passed.socket && make_ready(fd, AF_UNIX, SOCK_SEQPACKET);
-      passed.socket = std::move(fd);
+      std::optional<Fd>& socket = name == kGatesName ? passed.gates : passed.socket;
+      serves = serves && !socket && make_ready(fd, AF_UNIX, SOCK_SEQPACKET);
+      socket = std::move(fd);
     }
   }
   ::free(names);
   if (serves) return passed;
   return Error{ErrorCode::kInvalidArgument,
                "systemd passed other sockets than one listening Unix socket of "
-               "ListenSequentialPacket=, and of ListenStream= those named \"metrics\". Compare "
-               "djinnd.socket and djinnd-metrics.socket with the installed ones."};
+               "ListenSequentialPacket=, another one named \"gate\", and of ListenStream= those "
+               "named \"metrics\". Compare djinnd.socket and djinnd-metrics.socket with the "
+               "installed ones."};
 }
 
 }  // namespace djinn::daemon

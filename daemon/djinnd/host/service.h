@@ -74,6 +74,7 @@ class Service {
 
 struct ActivationFds {
   std::optional<Fd> socket;        // the listening one for clients
+  std::optional<Fd> gates;         // and for djinn-gate
   std::vector<Fd> metrics;         // those for metrics
   std::map<std::string, Fd> kept;  // by name: what a predecessor left with systemd
 };

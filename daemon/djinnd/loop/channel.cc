@@ -101,10 +101,22 @@ void Channel::take_turns(Turns& turns, Owner user, uint64_t patience_ms) {
   turns_ = &turns;
   patience_ms_ = patience_ms;
   patience_.emplace(loop_, [this] { lose_patience(); });
-  speaker_ = std::make_shared<Turns::Speaker>(Turns::Speaker{user, [this] { return take_turn(); },
-                                                             [this] {
-                                                               if (listens()) watch();
-                                                             }});
+  speaker_ = make_speaker(user);
+}
+
+// The former speaker, which may be speaking, is forgotten with its owner.
+void Channel::pass_to(Owner user, Close close) {
+  DJINN_ASSERT(turns_ != nullptr && close != nullptr && !hung_up_);
+  close_ = std::move(close);
+  speaker_ = make_speaker(user);
+  if (!ended_) watch();
+}
+
+std::shared_ptr<Turns::Speaker> Channel::make_speaker(Owner user) {
+  return std::make_shared<Turns::Speaker>(Turns::Speaker{user, [this] { return take_turn(); },
+                                                         [this] {
+                                                           if (listens()) watch();
+                                                         }});
 }
 
 size_t Channel::take_turn() {

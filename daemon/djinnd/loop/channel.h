@@ -58,6 +58,8 @@ class Channel {
   // Is heard in its user's share of each turn from now on, instead of whenever it is ready. turns:
   // outlives this. patience_ms: for how long it may take no answer and want more.
   void take_turns(Turns& turns, Owner user, uint64_t patience_ms = kPatienceMs);
+  // Is another user's from now on: it is heard in their turns, and they have closed what is left.
+  void pass_to(Owner user, Close close);
   // Whether what the peer sends waits, in the socket: nothing of it is heard, its end neither.
   void hold(bool held);
 
@@ -82,6 +84,7 @@ class Channel {
     std::vector<std::byte> bytes;
     std::vector<SharedFd> fds;
   };
+  [[nodiscard]] std::shared_ptr<Turns::Speaker> make_speaker(Owner user);
   void ready();
   void watch();
   void flush();

@@ -9,8 +9,10 @@
 #include <optional>
 #include <utility>
 
+#include "daemon/djinnd/testing/run_until.h"
 #include "ipc/limits.h"
 #include "kernel/base/clock.h"
+#include "kernel/base/clock_for_tests.h"
 
 namespace djinn::daemon {
 namespace {
@@ -64,6 +66,35 @@ TEST_F(ChannelTest, a_client_that_reads_nothing_may_stand_still) {
   patience_is_over.start_once(5 * kPatienceMs);
   run();
   EXPECT_FALSE(ended_.has_value());
+}
+
+TEST(PassedChannel, is_heard_in_the_other_users_turns_and_closed_as_theirs) {
+  constexpr Owner kFirst = Owner::of_user(1);
+  constexpr Owner kOther = Owner::of_principal(1);
+  Loop loop;
+  ClockByHand clock;
+  const Share share;
+  Turns turns(clock, share);
+  const Check turn(loop, [&] { turns.take(); });
+  Traffic traffic;
+  ipc::SocketPair ends = *ipc::make_socket_pair();
+  int heard = 0, closed_by_first = 0, closed_by_other = 0;
+  std::optional<Channel> channel;
+  const auto hear = [&](const ipc::Datagram&) {
+    if (++heard > 1) return;
+    channel->pass_to(kOther, [&](Fd) { ++closed_by_other; });
+    clock.now_ns += 2 * share.saved_ns;  // the first user rests from now on
+  };
+  channel.emplace(loop, std::move(ends.right), kAnswers, traffic,
+                  Channel::Events{hear, [](const Error&) {}}, [&](Fd) { ++closed_by_first; });
+  channel->take_turns(turns, kFirst);
+  for (int i = 0; i < 3; ++i) {
+    ASSERT_TRUE(ipc::send_datagram(ends.left.get(), std::as_bytes(std::span("more"))).ok());
+  }
+  testing::run_until(loop, "all is heard", [&] { return heard == 3; });
+  channel.reset();
+  EXPECT_EQ(closed_by_first, 0);
+  EXPECT_EQ(closed_by_other, 1);
 }
 
 }  // namespace

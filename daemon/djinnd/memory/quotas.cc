@@ -19,6 +19,8 @@ std::string_view key_text(QuotaOf what) {
       return "memory_quota";
     case QuotaOf::kPins:
       return "pin_quota";
+    case QuotaOf::kConnections:
+      return "connections_max";
     case QuotaOf::kSessions:
       return "sessions_max";
     case QuotaOf::kModels:
@@ -89,8 +91,8 @@ Quota Quotas::of_groups(Owner user, uint64_t device_bytes) const {
 QuotaInForce Quotas::of(Owner user, uint64_t device_bytes) const {
   QuotaInForce all;
   all.pin_bytes = pins_.of(device_bytes);
-  if (named_.empty()) return all;
-  Quota quota = of_groups(user, device_bytes);
+  if (named_.empty() && !user.is_principal()) return all;
+  Quota quota = user.is_principal() ? principals_.of_each : of_groups(user, device_bytes);
   if (const NamedQuota* const section = section_of(user)) {
     const Quota& own = section->quota;
     if (own.memory) quota.memory = own.memory;
@@ -107,6 +109,7 @@ QuotaInForce Quotas::of(Owner user, uint64_t device_bytes) const {
 }
 
 std::string Quotas::key_of(Owner user, QuotaOf what, uint64_t device_bytes) const {
+  if (user.is_principal()) return fmt::format("remote.{}", key_text(what));
   const NamedQuota* const own = section_of(user);
   if (own != nullptr && value_of(own->quota, what, device_bytes)) return key_in(*own, what);
   const auto most = value_of(of_groups(user, device_bytes), what, device_bytes);

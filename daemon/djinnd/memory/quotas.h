@@ -7,6 +7,7 @@
 //   in force   what binds a user: their own section's keys, then the groups', then what holds for
 //              everybody
 //   groups     those of a user's connections that are open, as they were when these were made
+//   principal  who comes from another machine: no section is theirs, and one quota is each one's
 //
 // invariant: of several groups the largest value binds, so another group never takes anything away.
 #pragma once
@@ -45,15 +46,22 @@ struct NamedQuota {
   friend bool operator==(const NamedQuota&, const NamedQuota&) = default;
 };
 
-// What a quota is of.
-enum class QuotaOf : uint8_t { kMemory, kPins, kSessions, kModels };
+// Section [remote]: what each principal may have.
+struct PrincipalQuota {
+  Quota of_each{Amount{uint64_t{16} << 30}, Amount{0}, 16, limits::kModelsPerUser};
+  uint32_t connections = 64;  // sessions, and what only looks
+  friend bool operator==(const PrincipalQuota&, const PrincipalQuota&) = default;
+};
+
+// What a quota is of; connections: of principals.
+enum class QuotaOf : uint8_t { kMemory, kPins, kConnections, kSessions, kModels };
 
 struct QuotaInForce {
   uint64_t memory_bytes = std::numeric_limits<uint64_t>::max();
   uint64_t pin_bytes = std::numeric_limits<uint64_t>::max();
   uint32_t sessions = limits::kSessionsPerUser;
   uint32_t models = limits::kModelsPerUser;
-  bool is_own = false;  // a section binds the user
+  bool is_own = false;  // a section binds the user, or they are a principal
   friend bool operator==(const QuotaInForce&, const QuotaInForce&) = default;
 };
 
@@ -61,12 +69,14 @@ class Quotas {
  public:
   // pins: of whom no section says another number.
   void set(std::vector<NamedQuota> named, Amount pins);
+  void set_principals(const PrincipalQuota& quota) { principals_ = quota; }
   // A connection of the user is made, and has ended.
   void joined(SessionId session, Owner user, std::vector<gid_t> groups);
   void left(SessionId session);
 
   // device_bytes: what may be granted of the device in question, which shares are of.
   [[nodiscard]] QuotaInForce of(Owner user, uint64_t device_bytes) const;
+  [[nodiscard]] uint32_t connections_of_principal() const { return principals_.connections; }
   // On all devices together.
   [[nodiscard]] uint32_t sessions_of(Owner user) const { return of(user, 0).sessions; }
   [[nodiscard]] uint32_t models_of(Owner user) const { return of(user, 0).models; }
@@ -85,6 +95,7 @@ class Quotas {
 
   std::vector<NamedQuota> named_;
   Amount pins_{std::numeric_limits<uint64_t>::max()};
+  PrincipalQuota principals_;
   std::map<SessionId, Connected> connected_;
 };
 

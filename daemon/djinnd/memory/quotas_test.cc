@@ -94,5 +94,26 @@ TEST(Quotas, another_configuration_binds_those_that_are_there) {
   EXPECT_FALSE(quotas.of(kAlice, kTotal).is_own);
 }
 
+TEST(Quotas, each_principal_has_the_same_and_no_section_binds_one) {
+  constexpr Owner kPrincipal = Owner::of_principal(1000);
+  Quotas quotas;
+  quotas.set({{false, "alice", kAlice.user(), {bytes(1), bytes(1), 1, 1}},
+              {true, "small", kSmall, {bytes(1), bytes(1), 1, 1}}},
+             kPins);
+  quotas.joined(kFirst, kPrincipal, {});
+  const QuotaInForce standard = quotas.of(kPrincipal, kTotal);
+  EXPECT_EQ(standard.memory_bytes, uint64_t{16} << 30);
+  EXPECT_EQ(standard.pin_bytes, 0u);
+  EXPECT_EQ(standard.sessions, 16u);
+  EXPECT_TRUE(standard.is_own);
+  quotas.set_principals({{Amount{10, true}, bytes(7), 2, 3}, 4});
+  EXPECT_EQ(quotas.of(kPrincipal, kTotal), (QuotaInForce{100, 7, 2, 3, true}));
+  EXPECT_EQ(quotas.connections_of_principal(), 4u);
+  EXPECT_EQ(quotas.key_of(kPrincipal, QuotaOf::kMemory, kTotal), "remote.memory_quota");
+  EXPECT_EQ(quotas.key_of(kPrincipal, QuotaOf::kSessions, 0), "remote.sessions_max");
+  EXPECT_EQ(quotas.key_of(kPrincipal, QuotaOf::kConnections, 0), "remote.connections_max");
+  EXPECT_EQ(quotas.of(kAlice, kTotal).sessions, 1u) << "a user's own are as ever";
+}
+
 }  // namespace
 }  // namespace djinn::daemon

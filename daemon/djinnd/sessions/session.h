@@ -2,7 +2,10 @@
 
 // Session: one client connection and all that it holds. The connection is the lease.
 //
-//   greeting -> attaching   Hello came; its memory was made, a worker is waited for
+//   greeting -> attaching   Hello came; its memory was made, a worker is waited for. One that came
+//   by
+//                           djinn-gate's socket is the gate's user's until then, who may do nothing
+//                           with it, and the principal's that Hello names from then on
 //   greeting -> live        Hello of an observer, which has no memory
 //   attaching -> live       there is a worker; it was told of the session, and Welcome was sent
 //   any -> leaving          the connection is gone; the worker is to let go
@@ -27,6 +30,7 @@
 
 #include "daemon/djinnd/access/authority.h"
 #include "daemon/djinnd/access/replies.h"
+#include "daemon/djinnd/access/visitor.h"
 #include "daemon/djinnd/loop/channel.h"
 #include "daemon/djinnd/loop/deferred_close.h"
 #include "daemon/djinnd/sessions/sequence_group.h"
@@ -105,6 +109,8 @@ struct Session {
   Owner domain;
   DeviceId device = kHostDevice;  // where its refs and groups are
   Caller caller;
+  Entrance entrance = Entrance::kClients;
+  std::string principal;  // that a gate has named; then it stays theirs
   pid_t pid = 0;
   std::string client_name;
   ServiceClass service = ServiceClass::kNormal;

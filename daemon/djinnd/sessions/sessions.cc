@@ -52,10 +52,10 @@ Error no_such_device(const std::string& asked, const Devices& devices) {
 }  // namespace
 
 Sessions::Sessions(const ConnectionHost& host, const Clock& clock, IdSource& ids,
-                   const Devices& devices, Quotas& quotas, Domains& domains,
-                   const Authority& authority, Events& events, QuotaRefusals& refusals,
-                   const LaneMemory& lanes, const SessionWork& work, Inquiries& inquiries,
-                   SessionListener& listener, SpillRules spill)
+                   const Devices& devices, Quotas& quotas, Domains& domains, Authority& authority,
+                   Events& events, QuotaRefusals& refusals, const LaneMemory& lanes,
+                   const SessionWork& work, Inquiries& inquiries, SessionListener& listener,
+                   SpillRules spill)
     : loop_(host.loop),
       clock_(clock),
       ids_(ids),
@@ -96,12 +96,8 @@ void Sessions::emit(EventKind kind, const Session& session, std::string text,
 // --- connections
 
 Status Sessions::check_limits(Owner user) {
-  const auto of_user = std::ranges::count_if(
-      sessions_.all(), [&](const auto& entry) { return entry.second->domain == user; });
-  const auto gone = std::ranges::count_if(
-      released_, [&](const auto& entry) { return entry.second.user == user; });
   if (sessions_.size() + released_.size() >= limits::kSessions ||
-      of_user + gone >= limits::kSessionsPerUser) {
+      connections_of(user) >= limits::kSessionsPerUser) {
     return Error{
         ErrorCode::kLimitExceeded,
         fmt::format("There are too many sessions: at most {} of one user, {} in all. Close "
@@ -113,14 +109,47 @@ Status Sessions::check_limits(Owner user) {
   return check_closing(*closer);
 }
 
+// Those that have ended, too, until they are closed.
+size_t Sessions::connections_of(Owner owner) const {
+  const auto here = std::ranges::count_if(
+      sessions_.all(), [&](const auto& entry) { return entry.second->domain == owner; });
+  const auto gone = std::ranges::count_if(
+      released_, [&](const auto& entry) { return entry.second.user == owner; });
+  return static_cast<size_t>(here + gone);
+}
+
+Status Sessions::check_connections(Owner principal) {
+  DJINN_ASSERT(principal.is_principal());
+  const uint32_t most = quotas_.connections_of_principal();
+  if (connections_of(principal) >= most) {
+    return Error{ErrorCode::kLimitExceeded,
+                 fmt::format("This principal has {} here, and djinnd's configuration allows no "
+                             "more. Close one, or ask the administrator for a larger {}.",
+                             count_text(most, "connection"),
+                             quotas_.key_of(principal, QuotaOf::kConnections, 0))};
+  }
+  const auto all = std::ranges::count_if(
+      sessions_.all(), [](const auto& entry) { return entry.second->domain.is_principal(); });
+  const auto gone = std::ranges::count_if(
+      released_, [](const auto& entry) { return entry.second.user.is_principal(); });
+  if (all + gone >= limits::kSessionsOfPrincipals) {
+    return Error{ErrorCode::kLimitExceeded,
+                 fmt::format("Principals have {} connections here, which is the limit of all of "
+                             "them. Try again when one has gone.",
+                             limits::kSessionsOfPrincipals)};
+  }
+  const auto closer = deferred_close_.of(principal);
+  return check_closing(*closer);
+}
+
 Status Sessions::check_quota(Owner user) const {
   const uint32_t most = quotas_.sessions_of(user);
   if (const uint32_t now = count(user); now >= most) {
-    return Error{
-        ErrorCode::kLimitExceeded,
-        fmt::format("This user has {}, and djinnd's configuration allows {} at a time. "
-                    "Close one, or ask the administrator for a larger {}.",
-                    count_text(now, "session"), most, quotas_.key_of(user, QuotaOf::kSessions, 0))};
+    return Error{ErrorCode::kLimitExceeded,
+                 fmt::format("This {} has {}, and djinnd's configuration allows {} at a time. "
+                             "Close one, or ask the administrator for a larger {}.",
+                             user.is_principal() ? "principal" : "user", count_text(now, "session"),
+                             most, quotas_.key_of(user, QuotaOf::kSessions, 0))};
   }
   return {};
 }
@@ -141,14 +170,14 @@ size_t Sessions::files_added(Owner user) const {
   return count;
 }
 
-void Sessions::connected(Fd socket, const ipc::PeerCredentials& peer) {
-  Status allowed = check_limits(Owner::of_user(peer.uid));
-  if (!allowed) return turn_away(std::move(socket), peer, allowed.error());
-  add_connection(std::move(socket), peer);
+void Sessions::connected(Fd socket, const Visitor& visitor) {
+  Status allowed = check_limits(Owner::of_user(visitor.peer.uid));
+  if (!allowed) return turn_away(std::move(socket), visitor, allowed.error());
+  add_connection(std::move(socket), visitor);
 }
 
-void Sessions::turn_away(Fd socket, const ipc::PeerCredentials& peer, const Error& error) {
-  const Owner owner = Owner::of_user(peer.uid);
+void Sessions::turn_away(Fd socket, const Visitor& visitor, const Error& error) {
+  const Owner owner = Owner::of_user(visitor.peer.uid);
   Event event{EventKind::kSessionRefused,
               fmt::format("a connection of {} is refused: {}", events_.user_text(owner),
                           name_of(error.code)),
@@ -168,16 +197,17 @@ void Sessions::turn_away(Fd socket, const ipc::PeerCredentials& peer, const Erro
   channel.send(notice);
 }
 
-void Sessions::add_connection(Fd socket, const ipc::PeerCredentials& peer) {
+void Sessions::add_connection(Fd socket, const Visitor& visitor) {
   auto fresh = std::make_unique<Session>();
   const auto id = ids_.next<SessionId>([this](SessionId t) { return find(t) != nullptr; });
   fresh->id = id;
   fresh->device = devices_.first().device();
-  fresh->caller = authority_.judge(peer.uid, peer.groups);
+  fresh->caller = authority_.judge(visitor);
+  fresh->entrance = visitor.entrance;
   const Owner owner = fresh->caller.user;
   fresh->domain = owner;
-  fresh->pid = peer.pid;
-  quotas_.joined(id, owner, peer.groups);
+  fresh->pid = visitor.peer.pid;
+  quotas_.joined(id, owner, visitor.peer.groups);
   fresh->started_wall_ns = clock_.wall_ns();
   fresh->closer = deferred_close_.of(owner);
   fresh->channel = std::make_unique<Channel>(
@@ -188,6 +218,47 @@ void Sessions::add_connection(Fd socket, const ipc::PeerCredentials& peer) {
       fresh->closer->closing());
   fresh->channel->take_turns(turns_, owner);
   sessions_.add(std::move(fresh));
+}
+
+Status Sessions::take_in(Session& session, const std::string& principal) {
+  const auto refused = [this, id = session.id](Owner who, Error error) {
+    emit_refused(id, who, error);
+    return error;
+  };
+  if (session.entrance == Entrance::kClients) {
+    if (principal.empty()) return {};
+    return refused(session.domain,
+                   {ErrorCode::kPermissionDenied,
+                    "A local user's session is that user's, as the kernel says. Principals are "
+                    "named by djinn-gate alone, on the socket that djinnd has for it."});
+  }
+  if (session.principal == principal && !principal.empty()) return {};  // said Hello before
+  if (!session.principal.empty()) {
+    return refused(session.domain, {ErrorCode::kPermissionDenied,
+                                    "This connection is another principal's already."});
+  }
+  if (principal.empty()) {
+    return refused(session.domain, {ErrorCode::kInvalidArgument,
+                                    "This socket is for djinn-gate, which names a principal in "
+                                    "each Hello. Programs connect to djinnd.sock."});
+  }
+  const auto caller = authority_.judge(principal);
+  if (!caller) return refused(session.domain, caller.error());
+  if (Status allowed = check_connections(caller->user); !allowed) {
+    return refused(caller->user, allowed.error());
+  }
+  session.principal = principal;
+  belongs_to(session, *caller);
+  return {};
+}
+
+void Sessions::belongs_to(Session& session, const Caller& caller) {
+  DJINN_ASSERT(session.phase == SessionPhase::kGreeting && session.channel != nullptr);
+  session.caller = caller;
+  session.domain = caller.user;
+  session.closer = deferred_close_.of(caller.user);
+  session.channel->pass_to(caller.user, session.closer->closing());
+  quotas_.joined(session.id, caller.user, {});
 }
 
 void Sessions::heard(SessionId id, ipc::Datagram datagram) {
@@ -399,6 +470,9 @@ void Sessions::hello(Session& session, uint32_t number, const ipc::Hello& hello)
                            fmt::format("djinnd speaks version {} of the protocol, the client {}.",
                                        ipc::kProtocolVersion, hello.version)});
   }
+  if (Status taken = take_in(session, hello.principal); !taken) {
+    return refuse(waiter, taken.error());
+  }
   const auto staging = check_staging_bytes(hello.staging_bytes);
   if (!staging.ok()) return refuse(waiter, staging.error());
   const Memory* const memory = devices_.find(hello.device);
@@ -418,7 +492,7 @@ void Sessions::hello(Session& session, uint32_t number, const ipc::Hello& hello)
                            "resumed."});
   }
   if (Status allowed = check_quota(session.domain); !allowed) {
-    emit_refused(session, allowed.error());
+    emit_refused(session.id, session.domain, allowed.error());
     return refuse(waiter, allowed.error());
   }
   session.hello = number;
@@ -502,10 +576,12 @@ Result<SessionMemory> Sessions::make_memory(const Session& session, uint64_t sta
   return made;
 }
 
-void Sessions::emit_refused(const Session& session, const Error& error) {
-  Event event = event_of(EventKind::kSessionRefused, session);
-  event.text = fmt::format("a session of {} is refused: {}", events_.user_text(session.domain),
-                           name_of(error.code));
+void Sessions::emit_refused(SessionId session, Owner owner, const Error& error) {
+  Event event{
+      EventKind::kSessionRefused,
+      fmt::format("a session of {} is refused: {}", events_.user_text(owner), name_of(error.code)),
+      owner};
+  event.session = session;
   event.error = error.code;
   event.sentence = ipc::showable_sentence(error.message);
   events_.emit_limited(std::move(event));
@@ -513,7 +589,7 @@ void Sessions::emit_refused(const Session& session, const Error& error) {
 
 // The session is again as it was before its Hello, and may send another one.
 void Sessions::withdraw_hello(Session& session, const Error& error) {
-  emit_refused(session, error);
+  emit_refused(session.id, session.domain, error);
   for (auto& [offset, extent] : session.memory.refs) {
     devices_.extents_of(session.device).free(std::move(extent.fd));
   }

@@ -66,7 +66,7 @@ struct SessionWork {
 class Sessions final : public Replies, private LateChunks {
  public:
   Sessions(const ConnectionHost& host, const Clock& clock, IdSource& ids, const Devices& devices,
-           Quotas& quotas, Domains& domains, const Authority& authority, Events& events,
+           Quotas& quotas, Domains& domains, Authority& authority, Events& events,
            QuotaRefusals& refusals, const LaneMemory& lanes, const SessionWork& work,
            Inquiries& inquiries, SessionListener& listener, SpillRules spill);
 
@@ -78,9 +78,9 @@ class Sessions final : public Replies, private LateChunks {
 
   // --- connections
   // Takes in a new client, or refuses it with a notice.
-  void connected(Fd socket, const ipc::PeerCredentials& peer);
+  void connected(Fd socket, const Visitor& visitor);
   // Refuses a client before it has a session.
-  void turn_away(Fd socket, const ipc::PeerCredentials& peer, const Error& error);
+  void turn_away(Fd socket, const Visitor& visitor, const Error& error);
   // A notice, and the end of the session.
   // by: whose will it was, for the log.
   void end(Session& session, const Error& error, std::string by = {});
@@ -175,8 +175,14 @@ class Sessions final : public Replies, private LateChunks {
   }
   void end_those(const std::function<bool(const Session&)>& whose, const Error& error);
   [[nodiscard]] Status check_limits(Owner user);
+  [[nodiscard]] Status check_connections(Owner principal);
+  [[nodiscard]] size_t connections_of(Owner owner) const;
   [[nodiscard]] Status check_quota(Owner user) const;
-  void add_connection(Fd socket, const ipc::PeerCredentials& peer);
+  void add_connection(Fd socket, const Visitor& visitor);
+  // Whose the session is, as Hello says: the user's who connected, or the principal's that a gate
+  // names. Errors: kPermissionDenied, kLimitExceeded, and those of Authority::judge().
+  [[nodiscard]] Status take_in(Session& session, const std::string& principal);
+  void belongs_to(Session& session, const Caller& caller);
   void heard(SessionId id, ipc::Datagram datagram);
   void disconnected(SessionId id, const Error& error);
   // What the session is owed: one answer, and the next.
@@ -191,7 +197,7 @@ class Sessions final : public Replies, private LateChunks {
                 Result<Fd> made);
   // All but the refs, and a worker that is to have it.
   [[nodiscard]] Result<SessionMemory> make_memory(const Session& session, uint64_t staging_bytes);
-  void emit_refused(const Session& session, const Error& error);
+  void emit_refused(SessionId session, Owner owner, const Error& error);
   void withdraw_hello(Session& session, const Error& error);
   void attach(Session& session);
   void attach_or_wait(Session& session);
@@ -217,7 +223,7 @@ class Sessions final : public Replies, private LateChunks {
   const Devices& devices_;
   Quotas& quotas_;
   Domains& domains_;
-  const Authority& authority_;
+  Authority& authority_;
   Events& events_;
   QuotaRefusals& refusals_;
   WorkQueue& memory_work_;

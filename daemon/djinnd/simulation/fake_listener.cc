@@ -19,6 +19,13 @@ Result<std::unique_ptr<Listener>> Listener::open(Loop& loop, const Place& /*plac
   return std::unique_ptr<Listener>(new Listener(loop, {}, {}, std::move(bell), std::move(events)));
 }
 
+// A simulated machine has one door, and no gate.
+Result<std::unique_ptr<Listener>> Listener::open_for_gates(Loop& /*loop*/,
+                                                           const std::string& /*runtime_dir*/,
+                                                           Events /*events*/) {
+  return Error{ErrorCode::kUnsupported, "There are no gates here."};
+}
+
 std::unique_ptr<Listener> Listener::adopt(Loop& loop, Fd socket, Events events) {
   return std::unique_ptr<Listener>(
       new Listener(loop, {}, {}, std::move(socket), std::move(events)));

@@ -131,6 +131,7 @@ class TestDaemon {
   }
 
   [[nodiscard]] std::string socket_path() const { return directory_ + "/run/djinnd.sock"; }
+  [[nodiscard]] std::string gate_socket_path() const { return directory_ + "/run/gate.sock"; }
   [[nodiscard]] std::string directory() const { return directory_; }
   [[nodiscard]] pid_t pid() const { return pid_; }
 
@@ -151,8 +152,12 @@ class TestDaemon {
 // One connection.
 class TestClient {
  public:
-  explicit TestClient(const TestDaemon& daemon) {
-    auto socket = ipc::connect_unix(daemon.socket_path());
+  // principal: whom this names, as djinn-gate does, by the socket that is for it (--gate-socket);
+  // empty: it is a program's.
+  explicit TestClient(const TestDaemon& daemon, std::string principal = {})
+      : principal_(std::move(principal)) {
+    auto socket =
+        ipc::connect_unix(principal_.empty() ? daemon.socket_path() : daemon.gate_socket_path());
     EXPECT_TRUE(socket.ok());
     if (socket.ok()) socket_ = *std::move(socket);
   }
@@ -211,8 +216,9 @@ class TestClient {
   // device: "fake:0"; djinnd's first if it is empty.
   ipc::Welcome greet(bool observer = false, uint64_t staging_bytes = 1 << 16,
                      const std::string& device = {}) {
-    const auto welcome = ask<ipc::Welcome>(
-        ipc::Hello{ipc::kProtocolVersion, "test", staging_bytes, observer, device});
+    const auto welcome =
+        ask<ipc::Welcome>(ipc::Hello{ipc::kProtocolVersion, "test", staging_bytes, observer, device,
+                                     ServiceClass::kNormal, principal_});
     if (!observer && fds_.size() == 3) {
       memory_ = std::move(fds_[0]);
       submission_bell_ = std::move(fds_[1]);
@@ -323,6 +329,7 @@ class TestClient {
     ipc::ring_submission_bell(submission_bell_);
   }
 
+  std::string principal_;
   Fd socket_;
   uint32_t last_number_ = 0;
   std::vector<Fd> fds_;

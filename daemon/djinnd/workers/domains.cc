@@ -8,32 +8,42 @@
 
 namespace djinn::daemon {
 
-Result<WorkerSupervisor*> Domains::need(WorkerKey key,
-                                        const std::function<bool(WorkerKey)>& in_use) {
+Result<WorkerSupervisor*> Domains::need(WorkerKey key, const InUse& in_use) {
   auto& worker = workers_[key];
   if (!worker) {
     worker = std::make_unique<WorkerSupervisor>(loop_, clock_, spares_.of(key.device), listener_,
                                                 events_, key, hang_timeout_ms_);
   }
-  size_t alive = 0;
-  WorkerSupervisor* idle = nullptr;
-  for (const auto& [other, supervisor] : workers_) {
-    if (other == key || supervisor->absent()) continue;
-    ++alive;
-    if (!in_use(other)) idle = supervisor.get();
-  }
-  if (worker->absent() && alive >= kDomainsMax) {
-    if (idle == nullptr) {
-      return Error{ErrorCode::kLimitExceeded,
-                   fmt::format("{} users have a worker, which is the limit. Try again when one of "
-                               "them has left.",
-                               kDomainsMax)};
+  if (worker->absent()) {
+    if (key.owner.is_principal()) {
+      DJINN_CHECK(make_place(key, in_use, kDomainsOfPrincipals,
+                             [](Owner owner) { return owner.is_principal(); }));
     }
-    idle->retire();
+    DJINN_CHECK(make_place(key, in_use, kDomainsMax, [](Owner) { return true; }));
   }
   worker->need();
   DJINN_ASSERT(!worker->absent());
   return worker.get();
+}
+
+Status Domains::make_place(WorkerKey key, const InUse& in_use, size_t most,
+                           const std::function<bool(Owner)>& competes) {
+  size_t alive = 0;
+  WorkerSupervisor* idle = nullptr;
+  for (const auto& [other, supervisor] : workers_) {
+    if (other == key || supervisor->absent() || !competes(other.owner)) continue;
+    ++alive;
+    if (!in_use(other)) idle = supervisor.get();
+  }
+  if (alive < most) return {};
+  if (idle == nullptr) {
+    return Error{ErrorCode::kLimitExceeded,
+                 fmt::format("{} {} have a worker, which is the limit. Try again when one of them "
+                             "has left.",
+                             most, most == kDomainsMax ? "users" : "principals")};
+  }
+  idle->retire();
+  return {};
 }
 
 WorkerSupervisor* Domains::find(WorkerKey key) const {

@@ -18,6 +18,9 @@ class Domains {
  public:
   // Domains with a worker at the same time: each worker costs about 100 MiB of its own.
   static constexpr size_t kDomainsMax = 64;
+  // Of these principals': whoever names them may name any. The others are left to users of the
+  // machine.
+  static constexpr size_t kDomainsOfPrincipals = 48;
 
   Domains(Loop& loop, const Clock& clock, SpareWorkers& spares, WorkerListener& listener,
           Events& events, uint64_t hang_timeout_ms)
@@ -28,9 +31,10 @@ class Domains {
         events_(events),
         hang_timeout_ms_(hang_timeout_ms) {}
 
+  using InUse = std::function<bool(WorkerKey)>;
   // Sees that there is such a worker. in_use says of another whether it may not be lost. Errors:
   // kLimitExceeded when all that there may be are in use.
-  Result<WorkerSupervisor*> need(WorkerKey key, const std::function<bool(WorkerKey)>& in_use);
+  Result<WorkerSupervisor*> need(WorkerKey key, const InUse& in_use);
   // Null if it was never needed.
   [[nodiscard]] WorkerSupervisor* find(WorkerKey key) const;
   // Sends to the worker, if it is ready.
@@ -62,6 +66,10 @@ class Domains {
   uint32_t retire_idle(const std::function<bool(WorkerKey)>& in_use);
 
  private:
+  // Of those that compete with it: their number stays below that many, and an idle one gives way.
+  Status make_place(WorkerKey key, const InUse& in_use, size_t most,
+                    const std::function<bool(Owner)>& competes);
+
   Loop& loop_;
   const Clock& clock_;
   SpareWorkers& spares_;
