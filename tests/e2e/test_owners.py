@@ -250,3 +250,28 @@ def test_a_user_of_the_machine_sees_nothing_of_a_principals(
         assert "There is no session" in refused.err
         assert ANN not in told
         assert doubles(anns)
+
+
+def test_a_principal_that_is_mapped_is_that_user_and_no_administrator(
+    place: Path, tmp_path: Path
+) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("NEEDS ROOT, to become another user")
+    nobody = User("nobody", pwd.getpwnam("nobody").pw_uid, GROUP)
+    write_config(place, f'[remote.map]\n"{ANN}" = "nobody"\n"{BEN}" = "no-such-user"\n')
+    options = ("--root", str(place), "--gate-socket", "--admin-group", GROUP)
+    with running(*options, socket_group=GROUP) as daemon:
+        daemon.directory.chmod(0o711)
+        with two_come(tmp_path, daemon.near_host), connect(daemon, ANNS, "far") as far:
+            with nobody.acting():
+                here = connect(daemon, HERE, "here")
+            assert {far.id, here.id} <= seen(daemon, ANNS, "sessions")
+            owners = {item["owner"] for item in by(daemon, ANNS, "sessions", "-j").items()}
+            assert owners == {"nobody"}
+            assert "Only administrators" in by(daemon, ANNS, "drain").err
+            assert by(daemon, ANNS, "terminate", here.id).code == 0
+            assert f"by principal {ANN}" in daemon.log.read_text()
+            with pytest.raises(djinn.Error, match="a user who is not there") as refused:
+                connect(daemon, BENS, "mapped to nobody")
+            assert refused.value.code == "permission_denied"
+            here.close()

@@ -39,7 +39,19 @@ Caller Authority::judge(const Visitor& visitor) const {
 Result<Caller> Authority::judge(std::string_view principal) {
   DJINN_TRY(const Owner owner, principals_.take_in(principal));
   DJINN_ASSERT(owner.is_principal());
-  return Caller{owner, false};
+  const auto mapped = map_.find(principal);
+  if (mapped == map_.end()) return Caller{owner, false};
+  if (mapped->second.number.value_or(0) == 0) {  // root's events are administrators'
+    return Error{ErrorCode::kPermissionDenied,
+                 "djinnd's configuration makes this principal a user who is not there, or root, "
+                 "which none can be. Ask the administrator."};
+  }
+  return Caller{Owner::of_user(*mapped->second.number), false};
+}
+
+std::vector<gid_t> Authority::groups_of(std::string_view principal) const {
+  const auto mapped = map_.find(principal);
+  return mapped == map_.end() ? std::vector<gid_t>() : mapped->second.groups;
 }
 
 std::optional<uid_t> number_of_unmapped(std::string_view uid_map, std::string_view overflow_uid) {
@@ -87,6 +99,20 @@ std::optional<uid_t> user_named(const std::string& name) {
   std::vector<char> buffer(kEntryBytes);
   const auto entry = entry_named<passwd>(name, buffer, &::getpwnam_r);
   return entry ? std::optional(entry->pw_uid) : std::nullopt;
+}
+
+std::vector<gid_t> groups_of_user(const std::string& name) {
+  std::vector<char> buffer(kEntryBytes);
+  const auto entry = entry_named<passwd>(name, buffer, &::getpwnam_r);
+  if (!entry) return {};
+  int count = 64;  // NGROUPS_MAX is 65536
+  std::vector<gid_t> groups(static_cast<size_t>(count));
+  while (::getgrouplist(name.c_str(), entry->pw_gid, groups.data(), &count) < 0 &&
+         static_cast<size_t>(count) > groups.size()) {
+    groups.resize(static_cast<size_t>(count));
+  }
+  groups.resize(static_cast<size_t>(std::max(count, 0)));
+  return groups;
 }
 
 }  // namespace djinn::daemon

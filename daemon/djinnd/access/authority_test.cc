@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <vector>
 
 namespace djinn::daemon {
@@ -45,6 +46,23 @@ TEST(AuthorityTest, a_principal_is_no_admin_and_steers_what_is_theirs_alone) {
   EXPECT_FALSE(local.may_steer(ann.user));
 }
 
+TEST(AuthorityTest, a_principal_is_whom_it_is_mapped_to_and_an_admin_though_they_are_one_is_not) {
+  Authority authority(kAdmins, 1000);
+  authority.set_map({{"spiffe://lab/ann", {"ann", 1000, {kAdmins}}},
+                     {"spiffe://lab/gone", {"gone", {}, {}}},
+                     {"spiffe://lab/root", {"root", 0, {0}}}});
+  const Caller ann = authority.judge("spiffe://lab/ann").value();
+  EXPECT_EQ(ann.user, Owner::of_user(1000));
+  EXPECT_FALSE(ann.admin);
+  EXPECT_EQ(authority.groups_of("spiffe://lab/ann"), std::vector<gid_t>{kAdmins});
+  for (const char* const nobody : {"spiffe://lab/gone", "spiffe://lab/root"}) {
+    const auto refused = authority.judge(nobody);
+    ASSERT_FALSE(refused.ok()) << nobody;
+    EXPECT_EQ(refused.error().code, ErrorCode::kPermissionDenied);
+  }
+  EXPECT_TRUE(authority.judge("spiffe://lab/ben").value().user.is_principal());
+}
+
 TEST(AuthorityTest, who_comes_for_principals_is_no_admin_whoever_they_are) {
   const Authority authority(kAdmins, 1000);
   const ipc::PeerCredentials peers[] = {
@@ -76,6 +94,12 @@ TEST(AuthorityTest, without_the_group_root_alone_is_admin) {
   EXPECT_FALSE(Authority().judge(1000, groups).admin);
   EXPECT_FALSE(Authority(group_named("no-such-group")).judge(1000, groups).admin);
   EXPECT_TRUE(Authority().judge(0, {}).admin);
+}
+
+TEST(AuthorityTest, a_users_groups_are_found_by_name) {
+  const std::vector<gid_t> groups = groups_of_user("root");
+  EXPECT_NE(std::ranges::find(groups, gid_t{0}), groups.end());
+  EXPECT_TRUE(groups_of_user("no-such-user").empty());
 }
 
 TEST(AuthorityTest, the_group_of_root_is_found_by_name) {

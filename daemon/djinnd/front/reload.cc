@@ -60,11 +60,13 @@ void tell_problems(Events& events, EventKind kind, const std::vector<std::string
                kAdministrators});
 }
 
-Reload::Reload(Loop& loop, const Options& options, ReloadOptions read, Devices& devices,
-               Quotas& quotas, Sessions& sessions, Models& models, Reclaimers& reclaimers,
-               Reports& reports, Drain& drain, Events& events, Service& service)
+Reload::Reload(Loop& loop, const Options& options, ReloadOptions read, Authority& authority,
+               Devices& devices, Quotas& quotas, Sessions& sessions, Models& models,
+               Reclaimers& reclaimers, Reports& reports, Drain& drain, Events& events,
+               Service& service)
     : options_(options),
       read_(std::move(read)),
+      authority_(authority),
       devices_(devices),
       quotas_(quotas),
       sessions_(sessions),
@@ -138,6 +140,7 @@ void Reload::take_up(const Config& config, Options written) {
 void Reload::take_settings(Options written) {
   if (!written.user_mode) reports_.set_settings(settings_in_force(written, options_));
   sessions_.set_numerics(written.numerics);
+  authority_.set_map(std::move(written.principal_map));
   quotas_.set_principals(written.principal_quota);
   quotas_.set(std::move(written.quotas), written.pin_quota);
 }

@@ -38,9 +38,9 @@ class Reload {
  public:
   // options: as at the start; they outlive this, which takes up their quotas, and what is shown of
   // them, at once.
-  Reload(Loop& loop, const Options& options, ReloadOptions read, Devices& devices, Quotas& quotas,
-         Sessions& sessions, Models& models, Reclaimers& reclaimers, Reports& reports, Drain& drain,
-         Events& events, Service& service);
+  Reload(Loop& loop, const Options& options, ReloadOptions read, Authority& authority,
+         Devices& devices, Quotas& quotas, Sessions& sessions, Models& models,
+         Reclaimers& reclaimers, Reports& reports, Drain& drain, Events& events, Service& service);
 
   // Takes up what the configuration files change of the settings that reload, once the names in
   // them are looked up. Errors: kInvalidArgument, kUnsupported; then nothing is changed.
@@ -52,6 +52,7 @@ class Reload {
 
   const Options& options_;
   ReloadOptions read_;
+  Authority& authority_;
   Devices& devices_;
   Quotas& quotas_;
   Sessions& sessions_;

@@ -13,6 +13,7 @@
 #include <string_view>
 #include <utility>
 
+#include "daemon/djinnd/host/config.h"
 #include "daemon/djinnd/host/version.h"
 #include "daemon/djinnd/loop/proc_files.h"
 #include "ipc/codec/control_codec.h"
@@ -88,10 +89,11 @@ ipc::SessionCounts counts_of(const Session& session, const gc::RunCounts& runs) 
   return counts;
 }
 
-// Tells whether the setting belongs to a user's or a group's section. Such settings are for
-// administrators.
+// Tells whether the setting belongs to a user's or a group's section, or to a principal. Such
+// settings are for administrators.
 bool names_somebody(const ipc::SettingReport& setting) {
-  return setting.key.starts_with("user.") || setting.key.starts_with("group.");
+  return setting.key.starts_with("user.") || setting.key.starts_with("group.") ||
+         is_mapping(setting.key);
 }
 
 // The largest number means that there is no limit.

@@ -22,6 +22,7 @@
 #include "daemon/djinnd/memory/quantity.h"
 #include "ipc/limits.h"
 #include "ipc/messages.h"
+#include "ipc/principal.h"
 #include "kernel/base/assert.h"
 #include "kernel/base/fd.h"
 #include "kernel/base/units.h"
@@ -412,6 +413,26 @@ Status set_device_limit(std::string_view text, DeviceId device, Options& options
   return {};
 }
 
+// --- principals who are users of the machine
+
+constexpr std::string_view kMapPrefix = "remote.map.";
+
+// The principal of a mapping's key.
+std::string_view mapped_principal(std::string_view key) {
+  return key.substr(kMapPrefix.size());
+}
+
+Status set_mapping(std::string_view principal, std::string_view user, Options& options) {
+  const auto named = ipc::Principal::parse(principal);
+  if (!named || named->is_gate()) {
+    return expected("the name of a client in quotes before the '=', like \"spiffe://DOMAIN/NAME\"");
+  }
+  if (user.empty() || user.size() > limits::kNameBytes) return expected("the name of a user");
+  if (user == "root") return expected("another user: no principal is root");
+  options.principal_map[std::string(principal)] = MappedUser{std::string(user)};
+  return {};
+}
+
 // --- unknown keys
 
 // Gives Levenshtein's distance: insertions, deletions and substitutions.
@@ -474,6 +495,7 @@ std::string advice_for(std::string_view key) {
 }
 
 bool is_known_key(std::string_view key) {
+  if (is_mapping(key)) return true;
   if (const auto section = section_key(key)) return quota_setting_named(section->key) != nullptr;
   return limited_device(key).has_value() || setting_named(key) != nullptr;
 }
@@ -589,6 +611,7 @@ class Reader {
     if (config_.is_valid()) compare_thresholds();
     for (auto& [key, value] : found_) {
       note_section(value.as_written);
+      note_mapping(value.as_written);
       config_.values.push_back(std::move(value.as_written));
     }
   }
@@ -613,6 +636,12 @@ class Reader {
     });
     if (is_known) return;
     config_.sections.push_back({key->is_group, std::string(key->name), value.file, value.line, {}});
+  }
+
+  void note_mapping(const ConfigValue& value) {
+    if (!is_mapping(value.key)) return;
+    config_.mappings.push_back(
+        {std::string(mapped_principal(value.key)), MappedUser{value.text}, value.file, value.line});
   }
 
   static std::string advice_of(const std::string& key) {
@@ -708,6 +737,8 @@ Status apply_setting(std::string_view key, std::string_view value, Options& opti
     DJINN_CHECK(setting->apply(value, quota_of(*section, options.quotas)));
   } else if (const auto device = limited_device(key)) {
     DJINN_CHECK(set_device_limit(value, *device, options));
+  } else if (is_mapping(key)) {
+    DJINN_CHECK(set_mapping(mapped_principal(key), value, options));
   } else {
     DJINN_CHECK(setting_named(key)->apply(value, options));
   }
@@ -731,20 +762,40 @@ std::vector<ipc::SettingReport> settings_in_force(const Options& options, const 
     if (limited_device(key)) all.push_back({key, value, false});
   }
   for (const auto& [key, value] : options.written) {
-    if (!section_key(key) || key.size() > limits::kNameBytes) continue;
+    if (!section_key(key) && !is_mapping(key)) continue;
+    if (key.size() > limits::kNameBytes) continue;
     if (all.size() < limits::kListPage) all.push_back({key, value, true});
   }
   return all;
 }
 
+bool is_mapping(std::string_view key) {
+  return key.starts_with(kMapPrefix);
+}
+
 bool reloads(std::string_view key) {
-  if (section_key(key)) return true;
+  if (section_key(key) || is_mapping(key)) return true;
   const Setting* setting = setting_named(key);
   return setting != nullptr && setting->reloads;
 }
 
+static void look_up_mapped(Config& config) {
+  for (ConfigMapping& mapping : config.mappings) {
+    mapping.user.number = user_named(mapping.user.name);
+    mapping.user.groups = groups_of_user(mapping.user.name);
+    if (mapping.user.number.value_or(0) != 0) continue;
+    config.problems.push_back(
+        {false, fmt::format("{}:{}: warning: {}{}: there is no user {} who may be one's, or the "
+                            "system does not know it now; the principal is refused until the "
+                            "configuration is read again",
+                            mapping.file, mapping.line, kMapPrefix, mapping.principal,
+                            mapping.user.name)});
+  }
+}
+
 // A number that is nobody's name is taken as the number of a user or group.
 void look_up_names(Config& config) {
+  look_up_mapped(config);
   for (ConfigSection& section : config.sections) {
     section.number = section.is_group ? group_named(section.name) : user_named(section.name);
     if (section.number) continue;
@@ -840,6 +891,9 @@ void apply_config(const Config& config, Options& options) {
     });
     DJINN_ASSERT(found != options.quotas.end());
     found->number = section.number;
+  }
+  for (const ConfigMapping& mapping : config.mappings) {
+    options.principal_map[mapping.principal] = mapping.user;
   }
 }
 

@@ -12,6 +12,7 @@
 //   setting   a key that is known, its unit, and whether a reload takes it up
 //   section   [user.NAME] or [group.NAME]: what that user, or each member, may have; its settings
 //             have keys of their own (quotas.h), and all of them reload
+//   mapping   a line of [remote.map]: which user of the machine a principal is; reloads
 //   value     a setting as written, with its origin
 //   problem   a value or file that cannot be (an error), a section of nobody (a warning), or an
 //             unknown key: an error where somebody waits for the answer, and a warning at a start
@@ -71,9 +72,18 @@ struct ConfigSection {
   std::optional<uint32_t> number;  // of the user or group, once look_up_names() has found it
 };
 
+// A line of [remote.map].
+struct ConfigMapping {
+  std::string principal;
+  MappedUser user;  // as look_up_names() has found them
+  std::string file;
+  uint32_t line = 0;
+};
+
 struct Config {
   std::vector<ConfigValue> values;  // the winners, sorted by key
   std::vector<ConfigSection> sections;
+  std::vector<ConfigMapping> mappings;
   std::vector<ConfigProblem> problems;
 
   [[nodiscard]] bool is_valid() const;
@@ -83,8 +93,8 @@ struct Config {
 // are none.
 [[nodiscard]] Config read_config(const std::string& root, UnknownKeys unknown);
 
-// Finds the users and groups that have sections; one that is not there is a warning. Asks the
-// system's databases, which may block.
+// Finds the users and groups that have sections, and the users whom principals are; one that is not
+// there is a warning. Asks the system's databases, which may block.
 void look_up_names(Config& config);
 
 // Warns of a limit beyond the machine's memory, and of instructions that it does not have. A start
@@ -97,6 +107,8 @@ void check_spill_directory(Config& config);
 // What is said of a limit of a device that djinnd does not have.
 [[nodiscard]] std::string ignored_limit(std::string_view key);
 
+// Whether the key makes a principal a user of the machine.
+[[nodiscard]] bool is_mapping(std::string_view key);
 // Whether a reload takes the setting up.
 [[nodiscard]] bool reloads(std::string_view key);
 

@@ -125,6 +125,36 @@ TEST_F(ConfigTest, a_section_says_what_a_user_or_a_group_may_have) {
               HasSubstr("\nuser.root.sessions_max = 3  # " + root_ + kLocal + "10-a.conf:1\n"));
 }
 
+TEST_F(ConfigTest, a_line_of_the_map_makes_a_principal_a_user_who_is_looked_up) {
+  write(kMain,
+        "[remote.map]\n\"spiffe://lab/a.b\" = \"daemon\"\n\"spiffe://lab/gone\" = "
+        "\"no-such-user\"\n");
+  Config config = read_config(root_, UnknownKeys::kRefused);
+  ASSERT_TRUE(config.is_valid());
+  look_up_names(config);
+  ASSERT_EQ(config.problems.size(), 1u);
+  EXPECT_THAT(config.problems[0].text,
+              HasSubstr("djinnd.conf:3: warning: remote.map.spiffe://lab/gone: there is no user"));
+  Options found;
+  apply_config(config, found);
+  const MappedUser& known = found.principal_map.at("spiffe://lab/a.b");
+  EXPECT_EQ(known.name, "daemon");
+  EXPECT_EQ(known.number, user_named("daemon"));
+  EXPECT_FALSE(known.groups.empty());
+  EXPECT_FALSE(found.principal_map.at("spiffe://lab/gone").number.has_value());
+  EXPECT_TRUE(reloads("remote.map.spiffe://lab/a.b"));
+}
+
+TEST_F(ConfigTest, a_line_of_the_map_names_a_client_and_no_root) {
+  for (const char* const wrong :
+       {"ann = \"daemon\"", "\"spiffe://lab/djinn-gate/box\" = \"daemon\"",
+        "\"spiffe://lab/ann\" = \"root\"", "\"spiffe://lab/ann\" = \"\""}) {
+    write(kMain, fmt::format("[remote.map]\n{}\n", wrong));
+    EXPECT_TRUE(problem().is_error) << wrong;
+    EXPECT_THAT(problem().text, HasSubstr("write ")) << wrong;
+  }
+}
+
 TEST_F(ConfigTest, a_section_says_how_much_of_another_device_is_granted) {
   write(kMain, "[device.\"fake:0\"]\nlimit = \"25%\"\n[device.\"fake:1\"]\nlimit = \"2MiB\"\n");
   Options found = options();

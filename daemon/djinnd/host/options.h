@@ -11,6 +11,7 @@
 #include <string_view>
 #include <vector>
 
+#include "daemon/djinnd/access/authority.h"
 #include "daemon/djinnd/host/bus_kind.h"
 #include "daemon/djinnd/memory/quantity.h"
 #include "daemon/djinnd/memory/quotas.h"
@@ -51,6 +52,7 @@ struct Options {
   Amount pin_quota{50, true};
   std::vector<NamedQuota> quotas;  // of users and groups
   PrincipalQuota principal_quota;  // of each one who comes from another machine
+  PrincipalMap principal_map;      // those whom the configuration makes users
   // Settings that were written, by their keys, and what was written last: on the command line, too.
   std::map<std::string, std::string, std::less<>> written;
   // Of those, what the command line calls them: "--memory".

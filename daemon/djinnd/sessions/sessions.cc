@@ -118,15 +118,15 @@ size_t Sessions::connections_of(Owner owner) const {
   return static_cast<size_t>(here + gone);
 }
 
-Status Sessions::check_connections(Owner principal) {
-  DJINN_ASSERT(principal.is_principal());
+Status Sessions::check_connections(Owner owner) {
+  if (!owner.is_principal()) return check_limits(owner);  // mapped
   const uint32_t most = quotas_.connections_of_principal();
-  if (connections_of(principal) >= most) {
+  if (connections_of(owner) >= most) {
     return Error{ErrorCode::kLimitExceeded,
                  fmt::format("This principal has {} here, and djinnd's configuration allows no "
                              "more. Close one, or ask the administrator for a larger {}.",
                              count_text(most, "connection"),
-                             quotas_.key_of(principal, QuotaOf::kConnections, 0))};
+                             quotas_.key_of(owner, QuotaOf::kConnections, 0))};
   }
   const auto all = std::ranges::count_if(
       sessions_.all(), [](const auto& entry) { return entry.second->domain.is_principal(); });
@@ -138,7 +138,7 @@ Status Sessions::check_connections(Owner principal) {
                              "them. Try again when one has gone.",
                              limits::kSessionsOfPrincipals)};
   }
-  const auto closer = deferred_close_.of(principal);
+  const auto closer = deferred_close_.of(owner);
   return check_closing(*closer);
 }
 
@@ -248,17 +248,17 @@ Status Sessions::take_in(Session& session, const std::string& principal) {
     return refused(caller->user, allowed.error());
   }
   session.principal = principal;
-  belongs_to(session, *caller);
+  belongs_to(session, *caller, authority_.groups_of(principal));
   return {};
 }
 
-void Sessions::belongs_to(Session& session, const Caller& caller) {
+void Sessions::belongs_to(Session& session, const Caller& caller, std::vector<gid_t> groups) {
   DJINN_ASSERT(session.phase == SessionPhase::kGreeting && session.channel != nullptr);
   session.caller = caller;
   session.domain = caller.user;
   session.closer = deferred_close_.of(caller.user);
   session.channel->pass_to(caller.user, session.closer->closing());
-  quotas_.joined(session.id, caller.user, {});
+  quotas_.joined(session.id, caller.user, std::move(groups));
 }
 
 void Sessions::heard(SessionId id, ipc::Datagram datagram) {
@@ -658,9 +658,12 @@ void Sessions::welcome(Session& session) {
   const uint32_t number = std::exchange(session.hello, 0);
   DJINN_ASSERT(number != 0);
   session.phase.enter(SessionPhase::kLive);
-  emit(EventKind::kSessionNew, session,
-       fmt::format("session {} of {} is welcome", text_of(session.id),
-                   events_.user_text(session.domain)));
+  Event event = event_of(EventKind::kSessionNew, session);
+  event.text = fmt::format("session {} of {} is welcome", text_of(session.id),
+                           events_.user_text(session.domain));
+  const bool is_mapped = !session.principal.empty() && !session.domain.is_principal();
+  if (is_mapped) event.by = "principal " + session.principal;
+  events_.emit(std::move(event));
   const WorkerSupervisor* const worker = domains_.find(session.worker());
   DJINN_ASSERT(worker != nullptr && worker->ready());
   const int fds[] = {session.memory.memory.get(), session.memory.submission_bell.get(),

@@ -175,14 +175,15 @@ class Sessions final : public Replies, private LateChunks {
   }
   void end_those(const std::function<bool(const Session&)>& whose, const Error& error);
   [[nodiscard]] Status check_limits(Owner user);
-  [[nodiscard]] Status check_connections(Owner principal);
+  // Whether one more of those that have come by a gate may be the owner's.
+  [[nodiscard]] Status check_connections(Owner owner);
   [[nodiscard]] size_t connections_of(Owner owner) const;
   [[nodiscard]] Status check_quota(Owner user) const;
   void add_connection(Fd socket, const Visitor& visitor);
   // Whose the session is, as Hello says: the user's who connected, or the principal's that a gate
   // names. Errors: kPermissionDenied, kLimitExceeded, and those of Authority::judge().
   [[nodiscard]] Status take_in(Session& session, const std::string& principal);
-  void belongs_to(Session& session, const Caller& caller);
+  void belongs_to(Session& session, const Caller& caller, std::vector<gid_t> groups);
   void heard(SessionId id, ipc::Datagram datagram);
   void disconnected(SessionId id, const Error& error);
   // What the session is owed: one answer, and the next.
