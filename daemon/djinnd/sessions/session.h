@@ -2,13 +2,13 @@
 
 // Session: one client connection and all that it holds. The connection is the lease.
 //
-//   greeting -> attaching   Hello came; its memory was made, a worker is waited for. One that came
-//   by
-//                           djinn-gate's socket is the gate's user's until then, who may do nothing
-//                           with it, and the principal's that Hello names from then on
+//   greeting -> attaching   Hello came; its memory was made, a worker is waited for
 //   greeting -> live        Hello of an observer, which has no memory
 //   attaching -> live       there is a worker; it was told of the session, and Welcome was sent
 //   any -> leaving          the connection is gone; the worker is to let go
+//
+// Who comes by djinn-gate's socket is the gate's user, who may do nothing with the session, until
+// Hello names a principal, and that principal from then on.
 //
 // What the client submits before the worker has mapped the session waits in its ring. A worker's
 // death changes no phase: `attached` falls, and rises when the next worker is told of the session.
