@@ -4,9 +4,8 @@
 // (a trust domain is named by its owner).
 //
 //   below 2^32    a local user: their user id. No process has the largest one.
-//   2^63 and up   a principal, who comes from another machine: the top bit and 63 bits of a digest
-//   of
-//                 their name (daemon/djinnd/access/principals.h)
+//   2^63 and up   a principal, who comes from another machine: the top bit, and 63 bits of a digest
+//                 of their name (daemon/djinnd/access/principals.h)
 //   kNobody       no owner's; what has none yet
 //
 // A user id, the kernel's notion of a peer or of a file's owner, becomes an owner in of_user(), and

@@ -20,8 +20,7 @@ class Spin {
 
   // Something came: the limit begins anew.
   void restart();
-  // One of the two was just woken by the other: the next turn gives the core away at
-  // once.
+  // One of the two was just woken by the other: the next turn gives the core away at once.
   void share_core() { yielded_ns_ = 0; }
   // One turn of waiting; false when the limit is reached, and it is time to sleep.
   [[nodiscard]] bool wait();
