@@ -30,21 +30,21 @@ inline const BFloat16* scales_of(const void* row, int64_t columns) {
 
 // --- outputs first: integer products
 
-// The products of M rows of x with W rows of weights.
+// The products of M rows of x with W rows of weights, which lie so many outputs apart.
 template <typename T, int M, int W>
 struct Int8Tile : Tile<T, M, W> {
   using Tile<T, M, W>::sums;
   static constexpr int kStep = Int8Dots::kBlocks * kInt8Block;
   static constexpr int kSteps = kInt8ScalesAtOnce / Int8Dots::kBlocks;
 
-  Int8Tile(const Linear& call, const LinearRow* row, int64_t n) {
+  Int8Tile(const Linear& call, const LinearRow* row, int64_t n, int64_t apart) {
     for (int m = 0; m < M; ++m) {
       const auto* const at = static_cast<const uint8_t*>(row[m].x);
       x[m] = as_values(at);
       x_scales[m] = reinterpret_cast<const float*>(at + quantised_scales(call.inputs));
     }
     for (int w = 0; w < W; ++w) {
-      weights[w] = as_values(int8_row(call, n + w));
+      weights[w] = as_values(int8_row(call, n + w * apart));
       weight_scales[w] = scales_of(weights[w], call.inputs);
     }
   }
@@ -107,23 +107,39 @@ struct Int8Tile : Tile<T, M, W> {
   const BFloat16* weight_scales[W];
 };
 
+// The outputs n, n + apart and so on, W of them, of one row.
+template <typename T, int W>
+void int8_outputs_of_one_row(const Linear& call, const LinearRow& row, int64_t n, int64_t apart) {
+  Int8Tile<T, 1, W> tile(call, &row, n, apart);
+  tile.compute(call.inputs);
+  DJINN_UNROLL
+  for (int i = 0; i < W; ++i) finish_output<T>(call, row, n + i * apart, tile.sums[i]);
+}
+
+template <typename T>
+void int8_one_row(const Linear& call, int64_t first, int64_t begin, int64_t end) {
+  const LinearRow& row = call.row[first];
+  const int64_t apart = (end - begin) / kStreams;
+  for (int64_t n = begin; n < begin + apart; ++n) {
+    int8_outputs_of_one_row<T, kStreams>(call, row, n, apart);
+  }
+  for (int64_t n = begin + kStreams * apart; n < end; ++n) {
+    int8_outputs_of_one_row<T, 1>(call, row, n, 0);
+  }
+}
+
+// The outputs [n, n + W) of M rows.
 template <typename T, int M, int W>
 [[gnu::always_inline]] inline void int8_outputs(const Linear& call, const LinearRow* row,
                                                 int64_t n) {
-  Int8Tile<T, M, W> tile(call, row, n);
+  Int8Tile<T, M, W> tile(call, row, n, 1);
   tile.compute(call.inputs);
-  if constexpr (M * W > 1) {
-    tile.finish(call, row, n);
-  } else {
-    float sum = Level::sum(tile.sums[0]);
-    if (call.bias != nullptr) sum += Dot<T>::widen(static_cast<const T*>(call.bias)[n]);
-    static_cast<T*>(row->y)[n] = Dot<T>::round(sum);
-  }
+  tile.finish(call, row, n);
 }
 
 template <typename T, int M>
 void int8_block(const Linear& call, int64_t first, int64_t begin, int64_t end) {
-  constexpr int W = M == 1 ? 1 : 2;
+  constexpr int W = 2;
   const LinearRow* const row = call.row + first;
   int64_t n = begin;
   for (; n + W <= end; n += W) int8_outputs<T, M, W>(call, row, n);
@@ -132,7 +148,7 @@ void int8_block(const Linear& call, int64_t first, int64_t begin, int64_t end) {
 
 template <typename T>
 void int8_outputs_first(const Linear& call, int64_t begin, int64_t end) {
-  static constexpr BlockKernel kBlocks[kInt8RowsMax] = {&int8_block<T, 1>, &int8_block<T, 2>,
+  static constexpr BlockKernel kBlocks[kInt8RowsMax] = {&int8_one_row<T>, &int8_block<T, 2>,
                                                         &int8_block<T, 3>, &int8_block<T, 4>};
   compute_outputs(kBlocks, kInt8RowsMax, call, begin, end);
 }

@@ -34,6 +34,14 @@ inline const T* weights_of(const Linear& call, int64_t n) {
   return static_cast<const T*>(call.weight) + (n - call.weight_begin) * call.weight_stride;
 }
 
+// What has been summed of it becomes the output n of one row.
+template <typename T>
+inline void finish_output(const Linear& call, const LinearRow& row, int64_t n, Vector sums) {
+  float sum = Level::sum(sums);
+  if (call.bias != nullptr) sum += Dot<T>::widen(static_cast<const T*>(call.bias)[n]);
+  static_cast<T*>(row.y)[n] = Dot<T>::round(sum);
+}
+
 // Few rows are bound by memory: rows of weights are streams of it. A line is fetched once, into the
 // second cache, since the first has too few lines on their way for a stream: of one row, on Zen 4,
 // that took 0.8 of the time, and so did 3 KiB ahead; 8 KiB took 0.9, and 1 KiB 0.95.
@@ -44,23 +52,25 @@ inline void fetch_ahead(const T* at) {
   __builtin_prefetch(reinterpret_cast<const char*>(at) + kAheadBytes, 0, kSecondCache);
 }
 
-// An output is a chain of additions, each of which waits for the one before: where a line of
-// weights has many steps, two outputs at once hide that. (Two threads of a Sapphire Rapids read
-// bf16 with AVX2 at 23 GB/s, and 35 with two; with four, whose streams are too many, 26. Float32
-// needs none.)
-template <typename T>
-constexpr int kChains = sizeof(T) == sizeof(float) ? 1 : 2;
+// Of one row, so many outputs at once, which lie a whole part of the share apart: each is a stream
+// of memory of its own, and a chain of additions that waits for the one before. (Two threads of a
+// Sapphire Rapids read float32 at 20 GB/s by one stream each, at 24.5 by two and 27 by three or
+// four; bf16 by AVX2 at 16, 24, 25 and 25; int8 at 19, 22, 25 and 22.)
+constexpr int kStreams = 3;
 
-// The outputs [n, n + W) of one row.
+// The outputs n, n + apart and so on, W of them, of one row.
 template <typename T, int W>
-void outputs_of_one_row(const Linear& call, const LinearRow& row, int64_t n) {
+void outputs_of_one_row(const Linear& call, const LinearRow& row, int64_t n, int64_t apart) {
   using D = Dot<T>;
   constexpr int64_t kLine = kLineBytes / static_cast<int64_t>(sizeof(T));
   const T* const x = static_cast<const T*>(row.x);
-  const T* const w = weights_of<T>(call, n);
+  const T* w[W];
   Vector sums[W], blocks[W];
   DJINN_UNROLL
-  for (int i = 0; i < W; ++i) sums[i] = blocks[i] = Level::zero();
+  for (int i = 0; i < W; ++i) {
+    w[i] = weights_of<T>(call, n + i * apart);
+    sums[i] = blocks[i] = Level::zero();
+  }
   for (int64_t block = 0; block < call.inputs; block += kSumInputs<T>) {
     DJINN_UNROLL
     for (int i = 0; i < W && block > 0; ++i) {
@@ -71,47 +81,44 @@ void outputs_of_one_row(const Linear& call, const LinearRow& row, int64_t n) {
     int64_t k = block;
     for (; k + kLine <= block_end; k += kLine) {
       DJINN_UNROLL
-      for (int i = 0; i < W; ++i) fetch_ahead(w + i * call.weight_stride + k);
+      for (int i = 0; i < W; ++i) fetch_ahead(w[i] + k);
       DJINN_UNROLL
       for (int64_t j = k; j < k + kLine; j += D::kStep) {
         const typename D::Operand factors = D::load(x + j);
         DJINN_UNROLL
-        for (int i = 0; i < W; ++i) {
-          sums[i] = D::step(sums[i], factors, D::load(w + i * call.weight_stride + j));
-        }
+        for (int i = 0; i < W; ++i) sums[i] = D::step(sums[i], factors, D::load(w[i] + j));
       }
     }
     for (; k + D::kStep <= block_end; k += D::kStep) {
       const typename D::Operand factors = D::load(x + k);
       DJINN_UNROLL
-      for (int i = 0; i < W; ++i) {
-        sums[i] = D::step(sums[i], factors, D::load(w + i * call.weight_stride + k));
-      }
+      for (int i = 0; i < W; ++i) sums[i] = D::step(sums[i], factors, D::load(w[i] + k));
     }
     if (k == block_end) continue;
     T x_tail[D::kStep], w_tail[D::kStep];
     copy_tail(x_tail, x + k, block_end - k);
     DJINN_UNROLL
     for (int i = 0; i < W; ++i) {
-      copy_tail(w_tail, w + i * call.weight_stride + k, block_end - k);
+      copy_tail(w_tail, w[i] + k, block_end - k);
       sums[i] = D::step(sums[i], D::load(x_tail), D::load(w_tail));
     }
   }
   DJINN_UNROLL
   for (int i = 0; i < W; ++i) {
     if (call.inputs > kSumInputs<T>) sums[i] = Level::add(blocks[i], sums[i]);
-    float sum = Level::sum(sums[i]);
-    if (call.bias != nullptr) sum += D::widen(static_cast<const T*>(call.bias)[n + i]);
-    static_cast<T*>(row.y)[n + i] = D::round(sum);
+    finish_output<T>(call, row, n + i * apart, sums[i]);
   }
 }
 
 template <typename T>
 void one_row(const Linear& call, const LinearRow& row, int64_t begin, int64_t end) {
-  constexpr int W = kChains<T>;
-  int64_t n = begin;
-  for (; n + W <= end; n += W) outputs_of_one_row<T, W>(call, row, n);
-  for (; n < end; ++n) outputs_of_one_row<T, 1>(call, row, n);
+  const int64_t apart = (end - begin) / kStreams;
+  for (int64_t n = begin; n < begin + apart; ++n) {
+    outputs_of_one_row<T, kStreams>(call, row, n, apart);
+  }
+  for (int64_t n = begin + kStreams * apart; n < end; ++n) {
+    outputs_of_one_row<T, 1>(call, row, n, 0);
+  }
 }
 
 // Several rows are bound by arithmetic, if what is read of them stays in the first cache: so they
@@ -459,9 +466,11 @@ using BlockKernel = void (*)(const Linear& call, int64_t row, int64_t begin, int
 
 // blocks: of one row, of two, and so on to most. Blocks are as few as can be, and of nearly the
 // same size: on Zen 3 two rows that were left of 128, by six, took 4 % of the time. at_once: how
-// many outputs of a block are computed before those of the next.
+// many outputs of a block are computed before those of the next. One row has no other block to wait
+// for, and its streams are long.
 inline void compute_outputs(const BlockKernel* blocks, int64_t most, const Linear& call,
                             int64_t begin, int64_t end, int64_t at_once = kTileOutputs) {
+  if (call.rows == 1) return blocks[0](call, 0, begin, end);
   for (int64_t n = begin; n < end; n += at_once) {
     const int64_t tile_end = smaller(end, n + at_once);
     int64_t row = 0;
