@@ -152,16 +152,24 @@ struct AmxBlock {
     }
   }
 
+  // A tile's outputs are neighbours, whose rows of weights are few pages. Of one row of x, which
+  // memory alone holds up, they lie as far apart as these have: then each is a stream of its own,
+  // which goes on in the next tile.
   void compute_tiles(int outputs, int64_t from, int64_t to) {
     const Tiles tiles(outputs, static_cast<int>(x.columns));
-    for (int64_t n = from; n < to; n += outputs) compute_tile(outputs, n);
+    const int64_t count = (to - from) / outputs;
+    apart = x.rows == 1 ? count : 1;
+    for (int64_t i = 0; i < count; ++i) {
+      float* const sums = waiting + (from - begin + i * outputs) * x.columns;
+      compute_tile(outputs, from + i * to_next_tile(), sums);
+    }
   }
+  [[nodiscard]] int64_t to_next_tile() const { return apart == 1 ? kTileRows : 1; }
 
-  // The outputs [n, n + outputs).
-  void compute_tile(int outputs, int64_t n) {
+  // The outputs n, n + apart and so on.
+  void compute_tile(int outputs, int64_t n, float* sums) {
     settle_memory();
-    float* const sums = waiting + (n - begin) * x.columns;
-    const int64_t sums_bytes = x.columns * 4, stride = call.weight_stride;
+    const int64_t sums_bytes = x.columns * 4, stride = apart * call.weight_stride;
     if (x.begin == 0) {
       _tile_zero(0);
     } else {
@@ -169,7 +177,7 @@ struct AmxBlock {
     }
     // Behind what a row has here, what is read next of memory is the next tile's. It may be behind
     // all weights, since it is only fetched.
-    const int64_t to_next = kTileRows * stride - (x.end - x.begin);
+    const int64_t to_next = to_next_tile() * call.weight_stride - (x.end - x.begin);
     const BFloat16* const w = weights_of<BFloat16>(call, n);
     int64_t k = x.begin;
     for (; k + kTileInputs <= x.end; k += kTileInputs) {
@@ -199,6 +207,7 @@ struct AmxBlock {
   // sums: [outputs, columns].
   void finish(int outputs, int64_t n, const float* sums) const {
     const auto* const bias = static_cast<const BFloat16*>(call.bias);
+    if (apart > 1) return finish_row(n, sums);
     const __m512i counts = _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
     const __m512i places =
         _mm512_mullo_epi32(counts, _mm512_set1_epi32(static_cast<int>(x.columns)));
@@ -210,9 +219,22 @@ struct AmxBlock {
     }
   }
 
+  // The only one, whose outputs lie apart.
+  void finish_row(int64_t n, const float* sums) const {
+    for (int i = 0; i < kTileRows; ++i) {
+      const int64_t output = n + i * apart;
+      float sum = sums[i];
+      if (call.bias != nullptr) {
+        sum += Dot<BFloat16>::widen(static_cast<const BFloat16*>(call.bias)[output]);
+      }
+      static_cast<BFloat16*>(row->y)[output] = Dot<BFloat16>::round(sum);
+    }
+  }
+
   const Linear& call;
   const LinearRow* row;
   int64_t begin, end;
+  int64_t apart = 1;  // of a tile's outputs
   PackedPairs x;
   alignas(64) float waiting[kTileOutputsMax * kTileRows];
 };
