@@ -44,37 +44,42 @@ int64_t weight_bytes(const ProductWork& work) {
 
 // Of weights, that a thread takes at once.
 constexpr int64_t kShareBytes = 128 * 1024;
-// Of one row more, where enough shares are left for threads to be done at the same time: the longer
-// its streams are (linear_template.h), the faster memory is. (Two threads of a Sapphire Rapids read
-// bf16 at 27 GB/s by 128 KiB, 28 by 256 and 33 by 512.)
+// Of few rows more, where enough shares are left for threads to be done at the same time: the
+// longer streams of weights are (linear_template.h), the faster memory is. (For one row two threads
+// of a Sapphire Rapids read bf16 at 27 GB/s by 128 KiB, 28 by 256 and 33 by 512.)
 constexpr int64_t kShareBytesMax = 512 * 1024;
 constexpr int64_t kSharesOfThread = 8;
+
+int64_t in_tiles(int64_t outputs) {
+  constexpr int64_t kTile = kernels::kTileOutputs;
+  return (outputs + kTile - 1) / kTile * kTile;
+}
+
+int64_t share_of_few(const ProductWork& work, int64_t threads) {
+  const int64_t least = kShareBytes / (work.call.inputs * weight_bytes(work));
+  const int64_t outputs = std::clamp(work.call.outputs / (threads * kSharesOfThread), least,
+                                     kShareBytesMax / kShareBytes * least);
+  const bool is_in_tiles = work.element == kernels::Element::kBFloat16 && !work.is_int8;
+  const int64_t of_tile = work.call.rows > 1 ? kernels::kTileOutputs
+                          : is_in_tiles      ? kernels::kOutputsAtOnce
+                                             : 1;
+  return std::max(outputs / of_tile * of_tile, of_tile);
+}
 
 // Of many rows the shares are as large as tiles may be, and as many for each thread: what they cost
 // is arithmetic, which takes all threads as long. Of 16 rows that was slower.
 int64_t share_of(const ProductWork& work) {
-  const int64_t outputs = kShareBytes / (work.call.inputs * weight_bytes(work));
   const int64_t threads = lane_threads();
   if (work.is_split) {
     constexpr int64_t kOutputs = kernels::kSplitOutputs;
     return (work.call.outputs + threads * kOutputs - 1) / (threads * kOutputs) * kOutputs;
   }
   if (work.packs) return kernels::kPackedOutputs;
-  constexpr int64_t kTile = kernels::kTileOutputs, kMost = kernels::kTileOutputsMax;
-  const bool is_in_tiles = work.element == kernels::Element::kBFloat16 && !work.is_int8;
-  const int64_t least = is_in_tiles ? kernels::kOutputsAtOnce : 1;
-  if (work.call.rows == 1) {
-    const int64_t of_thread = work.call.outputs / (threads * kSharesOfThread);
-    const int64_t more = std::clamp(of_thread, outputs, kShareBytesMax / kShareBytes * outputs);
-    return std::max(more / least * least, least);
-  }
-  const auto in_tiles = [](int64_t count) { return (count + kTile - 1) / kTile * kTile; };
-  if (work.call.rows > srg::kLinearRowsMax) {
-    const int64_t of_thread = in_tiles((work.call.outputs + threads - 1) / threads);
-    const int64_t shares = (of_thread + kMost - 1) / kMost;
-    return in_tiles((of_thread + shares - 1) / shares);
-  }
-  return std::max<int64_t>((outputs + kTile / 2) / kTile, 1) * kTile;
+  if (work.call.rows <= srg::kLinearRowsMax) return share_of_few(work, threads);
+  const int64_t of_thread = in_tiles((work.call.outputs + threads - 1) / threads);
+  constexpr int64_t kMost = kernels::kTileOutputsMax;
+  const int64_t shares = (of_thread + kMost - 1) / kMost;
+  return in_tiles((of_thread + shares - 1) / shares);
 }
 
 // Tells whether outputs are shared out; otherwise chunks of inputs are.
