@@ -128,22 +128,22 @@ void int8_one_row(const Linear& call, int64_t first, int64_t begin, int64_t end)
   }
 }
 
-// The outputs [n, n + W) of M rows.
+// The outputs n, n + apart and so on, W of them, of M rows.
 template <typename T, int M, int W>
-[[gnu::always_inline]] inline void int8_outputs(const Linear& call, const LinearRow* row,
-                                                int64_t n) {
-  Int8Tile<T, M, W> tile(call, row, n, 1);
+[[gnu::always_inline]] inline void int8_outputs(const Linear& call, const LinearRow* row, int64_t n,
+                                                int64_t apart) {
+  Int8Tile<T, M, W> tile(call, row, n, apart);
   tile.compute(call.inputs);
-  tile.finish(call, row, n);
+  tile.finish(call, row, n, apart);
 }
 
 template <typename T, int M>
 void int8_block(const Linear& call, int64_t first, int64_t begin, int64_t end) {
-  constexpr int W = 2;
+  constexpr int W = M == 2 ? kStreams : 2;
   const LinearRow* const row = call.row + first;
-  int64_t n = begin;
-  for (; n + W <= end; n += W) int8_outputs<T, M, W>(call, row, n);
-  for (; n < end; ++n) int8_outputs<T, M, 1>(call, row, n);
+  const int64_t apart = (end - begin) / W;
+  for (int64_t n = begin; n < begin + apart; ++n) int8_outputs<T, M, W>(call, row, n, apart);
+  for (int64_t n = begin + W * apart; n < end; ++n) int8_outputs<T, M, 1>(call, row, n, 1);
 }
 
 template <typename T>

@@ -128,13 +128,18 @@ void one_row(const Linear& call, const LinearRow& row, int64_t begin, int64_t en
 // whatever the number of rows, and of weights that are taken at once.
 // (On Zen 3 rows of 16 KiB were 1.05 to 1.2 times as fast as of 24, six at once.)
 constexpr int64_t kPackedBytes = (Level::kRegisters >= 32 ? 24 : 16) * 1024;
-// Two rows of weights halve what is read of x for each product. Four or three at once were slower
-// for up to four rows of x (measured on Zen 4), and so were two for two.
+// Two rows of weights halve what is read of x for each product. Of few rows of x, which memory
+// holds up, they are streams, as of one. (Side by side four or three at once were slower for up to
+// four rows of x on Zen 4, and so were two for two.)
 constexpr int kTileSums = Level::kRegisters * 3 / 4;
+constexpr int kRowsOfStreams = smaller(4, kTileSums / kStreams);
 template <int M>
-constexpr int kWeightsAtOnce = M <= 2 || 2 * M > kTileSums ? 1
-                               : M == kRowsMax             ? Level::kWeightsMax
-                                                           : 2;
+constexpr bool kAreStreams = M <= kRowsOfStreams;
+template <int M>
+constexpr int kWeightsAtOnce = kAreStreams<M>      ? kStreams
+                               : 2 * M > kTileSums ? 1
+                               : M == kRowsMax     ? Level::kWeightsMax
+                                                   : 2;
 // How far ahead weights are fetched into the second cache, in the order in which they are read: the
 // more rows, the longer each takes.
 template <int M>
@@ -178,7 +183,8 @@ struct PackedRows {
   Operand of[kStepsMax][M];
 };
 
-// The products of M rows with W rows of weights: their sums, and the outputs they become.
+// The products of M rows with W rows of weights, which lie so many outputs apart: their sums, and
+// the outputs they become.
 template <typename T, int M, int W>
 struct Tile {
   using D = Dot<T>;
@@ -186,7 +192,8 @@ struct Tile {
   static constexpr int kCount = M * W;
   static constexpr int kVectors = (kCount + kLanes - 1) / kLanes;
 
-  // w: the first of the weights' rows. ahead: what is fetched meanwhile.
+  // w: the first of the weights' rows, and the stride to the next. ahead: what is fetched
+  // meanwhile.
   [[gnu::always_inline]] inline void add(const PackedRows<T, M>& x, const T* w, int64_t stride,
                                          const T* ahead) {
     w += x.begin;
@@ -237,15 +244,33 @@ struct Tile {
     for (int i = 0; i < kCount; ++i) sums[i] = Level::add(blocks[i], sums[i]);
   }
 
-  // The outputs [n, n + W).
-  [[gnu::always_inline]] inline void finish(const Linear& call, const LinearRow* row, int64_t n) {
-    T outputs[kVectors * kLanes];
-    const Biases bias(call, n);
+  // The outputs n, n + apart and so on.
+  [[gnu::always_inline]] inline void finish(const Linear& call, const LinearRow* row, int64_t n,
+                                            int64_t apart) {
     // Copies of the others fill up the last vectors, so that the compiler adds them up once.
     DJINN_UNROLL
     for (int i = kCount; i < kVectors * kLanes; ++i) {
       sums[i] = sums[i % 8 < kCount ? i % 8 : i % 4 < kCount ? i % 4 : i % 2];
     }
+    if (apart == 1) return finish_neighbours(call, row, n);
+    float outputs[kVectors * kLanes];
+    DJINN_UNROLL
+    for (int v = 0; v < kVectors; ++v) {
+      Level::store_floats(outputs + v * kLanes, Level::sums(sums + v * kLanes));
+    }
+    const T* const bias = static_cast<const T*>(call.bias);
+    for (int i = 0; i < W; ++i, n += apart) {
+      const float more = bias != nullptr ? D::widen(bias[n]) : 0;
+      for (int m = 0; m < M; ++m) {
+        const float sum = outputs[m * W + i];
+        static_cast<T*>(row[m].y)[n] = D::round(bias != nullptr ? sum + more : sum);
+      }
+    }
+  }
+  [[gnu::always_inline]] inline void finish_neighbours(const Linear& call, const LinearRow* row,
+                                                       int64_t n) {
+    T outputs[kVectors * kLanes];
+    const Biases bias(call, n);
     DJINN_UNROLL
     for (int v = 0; v < kVectors; ++v) {
       Vector sum = Level::sums(sums + v * kLanes);
@@ -300,31 +325,39 @@ struct Block {
     const int64_t at_once = x.inputs_at_once(call.inputs);
     for (int64_t k = 0; k < call.inputs; k += at_once) {
       x.pack(row, k, smaller(k + at_once, call.inputs));
-      const int64_t bytes = W * (x.end - x.begin) * static_cast<int64_t>(sizeof(T));
-      const int64_t rows_ahead = (kPackedAheadBytes<M> + bytes - 1) / bytes * W;
-      int64_t n = begin;
-      for (; n + W <= end; n += W) compute_tile<W>(n, ahead_of(n + rows_ahead));
-      for (; n < end; ++n) compute_tile<1>(n, ahead_of(n + rows_ahead));
+      apart = kAreStreams<M> ? tiles : 1;
+      const int64_t bytes = (x.end - x.begin) * static_cast<int64_t>(sizeof(T)) * to_next_tile();
+      const int64_t tiles_ahead = (kPackedAheadBytes<M> + bytes - 1) / bytes;
+      for (int64_t i = 0; i < tiles; ++i) {
+        compute_tile<W>(begin + i * to_next_tile(), i * W, ahead_of(i + tiles_ahead));
+      }
+      apart = 1;
+      for (int64_t n = begin + tiles * W; n < end; ++n) {
+        compute_tile<1>(n, n - begin, ahead_of(tiles));
+      }
     }
   }
 
-  // Where the row n of weights is read next: behind these outputs are their next inputs, or the
-  // first ones of the next outputs. It may be behind all weights, since it is only fetched.
-  const T* ahead_of(int64_t n) const {
-    int64_t k = x.begin;
-    if (n >= end && x.end < call.inputs) {
-      n -= end - begin;
-      k = x.end;
-    } else if (n >= end) {
-      k = 0;
+  [[nodiscard]] int64_t to_next_tile() const { return apart == 1 ? W : 1; }
+
+  // Where the weights of the tile i are read next: behind these outputs are their next inputs, or
+  // the first ones of the next outputs. It may be behind all weights, since it is only fetched.
+  const T* ahead_of(int64_t i) const {
+    int64_t first = begin, k = x.begin;
+    if (i >= tiles) {
+      const bool ends = x.end == call.inputs;
+      first = ends ? end : begin;
+      k = ends ? 0 : x.end;
+      i -= tiles;
     }
-    return weights_of<T>(call, n) + k;
+    return weights_of<T>(call, first + i * to_next_tile()) + k;
   }
 
+  // place: of the outputs' sums among those that wait.
   template <int kWeights>
-  [[gnu::always_inline]] inline void compute_tile(int64_t n, const T* ahead) {
+  [[gnu::always_inline]] inline void compute_tile(int64_t n, int64_t place, const T* ahead) {
     Tile<T, M, kWeights> tile;
-    Vector* const sums_waiting = waiting + (n - begin) * M;
+    Vector* const sums_waiting = waiting + place * M;
     // A part ends with a block, where there are some.
     Vector* const before = kInBlocks<T> ? tile.blocks : tile.sums;
     DJINN_UNROLL
@@ -332,10 +365,10 @@ struct Block {
       if (kInBlocks<T>) tile.sums[i] = Level::zero();
       before[i] = x.begin == 0 ? Level::zero() : sums_waiting[i];
     }
-    tile.add(x, weights_of<T>(call, n), call.weight_stride, ahead);
+    tile.add(x, weights_of<T>(call, n), apart * call.weight_stride, ahead);
     if (x.end == call.inputs) {
       if (kInBlocks<T> && call.inputs > kSumInputs<T>) tile.end_last_block();
-      return tile.finish(call, row, n);
+      return tile.finish(call, row, n, apart);
     }
     if (kInBlocks<T>) tile.end_block();
     DJINN_UNROLL
@@ -345,6 +378,8 @@ struct Block {
   const Linear& call;
   const LinearRow* row;
   int64_t begin, end;
+  int64_t tiles = (end - begin) / W;  // of W outputs
+  int64_t apart = 1;                  // of a tile's outputs
   PackedRows<T, M> x;
   Vector waiting[kTileOutputs * M];
 };
