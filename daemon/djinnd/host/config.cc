@@ -620,7 +620,9 @@ class Reader {
   void walk(const std::string& prefix, const toml::table& table) {
     for (const auto& [name, node] : table) {
       const std::string key = prefix + std::string(name.str());
-      if (const toml::table* inner = node.as_table()) {
+      const toml::table* const inner = node.as_table();
+      // A name may have a '.', so what stands in a table of that name would be of another one.
+      if (inner != nullptr && !is_mapping(key)) {
         walk(key + ".", *inner);
       } else {
         take(key, node);

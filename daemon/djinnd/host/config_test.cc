@@ -148,7 +148,10 @@ TEST_F(ConfigTest, a_line_of_the_map_makes_a_principal_a_user_who_is_looked_up) 
 TEST_F(ConfigTest, a_line_of_the_map_names_a_client_and_no_root) {
   for (const char* const wrong :
        {"ann = \"daemon\"", "\"spiffe://lab/djinn-gate/box\" = \"daemon\"",
-        "\"spiffe://lab/ann\" = \"root\"", "\"spiffe://lab/ann\" = \"\""}) {
+        "\"spiffe://lab/ann\" = \"root\"", "\"spiffe://lab/ann\" = \"\"",
+        // It is no other principal's, whose name goes on with what stands in the table.
+        "\"spiffe://lab/ann\".user = \"daemon\"",
+        "[remote.map.\"spiffe://lab/ann\"]\nuser = \"daemon\""}) {
     write(kMain, fmt::format("[remote.map]\n{}\n", wrong));
     EXPECT_TRUE(problem().is_error) << wrong;
     EXPECT_THAT(problem().text, HasSubstr("write ")) << wrong;
