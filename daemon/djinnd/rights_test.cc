@@ -4,9 +4,11 @@
 // there is. Local users are users of one djinnd as ever; here one is its admin.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
+#include <signal.h>
 
 #include <algorithm>
 #include <functional>
+#include <set>
 #include <string>
 #include <variant>
 #include <vector>
@@ -237,6 +239,36 @@ TEST_F(RightsTest, a_connection_is_whose_it_said_first_and_of_nobody_who_says_no
   const auto sessions = by_program.ask<ipc::SessionList>(ipc::ListSessions{}).sessions;
   ASSERT_EQ(sessions.size(), 2u);
   EXPECT_EQ(std::ranges::count(sessions, kAnn, &ipc::SessionReport::owner), 1);
+}
+
+// Else who names many principals, one after the other, has djinnd keep graphs of each for good.
+TEST_F(RightsTest, what_a_principal_left_goes_with_their_worker_and_a_users_stays) {
+  for (const char* const who : {kAnn, kLocal}) {
+    TestClient client(daemon_, who);
+    client.greet();
+    client.ask<ipc::ProgramDefined>(ipc::DefineProgram{}, {testing::program("y").get()});
+  }
+  TestClient here(daemon_, kAnn);
+  here.greet();
+  TestClient admin(daemon_);
+  admin.greet(true);
+  const auto programs = [&] {
+    std::set<bool> whose;
+    for (const auto& one : admin.ask<ipc::ProgramList>(ipc::ListPrograms{}).programs) {
+      whose.insert(one.owner == kAnn);
+    }
+    return whose;
+  };
+  const auto sessions = [&] {
+    return admin.ask<ipc::SessionList>(ipc::ListSessions{}).sessions.size();
+  };
+  EXPECT_TRUE(testing::eventually([&] { return sessions() == 2; }));
+  EXPECT_EQ(programs(), (std::set{false, true}));
+  for (const auto& worker : admin.ask<ipc::StatusReport>(ipc::GetStatus{}).workers) {
+    ASSERT_GT(worker.pid, 1u);
+    ASSERT_EQ(::kill(static_cast<pid_t>(worker.pid), SIGKILL), 0);
+  }
+  EXPECT_TRUE(testing::eventually([&] { return programs() == std::set{false}; }));
 }
 
 // Else a gate that does not read, or asks without end, would be served before it has said for whom.

@@ -233,6 +233,18 @@ uint32_t Programs::collect() {
   return static_cast<uint32_t>(unused.size());
 }
 
+// All of the worker's, or none as long as somebody has a use for one. Principals are as many as a
+// gate has names: what those left who have gone goes with their workers, of which there are few.
+static std::vector<ProgramId> unused_of(WorkerKey key, const ProgramTable& table) {
+  std::vector<ProgramId> unused;
+  for (const auto& [id, program] : table.all()) {
+    if (program.worker != key) continue;
+    if (!program.users.empty() || !program.waiters.empty()) return {};
+    unused.push_back(id);
+  }
+  return unused;
+}
+
 // Programs that a session waits for are told when that session is attached.
 void Programs::worker_ready(WorkerKey key) {
   for (auto& [id, program] : table_.all()) {
@@ -272,6 +284,8 @@ void Programs::worker_died(WorkerKey key, const WorkerDeath& death, bool in_step
     Program* const program = table_.find(id);
     if (program != nullptr && program->worker == key) blame(*program, one, in_step);
   }
+  if (!key.owner.is_principal()) return;
+  for (const ProgramId id : unused_of(key, table_)) forget(*table_.find(id));
 }
 
 // If something else may have killed the worker, a graph that was admitted before is not blamed.
