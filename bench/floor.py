@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What no token can take less than: the seconds in which as many threads read as many bytes, by a
-sum of float32, from memory in huge pages where the host gives them, as weights lie.
+"""What a token is compared with: the seconds in which as many threads read as many bytes, by a sum
+of float32, from memory in huge pages where the host gives them, as weights lie.
 
-The sum asks for nothing ahead, so kernels that do can still be a little quicker.
+Each thread reads one stream, as most programs do. Kernels that read several can be quicker.
 """
 
 import itertools
