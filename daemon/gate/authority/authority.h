@@ -24,10 +24,10 @@
 #include <vector>
 
 #include "daemon/gate/authority/certificates.h"
-#include "daemon/gate/authority/disk.h"
 #include "daemon/gate/authority/names.h"
 #include "daemon/gate/authority/record.h"
 #include "kernel/base/clock.h"
+#include "kernel/base/disk.h"
 
 namespace djinn::authority {
 

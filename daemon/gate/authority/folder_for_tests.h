@@ -17,7 +17,7 @@
 #include <string>
 
 #include "daemon/gate/authority/certificates.h"
-#include "daemon/gate/authority/disk.h"
+#include "kernel/base/disk.h"
 #include "kernel/base/file.h"
 
 namespace djinn::authority {

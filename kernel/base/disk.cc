@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-#include "daemon/gate/authority/disk.h"
+#include "kernel/base/disk.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -10,9 +10,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "kernel/base/file.h"
-
-namespace djinn::authority {
+namespace djinn {
 namespace {
 
 // A full disk is the caller's to mend, and says so where it is told.
@@ -22,20 +20,20 @@ Error failed(std::string_view what, const std::string& path, int error_number) {
 
 }  // namespace
 
-Status Disk::write(const std::string& path, std::string_view bytes, Mode mode) {
+Status write_new_file(const std::string& path, std::string_view bytes, Mode mode) {
   const Fd file(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
   if (!file.valid()) return failed("make", path, errno);
   if (::fchmod(file.get(), mode) != 0) return failed("set the permissions of", path, errno);
   return write_to_disk(file, bytes, path);
 }
 
-Status Disk::make_folder(const std::string& path, Mode mode) {
+Status make_folder(const std::string& path, Mode mode) {
   if (::mkdir(path.c_str(), mode) != 0) return failed("make the folder", path, errno);
   if (::chmod(path.c_str(), mode) != 0) return failed("set the permissions of", path, errno);
   return {};
 }
 
-Status Disk::rename(const std::string& from, const std::string& to, Existing existing) {
+Status rename_file(const std::string& from, const std::string& to, Existing existing) {
   const unsigned flags = existing == Existing::kRefused ? RENAME_NOREPLACE : 0;
   if (::renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), flags) == 0) return {};
   if (errno == EEXIST) {
@@ -43,10 +41,6 @@ Status Disk::rename(const std::string& from, const std::string& to, Existing exi
                  fmt::format("There is a {} already, and it is not replaced.", to)};
   }
   return failed("rename to", to, errno);
-}
-
-Status Disk::sync_folder(const std::string& path) {
-  return djinn::sync_folder(path);
 }
 
 std::string folder_of(const std::string& path) {
@@ -87,4 +81,4 @@ Result<Fd> lock_folder(const std::string& path) {
   return folder;
 }
 
-}  // namespace djinn::authority
+}  // namespace djinn
