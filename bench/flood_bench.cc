@@ -95,7 +95,10 @@ auto requests() {
        {"list uses", ipc::ListUses{model}},
        {"own memory", ipc::GetOwnMemory{}},
        {"schedule", ipc::GetSchedule{}},
-       {"place model", ipc::PlaceModel{model, "cuda:0"}}});
+       {"place model", ipc::PlaceModel{model, "cuda:0"}},
+       {"import model", ipc::ImportModel{"flood"}},
+       {"list published", ipc::ListPublished{}},
+       {"remove published", ipc::RemovePublished{"flood"}}});
   static_assert(rows.size() == std::variant_size_v<decltype(Request::body)> - 1 + 2);
   return rows;
 }

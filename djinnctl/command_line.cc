@@ -89,6 +89,8 @@ void add_verbs(CommandLine& line) {
   add_show(line);
   add_load(line);
   add_unload(line);
+  add_import(line);
+  add_models(line);
   add_evict(line);
   add_pin(line);
   add_unpin(line);
@@ -168,7 +170,7 @@ void set_timeout(const Invocation& invocation) {
 std::string unknown_word(const CLI::App& app, const CLI::App& last) {
   for (const std::string& word : app.remaining(true)) {
     if (word.size() > 1 && word.starts_with('-')) return word.substr(0, word.find('='));
-    if (last.get_require_subcommand_min() > 0) return word;
+    if (!last.get_subcommands({}).empty()) return word;
   }
   return {};
 }

@@ -51,6 +51,8 @@ void add_version(CommandLine& line);
 void add_show(CommandLine& line);
 void add_load(CommandLine& line);
 void add_unload(CommandLine& line);
+void add_import(CommandLine& line);
+void add_models(CommandLine& line);
 void add_evict(CommandLine& line);
 void add_drain(CommandLine& line);
 void add_resume(CommandLine& line);

@@ -151,6 +151,16 @@ Json to_json(const ipc::ModelReport& report) {
           {"numerics", report.numerics ? Json(ipc::numerics_text(report)) : Json()}};
 }
 
+Json to_json(const ipc::PublishedReport& report) {
+  return {{"name", report.name},
+          {"bytes", report.bytes},
+          {"files", report.files},
+          {"readers", report.readers},
+          {"owner", report.owner},
+          {"since", time_or_null(report.since_wall_ns)},
+          {"contents", hash_text(report.contents)}};
+}
+
 Json to_json(const DTypeUse& use) {
   return {{"dtype", name_of(use.dtype)}, {"tensors", use.tensors}, {"bytes", use.bytes}};
 }

@@ -32,6 +32,7 @@ enum class JsonStyle { kOff, kShort, kPretty };
 [[nodiscard]] Json to_json(const ipc::DeviceReport& report);
 [[nodiscard]] Json to_json(const ipc::MemoryReport& report);
 [[nodiscard]] Json to_json(const ipc::EventReport& report);
+[[nodiscard]] Json to_json(const ipc::PublishedReport& report);
 [[nodiscard]] Json to_json(const DTypeUse& use);
 // Of a lane, at that time, in nanoseconds since the epoch.
 [[nodiscard]] Json to_json(const ipc::ScheduleReport& report, uint64_t now_ns);

@@ -73,6 +73,20 @@ Table model_table(std::span<const ipc::ModelReport> models, uint64_t now_ns) {
   return table;
 }
 
+Table published_table(std::span<const ipc::PublishedReport> published, uint64_t now_ns) {
+  Table table({{"NAME", kLeft, kShortened},
+               {"SIZE", kRight},
+               {"FILES", kRight, kLeftOutLast},
+               {"READERS", kLeft, kLeftOutLast},
+               {"OWNER", kLeft, kLeftOutLast},
+               {"AGE", kRight, kLeftOutLast}});
+  for (const ipc::PublishedReport& one : published) {
+    table.add({one.name, size_text(one.bytes), std::to_string(one.files), one.readers, one.owner,
+               age_text(one.since_wall_ns, now_ns)});
+  }
+  return table;
+}
+
 Table session_table(std::span<const ipc::SessionReport> sessions, uint64_t now_ns) {
   Table table({{"SESSION"},
                {"USER", kLeft, kShortened},

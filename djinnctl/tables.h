@@ -15,6 +15,9 @@ namespace djinn::ctl {
 // What a client calls itself, as a table has room for it: JSON has all of it.
 [[nodiscard]] std::string app_text(const std::string& client_name);
 [[nodiscard]] Table model_table(std::span<const ipc::ModelReport> models, uint64_t now_ns);
+// Of djinnd's store.
+[[nodiscard]] Table published_table(std::span<const ipc::PublishedReport> published,
+                                    uint64_t now_ns);
 [[nodiscard]] Table session_table(std::span<const ipc::SessionReport> sessions, uint64_t now_ns);
 [[nodiscard]] Table holder_table(std::span<const ipc::UseReport> holders);
 // What users call a model.

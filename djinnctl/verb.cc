@@ -143,6 +143,14 @@ void Verb::does(Action action) const {
   verb_->callback([to = action_, action = std::move(action)] { *to = action; });
 }
 
+void Verb::does_alone(Action action) const {
+  verb_->require_subcommand(0, 1);
+  // The parser calls back for the word first, and then for the verb before it.
+  verb_->callback([to = action_, verb = verb_, action = std::move(action)] {
+    if (verb->get_subcommands().empty()) *to = action;
+  });
+}
+
 void Verb::hide() const {
   verb_->group("");
 }

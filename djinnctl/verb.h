@@ -67,7 +67,7 @@ class Verb {
   // action: of the verb that is on the command line.
   Verb(CLI::App& verb, Action& action) : verb_(&verb), action_(&action) {}
 
-  // A word after this one; one of them must follow.
+  // A word after this one; one of them must follow, unless this one does_alone() something.
   Verb verb(const std::string& name, const std::string& what) const;
   // names: "-n,--name" or, of what stands without a name, "NAME". T: a string, strings, or a
   // number: double, float, uint32_t or uint64_t.
@@ -83,6 +83,8 @@ class Verb {
                   const std::string& what) const;
 
   void does(Action action) const;
+  // Where none of its words follows, which were added before.
+  void does_alone(Action action) const;
   // options: of this verb, which it keeps.
   template <typename Options>
   void does(std::shared_ptr<Options> options,

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// djinnctl load PATH brings a model into memory, where it stays until it is unloaded.
+// djinnctl load PATH, or djinn:NAME of a model in djinnd's store, brings a model into memory, where
+// it stays until it is unloaded.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -61,6 +62,11 @@ std::optional<ProgressLook> look_at(client::Client& client, const std::string& l
   return found;
 }
 
+// The name behind djinn:, or nothing.
+std::string published_in(const std::string& path) {
+  return path.starts_with(client::kPublished) ? path.substr(client::kPublished.size()) : "";
+}
+
 bool is_gpu(const std::string& device) {
   const auto named = device_from(device);
   return named && named->kind == DeviceKind::kCuda;
@@ -83,13 +89,22 @@ Result<client::OpenedModel> open(const Invocation& invocation, client::Client& c
   const auto plan = client::plan_of(directory.plan_or_null(), how.matrices);
   client::Retention retention = options.retention();
   retention.numerics = how.numerics;
-  return client.open_model({directory.label, directory.numbers(), directory.paths},
-                           plan ? &*plan : nullptr, retention);
+  return client.open_model(
+      {directory.label, directory.numbers(), directory.paths, published_in(options.path)},
+      plan ? &*plan : nullptr, retention);
+}
+
+// Of a published model djinnd has the files, and this only the name.
+Result<client::WeightFiles> files_of(const std::string& path) {
+  if (published_in(path).empty()) return client::open_weight_files(path);
+  client::WeightFiles none;
+  none.label = published_in(path);
+  return none;
 }
 
 Status load(const Invocation& invocation, const LoadOptions& options) {
   DJINN_TRY(const client::ModelOptions how, model_options_of(options));
-  DJINN_TRY(const auto directory, client::open_weight_files(options.path));
+  DJINN_TRY(const auto directory, files_of(options.path));
   // Sessions are on no GPU: a model goes there by the host's memory.
   const bool to_gpu = is_gpu(options.device);
   DJINN_TRY(const auto client, observe(invocation, nullptr, to_gpu ? "" : options.device));
@@ -121,7 +136,7 @@ Status load(const Invocation& invocation, const LoadOptions& options) {
 void add_load(CommandLine& line) {
   const Verb verb = line.verb("load", "bring a model into memory, print its id");
   auto options = std::make_shared<LoadOptions>();
-  verb.option("PATH", options->path, "directory of a Hugging Face model").required();
+  verb.option("PATH", options->path, "directory of a Hugging Face model, or djinn:NAME").required();
   const Option pin =
       verb.flag("--pin", options->pin, "stay in memory until unloaded [the default]");
   const Option no_pin = verb.flag("--no-pin", options->no_pin,

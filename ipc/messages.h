@@ -54,16 +54,17 @@ struct Hello {
 };
 
 // Adds descriptors (fds: one each, open for reading) to the connection's list of files for the next
-// OpenModel; without any it empties the list, whose open was given up. Answer: Done.
+// OpenModel or ImportModel; without any it empties the list, whose open was given up. Answer: Done.
 struct AddFiles {
   uint32_t count = 0;
-  std::vector<std::string> names{};  // of each, for people, or none at all
+  // Of each: for people, or none at all; an import calls the files so.
+  std::vector<std::string> names{};
   friend bool operator==(const AddFiles&, const AddFiles&) = default;
 };
 
-// Opens a model of the files added so far, in their order, and empties the list.
-// fds: [sealed memfd with an encoded srg::LoadPlan] if has_plan; without, every tensor as it is.
-// Answer: ModelOpened once its weights are in memory and mapped by the session's worker.
+// Opens a model of the files added so far, in their order, and empties the list; or a published
+// one. fds: [sealed memfd with an encoded srg::LoadPlan] if has_plan; without, every tensor as it
+// is. Answer: ModelOpened once its weights are in memory and mapped by the session's worker.
 inline constexpr uint64_t kKeepForever = UINT64_MAX;
 struct OpenModel {
   std::string label;  // for people, shown by djinnctl; not an identity
@@ -79,7 +80,33 @@ struct OpenModel {
   // Of the user's programs of the model for which nobody else chooses, in sessions that open it
   // from now on. Nothing: as the user said before, or else as configured.
   std::optional<srg::Numerics> numerics{};
+  // Of a model in the store that the user may read: its weights are opened, and no file was added.
+  // Empty: the files that were. Else kNotFound, the same for what is not there.
+  std::string published{};
   friend bool operator==(const OpenModel&, const OpenModel&) = default;
+};
+
+// Takes the files added so far into the store of models, each under the name that AddFiles gave it,
+// and publishes them; empties the list. name: NAME[:TAG] of administrators, ~USER/NAME[:TAG] of
+// that user. Answer, when all of it is on the disk: ModelImported, or kAlreadyExists,
+// kPermissionDenied, kBusy (the user imports already), kOutOfMemory (the disk is full).
+struct ImportModel {
+  std::string name;
+  friend bool operator==(const ImportModel&, const ImportModel&) = default;
+};
+
+// The models of the store that the user may read; a page. Answer: PublishedList.
+struct ListPublished {
+  uint32_t first = 0;
+  friend bool operator==(const ListPublished&, const ListPublished&) = default;
+};
+
+// The name stands for nothing from now on, and what no other name needs is removed from the disk,
+// unless a model in memory is read from it. Of one's own names, and for administrators. Answer:
+// Done, or kNotFound.
+struct RemovePublished {
+  std::string name;
+  friend bool operator==(const RemovePublished&, const RemovePublished&) = default;
 };
 
 struct CloseModel {
@@ -256,7 +283,7 @@ struct ClientRequest {
                DropSequence, GetStatus, ListSessions, ListModels, ListPrograms, ListDevices,
                ListMemory, PinModel, CancelRun, TerminateSession, EvictModel, SetDraining,
                CollectGarbage, FollowEvents, ReadManifest, ListUses, GetOwnMemory, DropPrograms,
-               GetSchedule, ReadGraph, PlaceModel>
+               GetSchedule, ReadGraph, PlaceModel, ImportModel, ListPublished, RemovePublished>
       body;
   friend bool operator==(const ClientRequest&, const ClientRequest&) = default;
 };
@@ -691,12 +718,38 @@ struct ModelPlaced {
   friend bool operator==(const ModelPlaced&, const ModelPlaced&) = default;
 };
 
+// A model is in the store, and on the disk.
+struct ModelImported {
+  std::string name;  // with its tag
+  uint64_t bytes = 0;
+  std::array<uint8_t, 32> contents{};  // as PublishedReport's
+  friend bool operator==(const ModelImported&, const ModelImported&) = default;
+};
+
+// A name of the store of models.
+struct PublishedReport {
+  std::string name;     // with its tag
+  std::string owner;    // who published it
+  std::string readers;  // who may read it beside them, with commas
+  uint64_t bytes = 0;
+  uint32_t files = 0;
+  uint64_t since_wall_ns = 0;
+  std::array<uint8_t, 32> contents{};  // SHA-256 of its files' names, digests and sizes
+  friend bool operator==(const PublishedReport&, const PublishedReport&) = default;
+};
+struct PublishedList {
+  uint32_t total = 0;
+  std::vector<PublishedReport> published;
+  friend bool operator==(const PublishedList&, const PublishedList&) = default;
+};
+
 struct DaemonReply {
   uint32_t number =
       0;  // of the request; 0 for a notice nobody asked for (Failed: the session ends)
   std::variant<Done, Failed, Welcome, ModelOpened, ProgramDefined, SequenceMade, StatusReport,
                SessionList, ModelList, ProgramList, DeviceList, MemoryList, Collected, EventList,
-               ManifestPart, UseList, OwnMemory, ScheduleReport, GraphPart, ModelPlaced>
+               ManifestPart, UseList, OwnMemory, ScheduleReport, GraphPart, ModelPlaced,
+               ModelImported, PublishedList>
       body;
   friend bool operator==(const DaemonReply&, const DaemonReply&) = default;
 };
@@ -1057,8 +1110,17 @@ struct ReleaseFiles {
   friend bool operator==(const ReleaseFiles&, const ReleaseFiles&) = default;
 };
 
+// Copies one of the files to where the store of models has room for it, and has it on the disk.
+// fds: [the store's file, empty, for reading and writing]. Answer: TakenIn.
+struct TakeIn {
+  uint32_t file = 0;  // its place among the files
+  uint64_t bytes = 0;
+  bool is_weights = false;  // then it has to be safetensors
+  friend bool operator==(const TakeIn&, const TakeIn&) = default;
+};
+
 struct LoaderCommand {
-  std::variant<TakeFiles, PlanLoad, ReadInto, ReleaseFiles, CompareWith> body;
+  std::variant<TakeFiles, PlanLoad, ReadInto, ReleaseFiles, CompareWith, TakeIn> body;
   friend bool operator==(const LoaderCommand&, const LoaderCommand&) = default;
 };
 
@@ -1097,6 +1159,11 @@ struct Compared {
   bool same = false;
   friend bool operator==(const Compared&, const Compared&) = default;
 };
+// SHA-256 of what the store's file has now.
+struct TakenIn {
+  std::array<uint8_t, 32> sha256{};
+  friend bool operator==(const TakenIn&, const TakenIn&) = default;
+};
 struct LoadFailed {
   ErrorCode code = ErrorCode::kInternal;
   std::string message;
@@ -1104,7 +1171,8 @@ struct LoadFailed {
 };
 
 struct LoaderEvent {
-  std::variant<LoaderReady, Identified, Planned, Progress, Loaded, Hashed, LoadFailed, Compared>
+  std::variant<LoaderReady, Identified, Planned, Progress, Loaded, Hashed, LoadFailed, Compared,
+               TakenIn>
       body;
   friend bool operator==(const LoaderEvent&, const LoaderEvent&) = default;
 };

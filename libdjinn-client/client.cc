@@ -45,6 +45,7 @@ constexpr uint64_t kBlockBytes = 4096;
 constexpr size_t kSessionsListed = size_t{2} * limits::kSessions;
 constexpr size_t kModelsListed = size_t{2} * limits::kModels;
 constexpr size_t kUsersListed = kSessionsListed + kModelsListed;  // who is there has one of them
+constexpr size_t kPublishedListed = size_t{1} << 16;  // four times what a store may have
 constexpr size_t kProgramsListed = size_t{limits::kSessions} * limits::kProgramsPerUser;
 
 Status check_listed(size_t reports, size_t most) {
@@ -193,8 +194,10 @@ Result<ipc::ModelOpened> Client::ask_to_open(const ModelFiles& from, const srg::
 Result<ipc::ModelOpened> Client::send_open(const ModelFiles& from, const srg::LoadPlan* plan,
                                            const Retention& retention) {
   DJINN_CHECK(send_files(from));
-  const std::string place = place_of(from.paths);
+  const std::string place =
+      from.published.empty() ? place_of(from.paths) : std::string(kPublished) + from.published;
   ipc::OpenModel request;
+  request.published = from.published;
   request.label = ipc::showable_name(from.label.empty() ? label_of(place) : from.label);
   request.path = showable_place(place);
   request.has_plan = plan != nullptr;
@@ -432,6 +435,27 @@ Status Client::pin_model(ModelId model, bool pinned) {
 
 Status Client::evict_model(const ipc::EvictModel& request) {
   DJINN_CHECK(control_.ask<ipc::Done>(request));
+  return {};
+}
+
+Result<ipc::ModelImported> Client::import_model(const ModelFiles& from, const std::string& name) {
+  const auto imported = [&]() -> Result<ipc::ModelImported> {
+    DJINN_CHECK(send_files(from));
+    return control_.ask<ipc::ModelImported>(ipc::ImportModel{name});
+  };
+  return naming_file(imported(), from.paths);
+}
+
+Result<std::vector<ipc::PublishedReport>> Client::published() {
+  return all_of(&ipc::PublishedList::published, kPublishedListed, [](uint32_t first) {
+    ipc::ListPublished next;
+    next.first = first;
+    return next;
+  });
+}
+
+Status Client::remove_published(const std::string& name) {
+  DJINN_CHECK(control_.ask<ipc::Done>(ipc::RemovePublished{name}));
   return {};
 }
 

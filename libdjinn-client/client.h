@@ -109,11 +109,15 @@ struct SubmissionTarget {
   uint64_t begin_within_ms = 0;
 };
 
+// What stands before the name of a model in djinnd's store, where a directory may stand, too.
+inline constexpr std::string_view kPublished = "djinn:";
+
 // What a model is read from.
 struct ModelFiles {
   std::string label;                     // for people; empty: what the paths say (place.h)
   std::span<const int> files;            // open for reading, in the plan's order; stay the caller's
   std::span<const std::string> paths{};  // of those, or none: what errors and djinnctl call them
+  std::string published{};               // of a model in djinnd's store, in place of all files
 };
 
 // What outlives an open: how long the model stays when nobody uses it, and how its programs compute
@@ -194,6 +198,12 @@ class Client {
   // Puts a copy of a model into a GPU's memory; ends when it was compared. Administrators'. Errors:
   // those of ipc::PlaceModel.
   Result<ipc::ModelPlaced> place_model(ModelId model, const std::string& device);
+  // Has djinnd take a model's files into its store, each as its path calls it last. Ends when they
+  // are on the disk. Errors: those of ipc::ImportModel.
+  Result<ipc::ModelImported> import_model(const ModelFiles& from, const std::string& name);
+  // The published models that this user may read.
+  Result<std::vector<ipc::PublishedReport>> published();
+  Status remove_published(const std::string& name);
   // Administrators'. Errors: kPermissionDenied.
   Status set_draining(bool draining);
   Result<ipc::Collected> collect_garbage();

@@ -49,6 +49,7 @@ bool gives_back(const decltype(ipc::ClientRequest::body)& body) {
 bool is_answered_when_done(const decltype(ipc::ClientRequest::body)& body) {
   if (const auto* const follow = std::get_if<ipc::FollowEvents>(&body)) return follow->wait;
   return std::holds_alternative<ipc::OpenModel>(body) ||
+         std::holds_alternative<ipc::ImportModel>(body) ||
          std::holds_alternative<ipc::DefineProgram>(body) ||
          std::holds_alternative<ipc::EvictModel>(body);
 }

@@ -5,9 +5,11 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <linux/fs.h>
 #include <linux/sched.h>
 #include <seccomp.h>
 #include <signal.h>
+#include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
@@ -216,6 +218,11 @@ void add_rules(Rules& rules, Role role) {
     allow_unified_memory(rules);
   }
   if (role == Role::kLoader) {
+    // What a file of the store is made with: it is copied, gets its time, and is on the disk.
+    rules.allow_if(SCMP_SYS(ioctl), SCMP_A1(SCMP_CMP_MASKED_EQ, kWholeRequest, FICLONE));
+    rules.allow(SCMP_SYS(copy_file_range));
+    rules.allow(SCMP_SYS(fsync));
+    rules.allow_if(SCMP_SYS(utimensat), SCMP_A1(SCMP_CMP_EQ, 0));  // of a descriptor
     rules.allow_if(SCMP_SYS(fcntl), SCMP_A1(SCMP_CMP_EQ, F_SETLEASE));
     rules.allow_if(SCMP_SYS(fcntl), SCMP_A1(SCMP_CMP_EQ, F_SETSIG), SCMP_A2(SCMP_CMP_EQ, SIGURG));
     rules.allow_if(SCMP_SYS(fcntl), SCMP_A1(SCMP_CMP_EQ, F_SETOWN), SCMP_A2(SCMP_CMP_EQ, 0));

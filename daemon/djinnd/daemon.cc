@@ -115,26 +115,31 @@ Daemon::Daemon(Loop& loop, const Clock& clock, const Options& options, ReloadOpt
       reports_(loop, clock, devices_, quotas_, domains_, models_, programs_, sessions_, events_,
                stats_, gpus_, deferred_close_, turns_, authority_.principals()),
       schedules_(domains_, sessions_, reports_),
+      published_(loop, clock, spare_loaders_, sessions_, reports_, options.store_directory),
       service_(loop, clock, notifier_, *this),
       drain_(loop, clock, sessions_, events_, service_, options.drain_timeout_ms.value_or(0)),
       reload_(loop, options_, std::move(reload_options), authority_, devices_, quotas_, sessions_,
               models_, reclaimers_, reports_, drain_, events_, service_),
-      device_health_(spare_workers_, spare_loaders_, sessions_, models_, events_),
+      device_health_(spare_workers_, spare_loaders_, sessions_, models_, published_, events_),
       hang_watchdog_(loop, domains_, sessions_, options.hang_timeout_ms),
       manager_(loop, clock, turns_, authority_, inquiries_, devices_, sessions_, models_, programs_,
                reports_, reload_, drain_, options.bus,
                options.user_mode ? std::optional(Owner::of_user(::geteuid())) : std::nullopt),
       requests_(devices_, gpus_, domains_, sessions_, models_, programs_, reports_, schedules_,
-                user_work_, turns_, drain_),
+                user_work_, turns_, drain_, published_),
       fd_store_(notifier_, devices_, events_, store_size()),
       metrics_(loop, clock, events_, traffic_, devices_, gpus_, domains_, models_, programs_,
                sessions_.sequences().spill(), stats_, reports_, drain_, service_, fd_store_,
                journal_, notifier_, deferred_close_) {
+  listen_to_events();
+  turns_.on_owed([this] { next_turn_.start_once(0); });
+  listen_to_gpus();
+}
+
+void Daemon::listen_to_events() {
   events_.listen([this](const Event& event) { journal_.write(event); });
   events_.listen([this](const Event& event) { manager_.on_event(event); });
   events_.listen([this](const Event&) { reports_.event_told(); });
-  turns_.on_owed([this] { next_turn_.start_once(0); });
-  listen_to_gpus();
   events_.set_names([this](Owner user) { return reports_.name_now(user); });
 }
 
@@ -315,6 +320,7 @@ void Daemon::session_left(SessionId session) {
   DJINN_ASSERT(left == nullptr || left->phase == SessionPhase::kLeaving);
   if (left != nullptr) programs_.session_left(session, left->worker());
   models_.session_left(session);
+  published_.session_left(session);
   reports_.session_left(session);
   service_.changed();
 }

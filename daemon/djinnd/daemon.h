@@ -17,6 +17,7 @@
 #include "daemon/djinnd/events/journal.h"
 #include "daemon/djinnd/front/device_health.h"
 #include "daemon/djinnd/front/drain.h"
+#include "daemon/djinnd/front/published.h"
 #include "daemon/djinnd/front/reload.h"
 #include "daemon/djinnd/front/reports.h"
 #include "daemon/djinnd/front/requests.h"
@@ -100,6 +101,7 @@ class Daemon final : public WorkerListener,
   [[nodiscard]] bool is_healthy() override;
   void tell_of_admin_group();
   void take_back(std::map<std::string, Fd> kept);
+  void listen_to_events();
   void listen_to_gpus();
   void lose(const Gpu& gpu);
   void has_size(DeviceId device, uint64_t bytes);
@@ -149,6 +151,7 @@ class Daemon final : public WorkerListener,
   StatsRounds stats_;
   Reports reports_;
   Schedules schedules_;
+  Published published_;
   Service service_;
   Drain drain_;
   Reload reload_;

@@ -37,6 +37,7 @@ struct Theirs {
   ModelId model;
   ProgramId program;
   SequenceHandle sequence;
+  std::string name;  // of a model in the store, once they publish()
 
   Theirs(const TestDaemon& daemon, const std::string& who)
       : client(daemon, who), session(client.greet().session) {
@@ -46,6 +47,13 @@ struct Theirs {
     program = client.ask<ipc::ProgramDefined>(ipc::DefineProgram{}, {testing::program("y").get()})
                   .program;
     sequence = client.ask<ipc::SequenceMade>(ipc::MakeSequence{kGeometry}).sequence;
+  }
+  // An admin's is for all users of the machine, a principal's for themselves.
+  void publish(const TestDaemon& daemon, const std::string& who) {
+    const Fd file = testing::model_file(daemon.directory(), 64, 'p');
+    client.ask<ipc::Done>(ipc::AddFiles{1, {"model.safetensors"}}, {file.get()});
+    name = fmt::format("{}:{}", who.empty() ? "shared" : "~" + who + "/own", session.value);
+    EXPECT_EQ(client.ask<ipc::ModelImported>(ipc::ImportModel{name}).name, name);
   }
   // None of it is gone, or another's.
   void expect_whole() {
@@ -90,6 +98,10 @@ struct Told {
     return seen(std::ranges::any_of(
         list.events, [&](const auto& one) { return one.session == theirs.session; }));
   }
+  std::string operator()(const ipc::PublishedList& list) const {
+    return seen(std::ranges::any_of(list.published,
+                                    [&](const auto& one) { return one.name == theirs.name; }));
+  }
   std::string operator()(const ipc::StatusReport& status) const {
     return fmt::format("{} workers, {} users", status.workers.size(), status.users.size());
   }
@@ -108,6 +120,7 @@ constexpr const char* kNotOpen = "The session has not opened such a model";
 constexpr const char* kInUse = "The model is in use";
 constexpr const char* kNoSession = "There is no such session";
 constexpr const char* kAdmins = "Only administrators may do this";
+constexpr const char* kNoName = "There is no published model";
 constexpr const char* kIdle = "has no run in flight";
 
 const std::vector<Row>& rows() {
@@ -172,10 +185,16 @@ const std::vector<Row>& rows() {
          return ipc::PlaceModel{t.model, "cuda:0"};
        },
        kAdmins, kAdmins, kAdmins, "has no GPU"},
+      {"ImportModel", [](const Theirs&) { return ipc::ImportModel{"m"}; }, "at least one file",
+       "at least one file", "at least one file", "at least one file"},
+      {"ListPublished", [](const Theirs&) { return ipc::ListPublished{}; }, kSeen, kHidden, kHidden,
+       kSeen},
+      {"RemovePublished", [](const Theirs& t) { return ipc::RemovePublished{t.name}; }, kDone,
+       kNoName, kNoName, kDone},
   };
   return all;
 }
-constexpr size_t kRows = 28;
+constexpr size_t kRows = 31;
 static_assert(kRows == std::variant_size_v<Body>, "a new request has a row of its own");
 
 class RightsTest : public ::testing::Test {
@@ -184,6 +203,8 @@ class RightsTest : public ::testing::Test {
   static std::string asked(const TestDaemon& daemon, const Row& row, const std::string& caller,
                            const std::string& owner) {
     Theirs theirs(daemon, owner);
+    const std::string verb = row.verb;
+    if (verb == "ListPublished" || verb == "RemovePublished") theirs.publish(daemon, owner);
     TestClient client(daemon, caller);
     client.greet();
     const Body body = row.request(theirs);

@@ -9,6 +9,7 @@
 #include <atomic>
 #include <utility>
 
+#include "daemon/store/blob_disk.h"
 #include "ipc/codec/control_codec.h"
 #include "ipc/codec/srg_codec.h"
 #include "ipc/file_number.h"
@@ -108,6 +109,7 @@ Status OneLoad::work() {
     DJINN_CHECK(take_files());
     DJINN_CHECK(identify());
     DJINN_TRY(const Order order, receive());
+    if (std::holds_alternative<ipc::TakeIn>(order.command.body)) return take_in(order);
     if (!std::holds_alternative<ipc::ReleaseFiles>(order.command.body)) {
       DJINN_CHECK(plan(order));
       return read_or_compare();
@@ -116,6 +118,33 @@ Status OneLoad::work() {
     forget_files();
     DJINN_CHECK(send({ready_}));
   }
+}
+
+// Until djinnd wants no more.
+Status OneLoad::take_in(const Order& order) {
+  const auto* const first = std::get_if<ipc::TakeIn>(&order.command.body);
+  if (first == nullptr || order.fds.size() != 1) return out_of_turn();
+  DJINN_CHECK(copy(*first, order.fds[0]));
+  for (;;) {
+    DJINN_TRY(const auto next, expect<ipc::TakeIn>());
+    if (next.second.size() != 1) return out_of_turn();
+    DJINN_CHECK(copy(next.first, next.second[0]));
+  }
+}
+
+Status OneLoad::copy(const ipc::TakeIn& command, const Fd& to) {
+  if (command.file >= sources_.size()) return out_of_turn();
+  const auto digest = [&]() -> Result<load::Digest> {
+    store::BlobDisk disk;
+    const load::SourceFile& source = sources_[command.file];
+    uint64_t header_bytes_left = load::kHeadersBytesMax;
+    if (command.is_weights) {
+      DJINN_TRY([[maybe_unused]] const auto index, load::read_index(source, header_bytes_left));
+    }
+    return store::take_in(disk, *source.fd, to, command.bytes);
+  }();
+  if (!digest) return about_file(command.file, sources_.size(), digest.error());
+  return send({ipc::TakenIn{to_message(*digest)}});
 }
 
 // Closing a file may wait for the file system, and no signal ends that.

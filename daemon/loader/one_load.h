@@ -4,6 +4,7 @@
 //
 //   TakeFiles...  -> Identified   what the files are, before a byte is read
 //   ReleaseFiles  -> LoaderReady  their model is resident: on to the next files
+//   TakeIn        -> TakenIn      one file is copied into the store of models; any number of them
 //   PlanLoad      -> Planned      headers and plan understood; how large the extents must be
 //   CompareWith   -> Compared     whether the files are those of a resident model; then it ends
 //   ReadInto      -> Progress... Loaded   the bytes are there, all writable views are gone
@@ -51,6 +52,8 @@ class OneLoad {
   Status take_files();
   Status identify();
   Status plan(const Order& order);
+  Status take_in(const Order& order);
+  Status copy(const ipc::TakeIn& command, const Fd& to);
   void forget_files();
   Status read_or_compare();
   Status read(const ipc::ReadInto& command, const std::vector<Fd>& extents);

@@ -7,8 +7,11 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <span>
 #include <thread>
 
+#include "daemon/store/digest.h"
 #include "ipc/codec/control_codec.h"
 #include "ipc/codec/srg_codec.h"
 #include "ipc/socket.h"
@@ -90,6 +93,35 @@ TEST_F(Load, after_the_files_of_a_resident_model_it_takes_others) {
   EXPECT_EQ(expect<ipc::Identified>().files, first.files);
   send({ipc::PlanLoad{false}}, {});
   EXPECT_EQ(expect<ipc::Planned>().extent_bytes.size(), 1u);
+}
+
+TEST_F(Load, files_are_copied_into_the_store_with_the_digest_of_what_is_there) {
+  const std::string weights = safetensors(kHeader, "abcdef");
+  const Fd files[] = {file_of(weights), file_of("{}")};
+  send({ipc::TakeFiles{2, true}}, {files[0].get(), files[1].get()});
+  expect<ipc::Identified>();
+  const Fd rooms[] = {file_of(""), file_of("")};
+  send({ipc::TakeIn{0, weights.size(), true}}, {rooms[0].get()});
+  const auto first = expect<ipc::TakenIn>();
+  send({ipc::TakeIn{1, 2, false}}, {rooms[1].get()});
+  const auto second = expect<ipc::TakenIn>();
+  std::string copied(weights.size() + 1, 0);
+  EXPECT_EQ(::pread(rooms[0].get(), copied.data(), copied.size(), 0), std::ssize(weights));
+  EXPECT_EQ(copied.substr(0, weights.size()), weights);
+  const load::Digest digests[] = {*store::digest_of_file(rooms[0], weights.size()),
+                                  *store::digest_of_file(rooms[1], 2)};
+  EXPECT_TRUE(std::ranges::equal(digests[0], std::as_bytes(std::span(first.sha256))));
+  EXPECT_TRUE(std::ranges::equal(digests[1], std::as_bytes(std::span(second.sha256))));
+}
+
+TEST_F(Load, weights_that_are_none_do_not_come_into_the_store) {
+  const Fd files[] = {file_of("{}"), file_of("no safetensors")};
+  send({ipc::TakeFiles{2, true}}, {files[0].get(), files[1].get()});
+  expect<ipc::Identified>();
+  const Fd room = file_of("");
+  send({ipc::TakeIn{1, 14, true}}, {room.get()});
+  const auto failed = expect<ipc::LoadFailed>();
+  EXPECT_EQ(failed.code, ErrorCode::kMalformed) << failed.message;
 }
 
 TEST_F(Load, a_file_becomes_extents_that_can_be_sealed_while_they_are_hashed) {

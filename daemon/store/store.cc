@@ -29,8 +29,10 @@ constexpr std::string_view kContents = "@sha256:";
 
 Error unknown(std::string_view text) {
   constexpr size_t kShownBytesMax = 256;
-  return {ErrorCode::kNotFound, fmt::format("There is no published model '{}' that you may read.",
-                                            showable(text.substr(0, kShownBytesMax)))};
+  return {ErrorCode::kNotFound,
+          fmt::format("There is no published model '{}' that you may read. 'djinnctl models' lists "
+                      "those.",
+                      showable(text.substr(0, kShownBytesMax)))};
 }
 
 // The names of what is in a folder, in order.

@@ -50,6 +50,16 @@ void write(wire::ClientRequest::Builder out, const OpenModel& request) {
   open.setPath(text(request.path));
   open.setUnpin(request.unpin);
   write_said(open, request.numerics);
+  open.setPublished(text(request.published));
+}
+void write(wire::ClientRequest::Builder out, const ImportModel& request) {
+  out.setImportModel(text(request.name));
+}
+void write(wire::ClientRequest::Builder out, const ListPublished& request) {
+  out.setListPublished(request.first);
+}
+void write(wire::ClientRequest::Builder out, const RemovePublished& request) {
+  out.setRemovePublished(text(request.name));
 }
 void write(wire::ClientRequest::Builder out, const CloseModel& request) {
   out.setCloseModel(request.model.value);
@@ -168,6 +178,7 @@ OpenModel read_open(wire::OpenModel::Reader in) {
   open.path = read_name(in.getPath());
   open.unpin = in.getUnpin();
   open.numerics = read_said(in);
+  open.published = read_name(in.getPublished());
   return open;
 }
 
@@ -181,7 +192,7 @@ DropPrograms read_drop_programs(capnp::List<uint64_t>::Reader in) {
 
 using RequestBody = decltype(ClientRequest::body);
 // Each kind of request has one member of the union, and EvictModel has two.
-static_assert(std::variant_size_v<RequestBody> == wire::ClientRequest::PLACE_MODEL);
+static_assert(std::variant_size_v<RequestBody> == wire::ClientRequest::REMOVE_PUBLISHED);
 
 RequestBody read_request_body(wire::ClientRequest::Reader in) {
   switch (in.which()) {
@@ -243,6 +254,12 @@ RequestBody read_request_body(wire::ClientRequest::Reader in) {
       return ReadGraph{{in.getReadGraph().getProgram()}, in.getReadGraph().getOffset()};
     case wire::ClientRequest::PLACE_MODEL:
       return PlaceModel{{in.getPlaceModel().getModel()}, read_name(in.getPlaceModel().getDevice())};
+    case wire::ClientRequest::IMPORT_MODEL:
+      return ImportModel{read_name(in.getImportModel())};
+    case wire::ClientRequest::LIST_PUBLISHED:
+      return ListPublished{in.getListPublished()};
+    case wire::ClientRequest::REMOVE_PUBLISHED:
+      return RemovePublished{read_name(in.getRemovePublished())};
   }
   refuse(ErrorCode::kUnsupported, "The request is unknown to this version of the daemon.");
 }
@@ -438,6 +455,26 @@ void write_use(wire::UseReport::Builder out, const UseReport& report) {
   out.setPath(text(report.path));
 }
 
+void write_published(wire::PublishedReport::Builder out, const PublishedReport& report) {
+  out.setName(text(report.name));
+  out.setOwner(text(report.owner));
+  out.setReaders(text(report.readers));
+  out.setBytes(report.bytes);
+  out.setFiles(report.files);
+  out.setSinceWallNs(report.since_wall_ns);
+  out.setContents(data(report.contents));
+}
+
+PublishedReport read_published(wire::PublishedReport::Reader in) {
+  return {read_name(in.getName()),
+          read_name(in.getOwner()),
+          read_name(in.getReaders()),
+          in.getBytes(),
+          in.getFiles(),
+          in.getSinceWallNs(),
+          read_sha256(in.getContents())};
+}
+
 UseReport read_use(wire::UseReport::Reader in) {
   return {read_enum(in.getKind(), UseKind::kHold, UseKind::kName),
           read_name(in.getOwner()),
@@ -609,6 +646,17 @@ void write(wire::DaemonReply::Builder out, const ModelPlaced& reply) {
   auto placed = out.initModelPlaced();
   placed.setBytes(reply.bytes);
   placed.setUploadedBytes(reply.uploaded_bytes);
+}
+void write(wire::DaemonReply::Builder out, const ModelImported& reply) {
+  auto imported = out.initModelImported();
+  imported.setName(text(reply.name));
+  imported.setBytes(reply.bytes);
+  imported.setContents(data(reply.contents));
+}
+void write(wire::DaemonReply::Builder out, const PublishedList& reply) {
+  auto list = out.initPublished();
+  list.setTotal(reply.total);
+  write_list(reply.published, list.initPublished(count_of(reply.published)), write_published);
 }
 void write(wire::DaemonReply::Builder out, const ProgramDefined& reply) {
   auto defined = out.initProgramDefined();
@@ -809,6 +857,14 @@ ProgramList read_programs(wire::ProgramList::Reader in) {
   return {in.getTotal(), read_list(in.getPrograms(), limits::kListPage, read_program)};
 }
 
+ModelImported read_imported(wire::ModelImported::Reader in) {
+  return {read_name(in.getName()), in.getBytes(), read_sha256(in.getContents())};
+}
+
+PublishedList read_published_list(wire::PublishedList::Reader in) {
+  return {in.getTotal(), read_list(in.getPublished(), limits::kListPage, read_published)};
+}
+
 EventList read_events(wire::EventList::Reader in) {
   return {in.getLast(), in.getMissed(), read_list(in.getEvents(), limits::kListPage, read_event)};
 }
@@ -824,7 +880,7 @@ ScheduleReport read_schedule_report(wire::ScheduleReport::Reader in) {
 }
 
 using ReplyBody = decltype(DaemonReply::body);
-static_assert(std::variant_size_v<ReplyBody> == wire::DaemonReply::MODEL_PLACED + 1);
+static_assert(std::variant_size_v<ReplyBody> == wire::DaemonReply::PUBLISHED + 1);
 
 ReplyBody read_reply_body(wire::DaemonReply::Reader in) {
   switch (in.which()) {
@@ -869,6 +925,10 @@ ReplyBody read_reply_body(wire::DaemonReply::Reader in) {
       return GraphPart{read_part(in.getGraphPart())};
     case wire::DaemonReply::MODEL_PLACED:
       return ModelPlaced{in.getModelPlaced().getBytes(), in.getModelPlaced().getUploadedBytes()};
+    case wire::DaemonReply::MODEL_IMPORTED:
+      return read_imported(in.getModelImported());
+    case wire::DaemonReply::PUBLISHED:
+      return read_published_list(in.getPublished());
   }
   refuse(ErrorCode::kUnsupported, "The daemon's answer is unknown to this version of the client.");
 }

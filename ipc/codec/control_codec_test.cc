@@ -61,6 +61,10 @@ std::vector<ClientRequest> requests() {
       {18, OpenModel{kName, false, false, kKeepForever, kName}},
       {31, OpenModel{kName, false, true, 32, kName, true, srg::Numerics::kFastOnly}},
       {32, OpenModel{kName, false, false, {}, kName, false, srg::Numerics::kExact}},
+      {34, OpenModel{kName, false, false, {}, {}, false, {}, kName}},
+      {35, ImportModel{kName}},
+      {36, ListPublished{37}},
+      {37, RemovePublished{kName}},
       {19, EvictModel{{20}, Tier::kHost, true}},
       {24, EvictModel{{25}, Tier::kDisk, false, true}},
       {20, SetDraining{true}},
@@ -119,6 +123,14 @@ ModelReport model_report(const std::string& name) {
 }
 UseReport use_report(const std::string& name) {
   return {UseKind::kPin, name, {1}, 2, name, "tiny", "/tiny"};
+}
+std::array<uint8_t, 32> sha256(uint8_t fill) {
+  std::array<uint8_t, 32> hash{};
+  hash.fill(fill);
+  return hash;
+}
+PublishedReport published_report(const std::string& name) {
+  return {name, name, name, 1, 2, 3, sha256(4)};
 }
 UseReport longest_name() {
   return {UseKind::kName, kLongest, {}, 0, {}, kLongest, kLongest};
@@ -207,6 +219,8 @@ std::vector<DaemonReply> replies() {
       {15, ManifestPart{Bytes(9, std::byte{8})}},
       {16, GraphPart{Bytes(7, std::byte{6})}},
       {17, ModelPlaced{18, 19}},
+      {18, ModelImported{kName, 19, sha256(20)}},
+      {19, PublishedList{95, {published_report("a"), PublishedReport{}}}},
       {16, UseList{96, {use_report("a"), UseReport{}}}},
       {17, OwnMemory{1, 2, 3, 4, 5}},
       {18, ScheduleReport{2, "cpu:0", kName, schedule()}},
@@ -287,11 +301,8 @@ std::vector<WorkerEvent> events() {
 }
 
 std::vector<LoaderCommand> loader_commands() {
-  return {{TakeFiles{64, true}},
-          {PlanLoad{true}},
-          {ReadInto{3, true}},
-          {ReleaseFiles{}},
-          {CompareWith{3, 9}}};
+  return {{TakeFiles{64, true}}, {PlanLoad{true}},    {ReadInto{3, true}},
+          {ReleaseFiles{}},      {CompareWith{3, 9}}, {TakeIn{4, 5, true}}};
 }
 
 std::vector<LoaderEvent> loader_events() {
@@ -309,6 +320,7 @@ std::vector<LoaderEvent> loader_events() {
       {hashed},
       {LoadFailed{ErrorCode::kMalformed, "Not safetensors."}},
       {Compared{true}},
+      {TakenIn{sha256(0x5b)}},
   };
 }
 

@@ -25,11 +25,11 @@
 # first that was taken. On any other socket none may be named.
 #
 # Opening a model takes AddFiles, as often as its descriptors need datagrams, then OpenModel; an
-# AddFiles without descriptors takes back those before it. Defining a program takes one
-# DefineProgram with a sealed memfd. What a client sends and may outgrow a datagram always travels
-# as a sealed memfd (srg.capnp describes their contents). Lists come in pages, and a model's
-# manifest in parts: the first with ModelOpened, each further one when it is asked for; a program's
-# graph likewise.
+# AddFiles without descriptors takes back those before it. Importing one into the store of models
+# takes the same, and ImportModel. Defining a program takes one DefineProgram with a sealed memfd.
+# What a client sends and may outgrow a datagram always travels as a sealed memfd (srg.capnp
+# describes their contents). Lists come in pages, and a model's manifest in parts: the first with
+# ModelOpened, each further one when it is asked for; a program's graph likewise.
 #
 # Workers. A worker says WorkerReady once it is confined and warm. Each command that messages.h
 # gives an answer to is answered by one event that repeats its ids; commands of one session are
@@ -38,7 +38,8 @@
 #
 # Loaders. A loader says LoaderReady and waits. One load is TakeFiles (several), Identified, then
 # either the end (the model is resident already, or the client left) or PlanLoad, Planned, and
-# CompareWith, Compared (with a resident model), or ReadInto, Progress (several), Loaded, Hashed.
+# CompareWith, Compared (with a resident model), or ReadInto, Progress (several), Loaded, Hashed. An
+# import is TakeFiles, Identified, and for each file TakeIn, TakenIn.
 # LoadFailed may take the place of any event and ends the load.
 #
 # Movers. A mover says MoverReady, or why it has no device, and then ends. Each order has a number,
@@ -94,6 +95,9 @@ struct ClientRequest {
     getSchedule @27 :GetSchedule;
     readGraph @28 :ReadGraph;
     placeModel @29 :PlaceModel;
+    importModel @30 :Text;  # the name
+    listPublished @31 :UInt32;  # the first item of the page
+    removePublished @32 :Text;  # the name
   }
 }
 
@@ -132,6 +136,7 @@ struct OpenModel {
   unpin @6 :Bool;
   hasNumerics @7 :Bool;
   numerics @8 :UInt8;
+  published @9 :Text;
 }
 
 struct ListUses {
@@ -200,7 +205,30 @@ struct DaemonReply {
     schedule @18 :ScheduleReport;
     graphPart @19 :Data;
     modelPlaced @20 :ModelPlaced;
+    modelImported @21 :ModelImported;
+    published @22 :PublishedList;
   }
+}
+
+struct ModelImported {
+  name @0 :Text;
+  bytes @1 :UInt64;
+  contents @2 :Data;  # SHA-256
+}
+
+struct PublishedReport {
+  name @0 :Text;
+  owner @1 :Text;
+  readers @2 :Text;
+  bytes @3 :UInt64;
+  files @4 :UInt32;
+  sinceWallNs @5 :UInt64;
+  contents @6 :Data;  # SHA-256
+}
+
+struct PublishedList {
+  total @0 :UInt32;
+  published @1 :List(PublishedReport);
 }
 
 struct ModelPlaced {
@@ -700,7 +728,14 @@ struct LoaderCommand {
     readInto @2 :ReadInto;
     releaseFiles @3 :Void;
     compareWith @4 :CompareWith;
+    takeIn @5 :TakeIn;
   }
+}
+
+struct TakeIn {
+  file @0 :UInt32;
+  bytes @1 :UInt64;
+  isWeights @2 :Bool;
 }
 
 struct TakeFiles {
@@ -732,6 +767,7 @@ struct LoaderEvent {
     hashed @5 :Data;  # SHA-256
     failed @6 :Failure;
     compared @7 :Bool;
+    takenIn @8 :Data;  # SHA-256
   }
 }
 

@@ -29,9 +29,15 @@ void write(wire::LoaderCommand::Builder out, const CompareWith& command) {
   compare.setExtents(command.extents);
   compare.setSeed(command.seed);
 }
+void write(wire::LoaderCommand::Builder out, const TakeIn& command) {
+  auto take = out.initTakeIn();
+  take.setFile(command.file);
+  take.setBytes(command.bytes);
+  take.setIsWeights(command.is_weights);
+}
 
 static_assert(std::variant_size_v<decltype(LoaderCommand::body)> ==
-              wire::LoaderCommand::COMPARE_WITH + 1);
+              wire::LoaderCommand::TAKE_IN + 1);
 
 LoaderCommand read_loader_command(wire::LoaderCommand::Reader in) {
   switch (in.which()) {
@@ -45,6 +51,9 @@ LoaderCommand read_loader_command(wire::LoaderCommand::Reader in) {
       return {ReleaseFiles{}};
     case wire::LoaderCommand::COMPARE_WITH:
       return {CompareWith{in.getCompareWith().getExtents(), in.getCompareWith().getSeed()}};
+    case wire::LoaderCommand::TAKE_IN:
+      return {TakeIn{in.getTakeIn().getFile(), in.getTakeIn().getBytes(),
+                     in.getTakeIn().getIsWeights()}};
   }
   refuse(ErrorCode::kUnsupported, "A loader command is unknown to this version.");
 }
@@ -84,6 +93,9 @@ void write(wire::LoaderEvent::Builder out, const LoadFailed& event) {
 void write(wire::LoaderEvent::Builder out, const Compared& event) {
   out.setCompared(event.same);
 }
+void write(wire::LoaderEvent::Builder out, const TakenIn& event) {
+  out.setTakenIn(data(event.sha256));
+}
 
 Identified read_identified(wire::Identified::Reader in) {
   return {read_list(in.getFiles(), limits::kModelFiles, read_identity), in.getNowNs()};
@@ -102,7 +114,7 @@ LoadFailed read_load_failed(wire::Failure::Reader in) {
   return {error.code, std::move(error.message)};
 }
 
-static_assert(std::variant_size_v<decltype(LoaderEvent::body)> == wire::LoaderEvent::COMPARED + 1);
+static_assert(std::variant_size_v<decltype(LoaderEvent::body)> == wire::LoaderEvent::TAKEN_IN + 1);
 
 LoaderEvent read_loader_event(wire::LoaderEvent::Reader in) {
   switch (in.which()) {
@@ -122,6 +134,8 @@ LoaderEvent read_loader_event(wire::LoaderEvent::Reader in) {
       return {read_load_failed(in.getFailed())};
     case wire::LoaderEvent::COMPARED:
       return {Compared{in.getCompared()}};
+    case wire::LoaderEvent::TAKEN_IN:
+      return {TakenIn{read_sha256(in.getTakenIn())}};
   }
   refuse(ErrorCode::kUnsupported, "A loader event is unknown to this version.");
 }

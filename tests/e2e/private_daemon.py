@@ -158,7 +158,13 @@ class Daemon:
             command += ["--kernels", "standard"]
         with self.log.open("w") as log:
             self.process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env=os.environ
+                | {"STATE_DIRECTORY": str(directory / "state")}
+                | {"XDG_STATE_HOME": str(directory / "state")},
             )
         wait_until(self._answers, f"djinnd answers; its log: {self.log.read_text()}")
 

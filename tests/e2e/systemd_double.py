@@ -98,6 +98,7 @@ class Systemd:
             | {"FDSTORE": str(self.store_max)}
             | {"XDG_RUNTIME_DIR": str(self.directory)}
             | {"XDG_CACHE_HOME": str(self.directory / "cache")}  # "djinn" in it is told from ours
+            | {"XDG_STATE_HOME": str(self.directory / "state")}
             | {"DBUS_SYSTEM_BUS_ADDRESS": self.bus, "DBUS_SESSION_BUS_ADDRESS": self.bus},
             stderr=self.stderr,
             text=True,

@@ -302,7 +302,8 @@ def test_a_name_that_two_models_have_lists_both(
         (["config"], "verb is missing in 'djinnctl config VERB'."),
         (["psx"], "no verb 'psx'; did you mean 'ps'?"),
         (["evct", "--all"], "no verb 'evct'; did you mean 'evict'?"),
-        (["models"], "no verb 'models'. 'djinnctl --help' lists all."),
+        (["weights"], "no verb 'weights'. 'djinnctl --help' lists all."),
+        (["models", "bad"], "no verb 'models bad'. 'djinnctl models --help' lists all."),
         (
             ["reload"],
             "no verb 'reload': 'systemctl reload djinnd' does it, as root. 'djinnctl --help'",

@@ -7,6 +7,7 @@ import re
 import shutil
 import signal
 import subprocess
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
@@ -295,6 +296,21 @@ LOADED: dict[str, Shape] = {
     "pinned": "bool",
     "numerics": "null",  # where any were said, a string
 }
+IMPORTED: dict[str, Shape] = {
+    "name": "string",
+    "files": "integer",
+    "bytes": "integer",
+    "contents": "hash",
+}
+PUBLISHED: dict[str, Shape] = {
+    "name": "string",
+    "bytes": "integer",
+    "files": "integer",
+    "readers": "string",
+    "owner": "string",
+    "since": "time",
+    "contents": "hash",
+}
 UNLOADED: dict[str, Shape] = {"id": "id", "name": "string", "bytes": "integer"}
 EVICTED: dict[str, Shape] = {"id": "id", "name": "string", "bytes": "integer", "to": "string"}
 PINNED: dict[str, Shape] = {"id": "id", "name": "string", "pinned": "bool"}
@@ -371,6 +387,9 @@ GOLDEN: list[tuple[str, str, dict[str, Shape]]] = [
     ("show --graph {w.prefill}", "djinn.graph.v1", GRAPH),
     ("load {w.copy}", "djinn.load.v1", LOADED),
     ("unload {w.spare}", "djinn.unload.v1", UNLOADED),
+    ("import {w.copy} --name {w.name}", "djinn.import.v1", IMPORTED),
+    ("models", "djinn.models.v1", PUBLISHED),
+    ("models rm {w.published}", "djinn.models-rm.v1", {"name": "string"}),
     ("evict {w.spare}", "djinn.evict.v1", EVICTED),
     ("evict --dry-run {w.spare}", "djinn.ps.v1", UNUSED_MODEL),
     ("pin {w.spare}", "djinn.pin.v1", PINNED),
@@ -494,6 +513,15 @@ class World:
         return next(str(one["id"]) for one in programs if one["workload"] == "prefill")
 
     @property
+    def name(self) -> str:
+        """For one more model in the store."""
+        return f"n{time.monotonic_ns()}"
+
+    @property
+    def published(self) -> str:
+        return ctl(self.daemon, "import", str(self.copy), "--name", self.name).text()
+
+    @property
     def fresh(self) -> Path:
         """Where there is no authority yet."""
         return self.root / "fresh"
@@ -543,6 +571,7 @@ def world(daemon: Daemon, byte_model: Path, tmp_path: Path) -> Iterator[World]:
         assert ctl(daemon, "pin", generator.model.id).code == 0
         session.define(times(2))
         one.spare = ctl(daemon, "load", "--no-pin", str(copy)).text()
+        assert one.published
         wait_until_hashed(daemon)
         assert ctl(daemon, "terminate", one.victim).code == 0  # an event with an error
         (tmp_path / "no-model.safetensors").write_bytes(b"short")
@@ -615,7 +644,7 @@ def test_no_help_is_wider_than_a_terminal(daemon: Daemon) -> None:
     helps = [ctl(daemon, "--help").text()]
     verbs = re.findall(r"^  (\S+)  ", helps[0].partition("Verbs:\n")[2], re.MULTILINE)
     assert "status" in verbs
-    inner = ["config show", "host add"]
+    inner = ["config show", "host add", "models rm"]
     inner += [f"gate {verb}" for verb in ("init", "enrol", "revoke", "list", "renew")]
     helps += [ctl(daemon, *words.split(), "--help").text() for words in [*verbs, *inner]]
     helps.append(subprocess.check_output(["djinnd", "--help"], text=True))

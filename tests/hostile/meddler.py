@@ -18,7 +18,7 @@ from proxy import Proxy
 PAGE = 4096
 IO_URING_SETUP = 425  # its number, which is the same on all architectures
 # Where a request says of which kind it is, and how many kinds there are: ClientRequest's union.
-KIND_AT, KINDS = 20, 29
+KIND_AT, KINDS = 20, 32
 SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SEAL
 
 

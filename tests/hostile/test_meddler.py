@@ -31,5 +31,5 @@ def test_a_siege_sends_requests_of_all_kinds() -> None:
         status = meddler.last
     assert status[KIND_AT] == STATUS
     meddler.meddles = True
-    sent = {meddler.changed(status, [])[0][KIND_AT:][:1] for _ in range(2000)}
+    sent = {meddler.changed(status, [])[0][KIND_AT:][:1] for _ in range(4000)}
     assert sent >= {bytes([kind]) for kind in range(KINDS)}

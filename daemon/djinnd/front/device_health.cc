@@ -9,14 +9,15 @@
 namespace djinn::daemon {
 
 DeviceHealth::DeviceHealth(SpareWorkers& workers, SparePool& loaders, Sessions& sessions,
-                           Models& models, Events& events)
+                           Models& models, Published& published, Events& events)
     : workers_(workers), sessions_(sessions), events_(events) {
   for (auto& [device, pool] : workers.all()) {
     pool.on_change([this, device = device] { workers_changed(device); });
   }
-  loaders.on_change([this, &loaders, &models] {
+  loaders.on_change([this, &loaders, &models, &published] {
     note_upgrade(loaders);
     models.refuse_waiting();
+    published.refuse_waiting();
   });
 }
 

@@ -10,6 +10,7 @@
 #include <set>
 
 #include "daemon/djinnd/events/events.h"
+#include "daemon/djinnd/front/published.h"
 #include "daemon/djinnd/models/models.h"
 #include "daemon/djinnd/sessions/sessions.h"
 #include "daemon/djinnd/workers/spare_workers.h"
@@ -21,7 +22,7 @@ class DeviceHealth {
  public:
   // Listens to all pools.
   DeviceHealth(SpareWorkers& workers, SparePool& loaders, Sessions& sessions, Models& models,
-               Events& events);
+               Published& published, Events& events);
 
   // Where no worker of this build can come, whoever waits for one does so in vain.
   void end_vain_waits();

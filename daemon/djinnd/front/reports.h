@@ -36,6 +36,10 @@ class Reports {
   void uses(const Waiter& waiter, const Caller& caller, const ipc::ListUses& request);
   // What a user is called now; the number of one who is not known yet, and is then looked up.
   [[nodiscard]] std::string name_now(Owner user);
+  // Calls back when they have names, or after a moment (user_names.h).
+  void when_known(const std::set<Owner>& users, std::function<void()> then) {
+    names_.when_known(users, std::move(then));
+  }
   // Somebody will want to know what the user is called.
   void want_name(Owner user) { names_.want(user); }
   // Calls back when reports can call users by name (user_names.h).

@@ -185,14 +185,53 @@ void Requests::fulfil(Call& call, const ipc::AddFiles& body) {
 }
 
 void Requests::fulfil(Call& call, const ipc::OpenModel& body) {
-  OpenRequest request = open_request(call.session, call.waiter, body);
   if (!body.has_plan) {
     auto none = no_payload();
-    if (!none) return models_.refuse(request, none.error());
+    if (!none) return models_.refuse(open_request(call.session, call.waiter, body), none.error());
     call.payload = *std::move(none);
   }
+  if (!body.published.empty()) return open_published(call, body);
+  OpenRequest request = open_request(call.session, call.waiter, body);
   request.plan = std::move(call.payload);
   models_.open(std::move(request));
+}
+
+// Nothing more is heard of the session until the store has been asked, as with a payload.
+void Requests::open_published(Call& call, const ipc::OpenModel& body) {
+  Session& session = call.session;
+  if (!session.files.empty()) {
+    return models_.refuse(open_request(session, call.waiter, body),
+                          {ErrorCode::kInvalidArgument,
+                           "A published model has its own files. Add none, or say no name."});
+  }
+  session.channel->hold(true);
+  published_.open(
+      session.caller, body.published, session.closer,
+      [this, waiter = call.waiter, body, plan = call.payload](Result<PublishedFiles> found) {
+        Session* const asking = asks(waiter.session);
+        if (asking == nullptr) return;
+        const Turns::Bill bill(turns_, asking->domain);
+        asking->channel->hold(false);
+        OpenRequest request = open_request(*asking, waiter, body);
+        if (!found) return models_.refuse(request, found.error());
+        request.files = std::move(found->files);
+        request.file_names = std::move(found->names);
+        request.plan = plan;
+        models_.open(std::move(request));
+      });
+}
+
+void Requests::fulfil(Call& call, const ipc::ImportModel& body) {
+  published_.import(call.waiter, call.session.caller, body, std::exchange(call.session.files, {}),
+                    std::exchange(call.session.file_names, {}));
+}
+
+void Requests::fulfil(Call& call, const ipc::ListPublished& body) {
+  published_.list(call.waiter, call.session.caller, body);
+}
+
+void Requests::fulfil(Call& call, const ipc::RemovePublished& body) {
+  published_.remove(call.waiter, call.session.caller, body);
 }
 
 void Requests::fulfil(Call& call, const ipc::CloseModel& body) {
@@ -330,6 +369,7 @@ ipc::Collected Requests::collect() {
 
 void Requests::fulfil(Call& call, const ipc::CollectGarbage&) {
   if (!is_admin(call)) return;
+  published_.collect();
   sessions_.reply(call.waiter, {call.waiter.number, collect()});
 }
 

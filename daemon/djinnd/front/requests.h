@@ -12,6 +12,7 @@
 
 #include "daemon/djinnd/access/user_queues.h"
 #include "daemon/djinnd/front/drain.h"
+#include "daemon/djinnd/front/published.h"
 #include "daemon/djinnd/front/reports.h"
 #include "daemon/djinnd/front/schedules.h"
 #include "daemon/djinnd/loop/sealed.h"
@@ -33,7 +34,7 @@ class Requests {
  public:
   Requests(const Devices& devices, const Gpus& gpus, Domains& domains, Sessions& sessions,
            Models& models, Programs& programs, Reports& reports, Schedules& schedules,
-           UserQueues& payloads, Turns& turns, Drain& drain)
+           UserQueues& payloads, Turns& turns, Drain& drain, Published& published)
       : devices_(devices),
         gpus_(gpus),
         domains_(domains),
@@ -44,7 +45,8 @@ class Requests {
         schedules_(schedules),
         payloads_(payloads),
         turns_(turns),
-        drain_(drain) {}
+        drain_(drain),
+        published_(published) {}
 
   void handle(Session& session, ClientMessage message);
 
@@ -62,7 +64,11 @@ class Requests {
   void fulfil(Call& call, const ipc::Hello& body);
   void fulfil(Call& call, const ipc::AddFiles& body);
   void fulfil(Call& call, const ipc::OpenModel& body);
+  void open_published(Call& call, const ipc::OpenModel& body);
   void fulfil(Call& call, const ipc::CloseModel& body);
+  void fulfil(Call& call, const ipc::ImportModel& body);
+  void fulfil(Call& call, const ipc::ListPublished& body);
+  void fulfil(Call& call, const ipc::RemovePublished& body);
   void fulfil(Call& call, const ipc::ReadManifest& body);
   void fulfil(Call& call, const ipc::ReadGraph& body);
   void fulfil(Call& call, const ipc::UnloadModel& body);
@@ -103,6 +109,7 @@ class Requests {
   UserQueues& payloads_;
   Turns& turns_;
   Drain& drain_;
+  Published& published_;
 };
 
 }  // namespace djinn::daemon

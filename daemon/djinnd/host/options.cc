@@ -260,17 +260,29 @@ std::string absolute_of(const std::string& path) {
   return error ? path : absolute.string();
 }
 
-// Gives the directory that systemd made for the service, or the user's cache; empty if there is
-// none.
-std::string cache_directory(bool user_mode) {
-  const auto value = [](const char* name) {
-    const char* const text = ::getenv(name);
-    return std::string(text != nullptr && text[0] == '/' ? text : "");
-  };
-  if (!user_mode) return value("CACHE_DIRECTORY");
-  if (const std::string cache = value("XDG_CACHE_HOME"); !cache.empty()) return cache + "/djinn";
-  const std::string home = value("HOME");
-  return home.empty() ? "" : home + "/.cache/djinn";
+// Gives the directory that an environment variable names; empty if it names none.
+std::string directory_in(const char* name) {
+  const char* const text = ::getenv(name);
+  return text != nullptr && text[0] == '/' ? text : "";
+}
+
+// Where systemd and a user's home have directories of one kind.
+struct Place {
+  const char* of_service;  // an environment variable
+  const char* of_user;     // another
+  const char* in_home;
+};
+constexpr Place kCachePlace{"CACHE_DIRECTORY", "XDG_CACHE_HOME", "/.cache"};
+constexpr Place kStatePlace{"STATE_DIRECTORY", "XDG_STATE_HOME", "/.local/state"};
+
+// Gives the directory that systemd made for the service, or the user's; empty if there is none.
+std::string directory_at(const Place& place, bool user_mode) {
+  if (!user_mode) return directory_in(place.of_service);
+  if (const std::string named = directory_in(place.of_user); !named.empty()) {
+    return named + "/djinn";
+  }
+  const std::string home = directory_in("HOME");
+  return home.empty() ? "" : home + place.in_home + "/djinn";
 }
 
 }  // namespace
@@ -345,7 +357,9 @@ Status fill_in(Options& options) {
   }
   if (!options.user_mode && options.admin_group.empty()) options.admin_group = kAdminGroup;
   if (!options.drain_timeout_ms) options.drain_timeout_ms = options.user_mode ? 0 : 10'000;
-  options.cache_directory = cache_directory(options.user_mode);
+  options.cache_directory = directory_at(kCachePlace, options.user_mode);
+  const std::string state = directory_at(kStatePlace, options.user_mode);
+  if (!state.empty()) options.store_directory = state + "/store";
   if (!options.spill_directory) options.spill_directory = options.cache_directory;
   if (options.threads == 0) options.threads = usable_cores();
   if (options.memory_bytes == 0) options.memory_bytes = physical_bytes() / 10 * 8;

@@ -61,6 +61,7 @@ struct Options {
   // What is taken as it is and will hardly do what was meant: what happens now, and what to do.
   std::vector<std::string> setting_warnings;
   std::string cache_directory;  // empty: there is none
+  std::string store_directory;  // of published models; empty: there is none
   std::string worker;           // paths of the programs
   std::string loader;
   std::string mover;

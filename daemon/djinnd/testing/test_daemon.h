@@ -98,6 +98,7 @@ class TestDaemon {
     for (std::string& argument : arguments) pointers.push_back(argument.data());
     pointers.push_back(nullptr);
     ::setenv("XDG_CACHE_HOME", (directory_ + "/cache").c_str(), 1);
+    ::setenv("XDG_STATE_HOME", (directory_ + "/state").c_str(), 1);
     EXPECT_EQ(::posix_spawn(&pid_, pointers[0], nullptr, nullptr, pointers.data(), environ), 0);
     EXPECT_TRUE(eventually([&] { return serves(); }));
   }
