@@ -166,6 +166,7 @@ TEST(Tiers, numerics_that_are_said_of_a_model_hold_until_others_are_or_it_is_unl
   EXPECT_EQ(open_model(host.client, file).numerics, srg::Numerics::kExact);
   for (int i = 0; i < 3; ++i) host.client.ask<ipc::Done>(ipc::CloseModel{said.model});
   for (int i = 0; i < 2; ++i) host.observer.ask<ipc::Done>(ipc::CloseModel{said.model});
+  ASSERT_TRUE(host.is_hashed(said.model));
   host.client.ask<ipc::Done>(ipc::EvictModel{said.model, ipc::Tier::kDisk});
   EXPECT_EQ(open_model(host.client, file).numerics, srg::Numerics::kExact) << "it came back";
   host.client.ask<ipc::Done>(ipc::CloseModel{said.model});

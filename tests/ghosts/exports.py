@@ -384,9 +384,20 @@ def cancelling(daemon: Daemon, session: djinn.Session) -> Callable[[djinn.Token]
         ours = [one["id"] for one in daemon.observer.sessions() if one["name"] == "rows"]
         others = [one for one in ours if one != session.id]
         shown = ran("djinnctl", "--host", daemon.host, "cancel", (others or ours)[0])
-        assert shown.returncode == 0, shown.stderr
+        nothing_to_cancel = 4  # the run was faster
+        assert shown.returncode in (0, nothing_to_cancel), shown.stderr
 
     return hear
+
+
+def failing(generator: djinn.Generator, *arguments: Any, **options: Any) -> djinn.LostError:
+    """A run that is to be cancelled may end before: then the next one is."""
+    for _ in range(20):
+        try:
+            generator.generate(*arguments, **options)
+        except djinn.LostError as error:
+            return error
+    raise AssertionError("no row has failed")
 
 
 @case
@@ -402,15 +413,13 @@ def what_rows_said_is_in_the_error_of_one_that_failed(scratch: Path) -> None:
             generator = djinn.Generator(session, bundle, numerics=numerics)
             alone = [generator.generate([one], **options).tokens[0] for one in prompts]
 
-            try:
-                generator.generate(prompts, on_token=cancelling(daemon, session), **options)
-                raise AssertionError("no row has failed")
-            except djinn.LostError as error:
-                assert error.code == "cancelled"
-                made = error.generated
-                assert made is not None
-                failed = [row for row, why in enumerate(made.errors) if why is not None]
-                assert f"Row {failed[0] + 1} of 3: " in str(error)
+            hear = cancelling(daemon, session)
+            error = failing(generator, prompts, on_token=hear, **options)
+            assert error.code == "cancelled"
+            made = error.generated
+            assert made is not None
+            failed = [row for row, why in enumerate(made.errors) if why is not None]
+            assert f"Row {failed[0] + 1} of 3: " in str(error)
             for row, (tokens, why) in enumerate(zip(made.tokens, made.errors, strict=True)):
                 if why is None:
                     assert tokens == alone[row]
