@@ -12,6 +12,7 @@
 #include <span>
 #include <utility>
 
+#include "daemon/djinnd/models/load.h"
 #include "ipc/codec/control_codec.h"
 #include "ipc/limits.h"
 #include "kernel/base/assert.h"
@@ -23,10 +24,6 @@ namespace {
 constexpr std::string_view kWeights = ".safetensors";
 // Of its file system, for who is no administrator: whoever fills it takes it from everybody.
 constexpr uint64_t kFreePercent = 10;
-
-Error out_of_turn() {
-  return {ErrorCode::kLoaderLost, "The loader did not keep to its protocol. Try again."};
-}
 
 Error exists(const store::Name& name) {
   return {ErrorCode::kAlreadyExists,

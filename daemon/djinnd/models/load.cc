@@ -12,13 +12,10 @@
 #include "kernel/base/assert.h"
 
 namespace djinn::daemon {
-namespace {
 
 Error out_of_turn() {
   return {ErrorCode::kLoaderLost, "The loader did not keep to its protocol. Try again."};
 }
-
-}  // namespace
 
 bool may_follow(LoadPhase from, LoadPhase to) {
   using enum LoadPhase;

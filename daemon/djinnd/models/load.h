@@ -44,6 +44,9 @@ enum class LoadPhase : uint8_t {
 };
 [[nodiscard]] bool may_follow(LoadPhase from, LoadPhase to);
 
+// What a load or an import ends with whose loader says what it may not.
+[[nodiscard]] Error out_of_turn();
+
 class Load;
 
 // Whoever asked for a load: what becomes of it, in the order above.
