@@ -4,6 +4,7 @@
 import grp
 import os
 import pwd
+import shutil
 import signal
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -201,6 +202,25 @@ def test_a_users_quota_of_pins_goes_before_everybodys(served: Served) -> None:
     quota = served.quota_of(BOUND)
     assert quota is not None
     assert (quota["pinned_bytes"] >= 100_000, quota["pinned_max_bytes"]) == (True, MIB)
+
+
+def test_what_users_leave_of_the_stores_disk_is_set_and_reloads(
+    served: Served, byte_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (served.place / "state").mkdir()
+    monkeypatch.setenv("STATE_DIRECTORY", str(served.place / "state"))
+    model = Path(shutil.copytree(byte_model, served.place / "model"))
+    served.start('[store]\nkeep_free = "100%"\n')
+    command = ("import", str(model), "--name", f"~{BOUND.name}/mine")
+    with BOUND.acting():
+        refused = ctl(served.systemd, *command)
+    assert refused.code != 0
+    assert "stay free of what is no administrator's (store.keep_free)" in refused.err
+    assert ctl(served.systemd, "models", "-j").items() == []
+    assert ctl(served.systemd, "import", str(model), "--name", "all").code == 0
+    served.reload("[store]\nkeep_free = 0\n")
+    with BOUND.acting():
+        assert ctl(served.systemd, *command).code == 0
 
 
 def test_a_reload_takes_quotas_up_and_names_those_whom_nobody_knows(served: Served) -> None:

@@ -140,7 +140,10 @@ def test_a_djinnd_that_is_killed_in_the_middle_of_an_import_leaves_nothing_of_it
 def test_another_user_reads_what_administrators_publish_and_has_names_of_their_own(
     byte_model: Path,
 ) -> None:
-    with running(socket_group="nogroup") as daemon, tempfile.TemporaryDirectory() as place:
+    with (
+        running("--store-keep-free", "0", socket_group="nogroup") as daemon,
+        tempfile.TemporaryDirectory() as place,
+    ):
         daemon.directory.chmod(0o711)
         Path(place).chmod(0o755)
         copy = Path(place) / "copy"

@@ -125,7 +125,8 @@ void Published::import(const Waiter& waiter, const Caller& caller, const ipc::Im
   store::Record record{.name = *name, .owner = caller.user};
   record.since_s = clock_.wall_ns() / kNsPerSecond;
   record.readers = {default_reader(*name)};
-  ImportFiles what{std::move(record), std::move(files), std::move(names), caller.admin};
+  ImportFiles what{std::move(record), std::move(files), std::move(names), {}};
+  if (!caller.admin) what.keep_free = keep_free_;
   const uint64_t number = ++imports_begun_;
   auto import = std::make_unique<Import>(
       loop_, loaders_, store_, std::move(what),

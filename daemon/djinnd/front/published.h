@@ -22,6 +22,7 @@
 #include "daemon/djinnd/front/reports.h"
 #include "daemon/djinnd/loop/deferred_close.h"
 #include "daemon/djinnd/loop/loop.h"
+#include "daemon/djinnd/memory/quantity.h"
 #include "daemon/djinnd/models/import.h"
 #include "daemon/djinnd/models/store_queue.h"
 #include "daemon/djinnd/workers/spare_pool.h"
@@ -43,15 +44,18 @@ class Published {
  public:
   static constexpr size_t kImportsPerUser = 4;
 
-  // place: as StoreQueue's.
+  // place: as StoreQueue's. keep_free: what imports of who is no administrator leave of its disk.
   Published(Loop& loop, const Clock& clock, SparePool& loaders, Replies& replies, Reports& reports,
-            std::string place)
+            std::string place, Amount keep_free)
       : loop_(loop),
         clock_(clock),
         loaders_(loaders),
         replies_(replies),
         reports_(reports),
-        store_(loop, std::move(place)) {}
+        store_(loop, std::move(place)),
+        keep_free_(keep_free) {}
+
+  void set_keep_free(Amount keep_free) { keep_free_ = keep_free; }
 
   // files, names: of a model, as the session has added them.
   void import(const Waiter& waiter, const Caller& caller, const ipc::ImportModel& request,
@@ -98,6 +102,7 @@ class Published {
   Replies& replies_;
   Reports& reports_;
   StoreQueue store_;
+  Amount keep_free_;
   std::map<uint64_t, Running> imports_;  // by numbers of their own; of some the loader is left
   uint64_t imports_begun_ = 0;
   List list_;  // as it is in the store; null: not read since it changed

@@ -62,8 +62,8 @@ void tell_problems(Events& events, EventKind kind, const std::vector<std::string
 
 Reload::Reload(Loop& loop, const Options& options, ReloadOptions read, Authority& authority,
                Devices& devices, Quotas& quotas, Sessions& sessions, Models& models,
-               Reclaimers& reclaimers, Reports& reports, Drain& drain, Events& events,
-               Service& service)
+               Reclaimers& reclaimers, Published& published, Reports& reports, Drain& drain,
+               Events& events, Service& service)
     : options_(options),
       read_(std::move(read)),
       authority_(authority),
@@ -72,6 +72,7 @@ Reload::Reload(Loop& loop, const Options& options, ReloadOptions read, Authority
       sessions_(sessions),
       models_(models),
       reclaimers_(reclaimers),
+      published_(published),
       reports_(reports),
       drain_(drain),
       events_(events),
@@ -118,6 +119,7 @@ void Reload::take_up(const Config& config, Options written) {
   reclaimers_.set(written.thresholds);
   sessions_.sequences().spill().set_idle_ms(written.spill_idle_ms);
   sessions_.sequences().spill().set_limit(written.spill_limit_bytes.value_or(0));
+  published_.set_keep_free(written.keep_free);
   drain_.set_timeout(written.drain_timeout_ms.value_or(0));
   tell_problems(events_, EventKind::kConfigIgnored, written.config_warnings);
   tell_problems(events_, EventKind::kConfigWarning, written.setting_warnings);

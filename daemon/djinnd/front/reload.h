@@ -13,6 +13,7 @@
 
 #include "daemon/djinnd/events/events.h"
 #include "daemon/djinnd/front/drain.h"
+#include "daemon/djinnd/front/published.h"
 #include "daemon/djinnd/front/reports.h"
 #include "daemon/djinnd/host/config.h"
 #include "daemon/djinnd/host/options.h"
@@ -40,7 +41,8 @@ class Reload {
   // them, at once.
   Reload(Loop& loop, const Options& options, ReloadOptions read, Authority& authority,
          Devices& devices, Quotas& quotas, Sessions& sessions, Models& models,
-         Reclaimers& reclaimers, Reports& reports, Drain& drain, Events& events, Service& service);
+         Reclaimers& reclaimers, Published& published, Reports& reports, Drain& drain,
+         Events& events, Service& service);
 
   // Takes up what the configuration files change of the settings that reload, once the names in
   // them are looked up. Errors: kInvalidArgument, kUnsupported; then nothing is changed.
@@ -58,6 +60,7 @@ class Reload {
   Sessions& sessions_;
   Models& models_;
   Reclaimers& reclaimers_;
+  Published& published_;
   Reports& reports_;
   Drain& drain_;
   Events& events_;

@@ -231,6 +231,13 @@ Status set_spill_limit(std::string_view text, Options& options) {
   return {};
 }
 
+Status set_keep_free(std::string_view text, Options& options) {
+  const auto amount = amount_of(text);
+  if (!amount) return expected_bytes("bytes like \"20GiB\", or a share of the disk like \"10%\"");
+  options.keep_free = *amount;
+  return {};
+}
+
 // --- quotas of users and groups
 
 Status set_amount(std::string_view text, std::optional<Amount>& amount) {
@@ -319,6 +326,7 @@ constexpr std::array kSettings{
     Setting{"remote.pin_quota", "0", true, set_remote_pins},
     Setting{"remote.sessions_max", "16", true, set_remote_sessions},
     Setting{"service.drain_timeout", "10s", true, set_drain_timeout},
+    Setting{"store.keep_free", "10%", true, set_keep_free},
     Setting{"worker.hang_timeout", "10s", false, set_hang_timeout},
 };
 static_assert(std::ranges::is_sorted(kSettings, {}, &Setting::key));

@@ -71,7 +71,8 @@ TEST_F(ConfigTest, every_setting_is_taken_from_the_main_file) {
         "[model]\nkeep_alive = \"forever\"\n"
         "[remote]\nconnections_max = 5\nmemory_quota = \"10%\"\nmodels_max = 6\n"
         "pin_quota = \"1GiB\"\nsessions_max = 7\n"
-        "[service]\ndrain_timeout = \"0\"\n[worker]\nhang_timeout = \"2min\"\n");
+        "[service]\ndrain_timeout = \"0\"\n[store]\nkeep_free = \"20GiB\"\n"
+        "[worker]\nhang_timeout = \"2min\"\n");
   const Options found = options();
   EXPECT_EQ(found.memory_bytes, uint64_t{12} << 30);
   EXPECT_EQ(found.session_quota_bytes, uint64_t{512} << 20);
@@ -89,6 +90,7 @@ TEST_F(ConfigTest, every_setting_is_taken_from_the_main_file) {
   EXPECT_EQ(found.pin_quota, (Amount{uint64_t{3} << 30, false}));
   EXPECT_EQ(found.keep_alive_ms, ipc::kKeepForever);
   EXPECT_EQ(found.drain_timeout_ms, 0u);
+  EXPECT_EQ(found.keep_free, (Amount{uint64_t{20} << 30}));
   const Quota of_a_principal{Amount{10, true}, Amount{uint64_t{1} << 30}, 7, 6};
   EXPECT_EQ(found.principal_quota, (PrincipalQuota{of_a_principal, 5}));
   EXPECT_EQ(read_config(root_, UnknownKeys::kIgnored).values.size(), settings().size());

@@ -183,6 +183,24 @@ void add_device_limit(CLI::App& app, Options& options) {
       ->type_name("LIMIT");
 }
 
+// Of memory, and of the disks that it is spilled to and read from.
+void add_memory_options(CLI::App& app, Options& options) {
+  add_setting(app, options, "--memory", "memory.limit", "AMOUNT",
+              "what to grant, like 12GiB or 80% [80% of the machine's]");
+  add_device_limit(app, options);
+  add_setting(app, options, "--session-quota", "memory.session_quota", "BYTES",
+              "what one session may hold, like 4GiB [4GiB]");
+  add_setting(app, options, "--spill-directory", "memory.spill_directory", "DIRECTORY",
+              "idle sequence groups go there when memory is short; \"\": nowhere "
+              "[$CACHE_DIRECTORY; --user: $XDG_CACHE_HOME/djinn]");
+  add_time(app, options, "--spill-after", "memory.spill_after",
+           "who runs nothing for so long is idle then [1min]");
+  add_setting(app, options, "--spill-limit", "memory.spill_limit", "BYTES",
+              "what may lie there in all, like 16GiB [as --memory]");
+  add_setting(app, options, "--store-keep-free", "store.keep_free", "AMOUNT",
+              "what users' imports leave of the disk, like 20GiB or 10% [10%]");
+}
+
 void add_options(CLI::App& app, Options& options) {
   auto* user = app.add_flag("--user", options.user_mode, "serve this user only");
   app.add_option("--runtime-dir", options.runtime_dir,
@@ -208,18 +226,7 @@ void add_options(CLI::App& app, Options& options) {
               "rates of products to show: measured, or standard, which are none [measured]");
   add_setting(app, options, "--numerics", "lane.numerics", "NAME",
               "of ghosts that choose none: exact, fast or fast-only [exact]");
-  add_setting(app, options, "--memory", "memory.limit", "AMOUNT",
-              "what to grant, like 12GiB or 80% [80% of the machine's]");
-  add_device_limit(app, options);
-  add_setting(app, options, "--session-quota", "memory.session_quota", "BYTES",
-              "what one session may hold, like 4GiB [4GiB]");
-  add_setting(app, options, "--spill-directory", "memory.spill_directory", "DIRECTORY",
-              "idle sequence groups go there when memory is short; \"\": nowhere "
-              "[$CACHE_DIRECTORY; --user: $XDG_CACHE_HOME/djinn]");
-  add_time(app, options, "--spill-after", "memory.spill_after",
-           "who runs nothing for so long is idle then [1min]");
-  add_setting(app, options, "--spill-limit", "memory.spill_limit", "BYTES",
-              "what may lie there in all, like 16GiB [as --memory]");
+  add_memory_options(app, options);
   app.add_option("--worker", options.worker, "worker program [beside djinnd, or ../libexec/djinn]")
       ->type_name("PROGRAM");
   app.add_option("--loader", options.loader, "loader program [beside djinnd, or ../libexec/djinn]")

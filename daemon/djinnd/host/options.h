@@ -62,6 +62,7 @@ struct Options {
   std::vector<std::string> setting_warnings;
   std::string cache_directory;  // empty: there is none
   std::string store_directory;  // of published models; empty: there is none
+  Amount keep_free{10, true};   // of that disk, by whose imports are no administrator's
   std::string worker;           // paths of the programs
   std::string loader;
   std::string mover;

@@ -22,8 +22,6 @@ namespace djinn::daemon {
 namespace {
 
 constexpr std::string_view kWeights = ".safetensors";
-// Of its file system, for who is no administrator: whoever fills it takes it from everybody.
-constexpr uint64_t kFreePercent = 10;
 
 Error exists(const store::Name& name) {
   return {ErrorCode::kAlreadyExists,
@@ -49,17 +47,20 @@ Status check_names(const store::Store& store, Owner owner) {
                            count)};
 }
 
-// Whether the disk has enough left, now that the room for the file is taken.
-Status check_share(const Fd& room, uint64_t bytes) {
+// Whether the disk has enough left, now that the room for the file is taken: whoever fills it takes
+// it from everybody.
+Status check_left(const Fd& room, uint64_t bytes, Amount keep_free) {
   struct statvfs disk {};
   if (::fstatvfs(room.get(), &disk) != 0) return system_error("look at the store's disk", errno);
   const uint64_t free = uint64_t{disk.f_bavail} * disk.f_frsize;
-  if (disk.f_bavail >= disk.f_blocks / 100 * kFreePercent) return {};
-  return Error{ErrorCode::kOutOfMemory,
-               fmt::format("With a file of {} the disk of the store of models would have {} left, "
-                           "and {} % of it stay free of what is no administrator's. Remove a model "
-                           "with 'djinnctl models rm', or ask an administrator.",
-                           size_text(bytes), size_text(free), kFreePercent)};
+  const uint64_t least = keep_free.of(uint64_t{disk.f_blocks} * disk.f_frsize);
+  if (free >= least) return {};
+  return Error{
+      ErrorCode::kOutOfMemory,
+      fmt::format("With a file of {} the disk of the store of models would have {} left, "
+                  "and {} of it stay free of what is no administrator's (store.keep_free). "
+                  "Remove a model with 'djinnctl models rm', or ask an administrator.",
+                  size_text(bytes), size_text(free), size_text(least))};
 }
 
 store::Digest digest_of(const std::array<uint8_t, 32>& told) {
@@ -109,7 +110,7 @@ void Import::start() {
   DJINN_ASSERT(phase_ == ImportPhase::kChecking);
   store_.run(
       [name = record_.name, owner = record_.owner,
-       any_count = what_.by_administrator](store::Store& store) -> Status {
+       any_count = !what_.keep_free](store::Store& store) -> Status {
         DJINN_CHECK(check_free(store, name));
         return any_count ? Status() : check_names(store, owner);
       },
@@ -183,10 +184,9 @@ void Import::place_next() {
   phase_.enter(ImportPhase::kPlacing);
   const uint64_t bytes = bytes_[record_.files.size()];
   store_.run(
-      [bytes,
-       may_fill = what_.by_administrator](store::Store& store) -> Result<std::shared_ptr<Fd>> {
+      [bytes, keep_free = what_.keep_free](store::Store& store) -> Result<std::shared_ptr<Fd>> {
         DJINN_TRY(Fd room, store.make_room(bytes));
-        if (!may_fill) DJINN_CHECK(check_share(room, bytes));
+        if (keep_free) DJINN_CHECK(check_left(room, bytes, *keep_free));
         return std::make_shared<Fd>(std::move(room));
       },
       unless_ended(&Import::placed));

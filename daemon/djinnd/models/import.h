@@ -24,6 +24,7 @@
 #include <string>
 #include <vector>
 
+#include "daemon/djinnd/memory/quantity.h"
 #include "daemon/djinnd/models/store_queue.h"
 #include "daemon/djinnd/workers/child_process.h"
 #include "daemon/djinnd/workers/spare_pool.h"
@@ -52,7 +53,9 @@ struct ImportFiles {
   store::Record record;  // without files
   std::vector<SharedFd> files;
   std::vector<std::string> names;  // of each
-  bool by_administrator = false;   // who may fill the disk, and have any number of names
+  // What it has to leave of the disk; nothing: it is an administrator's, who may fill it and have
+  // any number of names.
+  std::optional<Amount> keep_free;
 };
 
 class Import {
